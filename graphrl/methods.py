@@ -1,7 +1,7 @@
-"""Every method by its name: solvers and trained agents. Importing this imports none of them.
+"""Registry of all methods by name: solvers and trained agents. Importing this imports none of them.
 
-A method is registered where it stands, by `@solver(name, help, ...)`; here is only which module that is. The module is
-imported when the method is asked for.
+A method registers itself in its own module, by `@solver(name, help, ...)`. This file names the modules only; a module
+is imported when one of its methods is asked for.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ METHODS: dict[str, str] = {
     # one pass, any number of devices
     "given": "graphrl.solvers.rules.simple",
     "list": "graphrl.solvers.rules.list_scheduling",
-    "hlfet": "graphrl.solvers.rules.list_rules",
-    "etf": "graphrl.solvers.rules.list_rules",
+    "hlfet": "graphrl.solvers.rules.list_scheduling",
+    "etf": "graphrl.solvers.rules.list_scheduling",
     "metis": "graphrl.solvers.rules.metis",
     "expert": "graphrl.solvers.rules.expert",
     # one pass, orders of one device
@@ -45,58 +45,58 @@ METHODS: dict[str, str] = {
     # search, orders of one device
     "dfs-dp": "graphrl.solvers.orders.dfs_dp",
     "approximate-dp": "graphrl.solvers.orders.approximate_dp.solver",
-    "min-cut": "graphrl.solvers.orders.min_cut.solver",
-    "anneal": "graphrl.solvers.orders.anneal.solver",
+    "min-cut": "graphrl.solvers.orders.min_cut",
+    "anneal": "graphrl.solvers.orders.anneal",
     # search, any number of devices
-    "random": "graphrl.solvers.chromosomes.random_search",
-    "local-search": "graphrl.solvers.schedules.local_search",
+    "random": "graphrl.solvers.chromosomes.brkga_solver",
+    "local-search": "graphrl.solvers.schedules.solver",
     "anneal-schedule": "graphrl.solvers.schedules.solver",
     "multilevel": "graphrl.solvers.schedules.multilevel",
     "anneal-ops": "graphrl.solvers.sending.solver",
-    "anneal-list": "graphrl.solvers.lists.solver",
+    "anneal-list": "graphrl.solvers.lists",
     "anneal-keys": "graphrl.solvers.chromosomes.anneal_keys",
     "brkga": "graphrl.solvers.chromosomes.brkga_solver",
-    "brkga-tuned": "graphrl.solvers.chromosomes.brkga_tuned",
+    "brkga-tuned": "graphrl.solvers.chromosomes.brkga_solver",
     "brkga+": "graphrl.solvers.chromosomes.brkga_solver",
     # placements for pipelined execution (max_load), which cp-sat takes too
-    "split": "graphrl.solvers.loads.split",
+    "split": "graphrl.solvers.loads.rules",
     "equal-stages": "graphrl.solvers.loads.stages",
-    "greedy-load": "graphrl.solvers.loads.greedy",
+    "greedy-load": "graphrl.solvers.loads.rules",
     "stage-dp": "graphrl.solvers.loads.stages",
     "anneal-load": "graphrl.solvers.loads.anneal",
     # learned on the graph at hand
-    "hdp": "graphrl.agents.hdp.solver",
+    "hdp": "graphrl.agents.go.hdp",
     # exact
     "cp-sat": "graphrl.solvers.exact.cp_sat.solver",
     "brute-force": "graphrl.solvers.exact.brute_force",
     # trained
-    "regal": "graphrl.agents.regal.solver",
-    "regal-hint": "graphrl.agents.regal.solver",
-    "regal+": "graphrl.agents.regal.solver",
-    "idrs": "graphrl.agents.regal.solver",
-    "idrs-hint": "graphrl.agents.regal.solver",
-    "topoformer": "graphrl.agents.topoformer.solver",
-    "topoformer+": "graphrl.agents.topoformer.solver",
-    "go": "graphrl.agents.go.solver",
-    "go+": "graphrl.agents.go.solver",
+    "regal": "graphrl.agents.regal.agent",
+    "regal-hint": "graphrl.agents.regal.agent",
+    "regal+": "graphrl.agents.regal.agent",
+    "idrs": "graphrl.agents.regal.agent",
+    "idrs-hint": "graphrl.agents.regal.agent",
+    "topoformer": "graphrl.agents.topoformer.agent",
+    "topoformer+": "graphrl.agents.topoformer.agent",
+    "go": "graphrl.agents.go.agent",
+    "go+": "graphrl.agents.go.agent",
 }
 OLD_NAMES = {"beam": "approximate-dp"}
 
 MAP_METHODS: dict[str, str] = {
-    "auto": "graphrl.solvers.maps.auto",
+    "auto": "graphrl.solvers.maps.cp_sat",
     # one pass
-    "all-slowest": "graphrl.solvers.maps.rules",
-    "compiler": "graphrl.solvers.maps.rules",
-    "benefit": "graphrl.solvers.maps.rules",
+    "all-slowest": "graphrl.solvers.maps.baselines",
+    "compiler": "graphrl.solvers.maps.baselines",
+    "benefit": "graphrl.solvers.maps.baselines",
     # search
-    "greedy-dp": "graphrl.solvers.maps.greedy",
-    "random": "graphrl.solvers.maps.random_search",
+    "greedy-dp": "graphrl.solvers.maps.baselines",
+    "random": "graphrl.solvers.maps.baselines",
     "local-search": "graphrl.solvers.maps.anneal",
     "anneal": "graphrl.solvers.maps.anneal",
-    "brkga": "graphrl.solvers.maps.brkga",
-    "egrl": "graphrl.agents.egrl.solver",
+    "brkga": "graphrl.solvers.maps.baselines",
+    "egrl": "graphrl.agents.egrl.agent",
     # trained
-    "egrl-policy": "graphrl.agents.egrl.solver",
+    "egrl-policy": "graphrl.agents.egrl.agent",
     # exact
     "cp-sat": "graphrl.solvers.maps.cp_sat",
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.fusion.fused_graph import fused_graph
+from graphrl.costs.fusion.exact import fused_graph
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import Objective, Problem, Transfer
 from graphrl.errors import ProblemError

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import graphrl
-from graphrl.commands.cache import keep_compiled
+from graphrl.commands.common import keep_compiled
 from graphrl.commands.parser import Parser
 from graphrl.commands.progress import progress_bar
 from graphrl.units import format_bytes, format_objective, format_seconds

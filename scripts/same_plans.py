@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import graphrl
-from graphrl.commands.cache import keep_compiled
+from graphrl.commands.common import keep_compiled
 from graphrl.commands.parser import Parser
 from graphrl.files import write_atomically
 from graphrl.progress import progress

@@ -13,8 +13,8 @@ from graphrl.commands.parser import Parser
 from graphrl.costs.problem import Problem
 from graphrl.files import write_atomically
 from graphrl.graphs.datasets.regal_like import MODELS, RegalLike, regal_like
-from graphrl.solvers.chromosomes import brkga_tuned
-from graphrl.solvers.chromosomes.brkga_tuned import STORED, Grid, Setting, tune
+from graphrl.solvers.chromosomes import brkga_solver
+from graphrl.solvers.chromosomes.brkga_solver import STORED, Grid, Setting, tune
 
 FIRST_SEED = 10**6  # of the training graphs: far from those that methods are compared on
 DEFAULT = Setting(100, 20, 20, 0.7, 1.0, 1.0)
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, default=5000, help="of each run")
     parser.add_argument("--devices", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path(brkga_tuned.__file__).parent / STORED)
+    parser.add_argument("--out", type=Path, default=Path(brkga_solver.__file__).parent / STORED)
     options = parser.parse_args()
 
     drawn = RegalLike(least_ops=options.ops // 2, most_ops=options.ops)

@@ -18,8 +18,7 @@ from graphrl.costs.exact import evaluate
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.files import write_atomically
 from graphrl.graphs.datasets.workloads import go
-from graphrl.graphs.interconnects import INTERCONNECTS
-from graphrl.graphs.roofline import CHIPS
+from graphrl.graphs.roofline import CHIPS, INTERCONNECTS
 from graphrl.optimize import optimize
 from graphrl.progress import progress
 

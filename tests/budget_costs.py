@@ -1,13 +1,12 @@
-"""What a choice for a gradient costs, by live sets, step by step: the twin of `graphrl.solvers.budgets.price`."""
+"""What a choice for a gradient costs, by live sets, step by step: the twin of `xla.checkpoint.solvers.price`."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.solvers.budgets.choice import Cut
-from graphrl.solvers.budgets.level import ARGUMENT, Level, Loop
-from graphrl.solvers.budgets.work import COMPUTED, KEPT, MOVED
+from graphrl.xla.checkpoint.solvers.choice import Cut
+from graphrl.xla.checkpoint.solvers.level import ARGUMENT, COMPUTED, KEPT, MOVED, Level, Loop
 
 
 class Cost(NamedTuple):

@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from graphrl.compare.comparison import RUNS, open_store
 from graphrl.compare.runs import Row
-from graphrl.compare.store import RUNS, open_store
 from graphrl.costs.problem import Objective, Problem
 from graphrl.solvers.base import Budget
 

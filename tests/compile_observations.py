@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.instance import Choices, instance
+from graphrl.envs.compile.generator import Choices, instance, level_features
 from graphrl.envs.compile.observation import allowed
 from graphrl.envs.compile.observation import seen as run_and_seen
-from graphrl.envs.compile.options import level_features
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 

@@ -8,9 +8,8 @@ import jax
 import numpy as np
 
 from graphrl.costs import exact
-from graphrl.costs.device.decisions import Decisions
+from graphrl.costs.device.decisions import Decisions, DeviceProblem
 from graphrl.costs.device.evaluate import DeviceCosts, evaluate
-from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import PaddedGraph, Sizes, sizes

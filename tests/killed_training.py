@@ -10,12 +10,12 @@ from typing import Any
 
 from tiny_agent import train_tiny
 
-from graphrl.training import checkpoints, states
+from graphrl.training import checkpoints
 
 # what is called at the moment, and whether the process dies before or after
 MOMENTS: dict[str, tuple[Any, str, bool]] = {
-    "half": (states, "save", False),
-    "state": (states, "save", True),
+    "half": (checkpoints, "save", False),
+    "state": (checkpoints, "save", True),
     "all": (checkpoints, "write_document", True),
     "renamed": (os, "rename", True),
     "old ones": (shutil, "rmtree", False),

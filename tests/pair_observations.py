@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from graphrl.graphs.features import padded_order_features, padded_relations
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.order_features import padded_order_features
-from graphrl.graphs.relations import padded_relations
 
 
 class Pairs(NamedTuple):

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from graphrl.costs.exact import Costs, evaluate
-from graphrl.costs.pipeline import Pipeline
-from graphrl.costs.problem import Problem
+from graphrl.costs.problem import Pipeline, Problem
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.pipelined import Pipelined

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.learning import ppo
-from graphrl.learning.ppo.choices import masked
+from graphrl.learning.ppo.settings import masked
 from graphrl.networks.base import network
 
 

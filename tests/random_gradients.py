@@ -1,4 +1,4 @@
-"""Random gradients for tests of `graphrl.solvers.budgets`."""
+"""Random gradients for tests of `graphrl.xla.checkpoint.solvers`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from graphrl.solvers.budgets.choice import Cut
-from graphrl.solvers.budgets.level import ARGUMENT, Gradient, Level, Loop
-from graphrl.solvers.budgets.stretches import stretches_of
-from graphrl.solvers.budgets.work import COMPUTED, KEPT, MOVED
+from graphrl.xla.checkpoint.solvers.choice import Cut, stretches_of
+from graphrl.xla.checkpoint.solvers.level import ARGUMENT, COMPUTED, KEPT, MOVED, Gradient, Level, Loop
 
 SIZES = "bytes", "workspace", "kernel_bytes", "kernel_copies", "resident"
 TIMES = "seconds", "keeping", "writing", "kernel_seconds", "handed_seconds", "forward_seconds", "backward_seconds"

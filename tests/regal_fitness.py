@@ -4,11 +4,9 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.agents.regal.config import RegalConfig
-from graphrl.agents.regal.network import networks
-from graphrl.agents.regal.policy import played
+from graphrl.agents.regal.network import networks, played
 from graphrl.costs.problem import Problem
-from graphrl.envs.proposal.env import ProposalEnv
-from graphrl.envs.proposal.instance import ProposalParams, instances
+from graphrl.envs.proposal import ProposalEnv, ProposalParams, instances
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.learning.evolution import Params
 from graphrl.solvers.chromosomes.brkga import Parameters

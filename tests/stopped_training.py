@@ -10,8 +10,7 @@ from tiny_agent import TINY, TinyConfig, tiny_learner
 
 from graphrl.agents import AGENTS
 from graphrl.cli import main
-from graphrl.learning.learner import Learner
-from graphrl.learning.spread import on_mesh
+from graphrl.learning.learner import Learner, on_mesh
 
 
 def slow_to_compile(function: Callable[..., Any]) -> Callable[..., Any]:

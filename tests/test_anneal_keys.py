@@ -22,9 +22,8 @@ from graphrl.graphs.padding import Sizes, pad_batch
 from graphrl.random_bits import random_words
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.chromosomes.anneal_keys import MIX, solve
-from graphrl.solvers.chromosomes.brkga_solver import evolve
+from graphrl.solvers.chromosomes.brkga_solver import decisions, evolve
 from graphrl.solvers.chromosomes.neighbourhood import WORDS, Mix, from_order, mutate, random_solution, to_decisions
-from graphrl.solvers.chromosomes.warm_start import decisions
 from graphrl.solvers.rules.list_scheduling import schedule
 
 _mutate = jax.jit(mutate, static_argnames=("mix", "devices"))

@@ -14,10 +14,8 @@ from search_graphs import random_dag
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets.known_peak import KnownPeak
+from graphrl.graphs.datasets.known_peak import KnownPeak, in_tree, out_tree, series_parallel
 from graphrl.graphs.datasets.layered import Layered, layered
-from graphrl.graphs.datasets.series_parallel import series_parallel
-from graphrl.graphs.datasets.trees import in_tree, out_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow

@@ -45,7 +45,7 @@ def test_evaluations_limit_all_beams_together(rank: str) -> None:
 @pytest.fixture
 def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports after every step."""
-    for module in ("base", "orders.approximate_dp.search"):
+    for module in ("base", "orders.approximate_dp.solver"):
         monkeypatch.setattr(f"graphrl.solvers.{module}.REPORT_SECONDS", 0.0)
 
 
@@ -64,7 +64,7 @@ def test_interrupted_it_has_a_plan() -> None:
 @pytest.mark.usefixtures("talkative")
 def test_interrupted_while_the_greedy_rule_ends_it_it_has_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = layered(100, 0)
-    module = "graphrl.solvers.orders.approximate_dp.search.greedy"
+    module = "graphrl.solvers.orders.approximate_dp.solver.greedy"
 
     def stop(flow: Flow, order: list[int]) -> list[int]:
         monkeypatch.setattr(module, greedy)
@@ -91,7 +91,7 @@ def test_progress_shows_plans_and_changes_nothing() -> None:
 
 
 def test_what_does_not_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphrl.solvers.orders.approximate_dp.search._memory_bytes", lambda: 2**30)
+    monkeypatch.setattr("graphrl.solvers.orders.approximate_dp.solver._memory_bytes", lambda: 2**30)
     with pytest.raises(ProblemError, match=r"width must be at most (\d+)") as caught:
         solve(Task(layered(500, 0), ONE, ANY, 0), width=2**20)
     fits = int(str(caught.value).split()[-1])

@@ -11,10 +11,10 @@ from search_graphs import random_dag
 from graphrl.costs.exact import evaluate
 from graphrl.graphs.datasets.layered import layered
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders.approximate_dp import thresholds
-from graphrl.solvers.orders.approximate_dp.collapse import least_of_equals
+from graphrl.solvers.orders.approximate_dp import program
 from graphrl.solvers.orders.approximate_dp.keys import LAST, Keys
 from graphrl.solvers.orders.approximate_dp.model import model
+from graphrl.solvers.orders.approximate_dp.program import least_of_equals
 from graphrl.solvers.rules.memory_orders import greedy
 
 
@@ -47,7 +47,7 @@ def test_equal_sets_become_one(candidates: list[tuple[int, int, bool]]) -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=40, max_size=40), st.integers(1, 45))
 def test_the_threshold_is_the_first_with_enough_before_it(keys: list[tuple[int, int]], goal: int) -> None:
     first, second = np.array(keys).T
-    threshold = jax.jit(thresholds.threshold_after)(
+    threshold = jax.jit(program.threshold_after)(
         Keys(jnp.int32(first), jnp.uint32(second), jnp.int32(first)), jnp.int32(goal)
     )
     place = int(threshold.first), int(threshold.second)
@@ -59,7 +59,7 @@ def test_the_threshold_is_the_first_with_enough_before_it(keys: list[tuple[int, 
 def test_members_of_sets(seed: int, words: int, density: float) -> None:
     ran = np.random.default_rng(seed).random((7, 32 * words)) < density
     sets = (ran.reshape(7, words, 32) << np.arange(32)).sum(-1).astype(np.uint32)
-    state, op, count = jax.jit(thresholds.members, static_argnums=1)(jnp.asarray(sets.T), 100)
+    state, op, count = jax.jit(program.members, static_argnums=1)(jnp.asarray(sets.T), 100)
     expected = np.argwhere(ran)[:100]
     assert int(count) == ran.sum()
     place = np.stack([np.asarray(state), np.asarray(op)], 1)

@@ -12,13 +12,12 @@ from pair_observations import Pairs, pairs, renumbered
 
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.features import RELATIONS, TO_REDUCTION, relations
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.relations import RELATIONS, TO_REDUCTION, relations
-from graphrl.networks import attention
-from graphrl.networks.attention import HeadGroup, MaskedAttention
+from graphrl.networks import topological_attention
 from graphrl.networks.base import Network, network
 from graphrl.networks.heads import Priorities, normalised
-from graphrl.networks.topological_attention import GRAPHS, EncoderName, encoder
+from graphrl.networks.topological_attention import GRAPHS, EncoderName, HeadGroup, MaskedAttention, encoder
 
 GRAPH = layered(20, 3)
 
@@ -99,7 +98,7 @@ def test_gradients_of_a_head_are_those_of_its_definition(scoring: Any) -> None:
     shapes = [(20, width), (20, width), (20, 3), (20, 3)]
     left, right, values, cotangent = (jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes)
     results = []
-    for head in (attention._head, autodiff):
+    for head in (topological_attention._head, autodiff):
         one = functools.partial(head, scoring, np.asarray(relation) if head is autodiff else relation, bits)
         out, back = jax.vjp(one, left, right, values)
         results.append((out, *back(cotangent)))

@@ -18,7 +18,7 @@ from graphrl.solvers.auto import candidates
 from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.exact import brute_force
 from graphrl.solvers.portfolio import Portfolio, Stage
-from graphrl.solvers.rules.list_rules import etf
+from graphrl.solvers.rules.list_scheduling import etf
 from graphrl.solvers.solver import Solver
 
 GOOD = Plan.from_order(TINY, Problem(), [0] * 4, [0, 2, 1, 3], method="b", seconds=1, evaluations=9, seed=0)

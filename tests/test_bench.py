@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from processes import check_fault, run_python, run_script
 
-from graphrl.bench.cases import TRANSFERS, Row, Settings
+from graphrl.bench.cases import FAMILIES, TRANSFERS, Row, Settings, random_graph
 from graphrl.bench.envs import EnvRow, print_envs
-from graphrl.bench.graphs import FAMILIES, random_graph
 from graphrl.bench.report import json_lines, print_table
 from graphrl.bench.timing import Sample, interleaved
 from graphrl.cli import main

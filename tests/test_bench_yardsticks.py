@@ -10,11 +10,10 @@ from random_graphs import graphs as any_graphs
 from reproduce.yardsticks import plain
 from reproduce.yardsticks.plain_graph import plain_batch
 
-from graphrl.bench.cases import PARAMETERS, TRANSFERS, problem
-from graphrl.bench.graphs import padded, random_chromosomes, random_graphs
+from graphrl.bench.cases import PARAMETERS, TRANSFERS, padded, problem, random_chromosomes, random_graphs
 from graphrl.bench.measure import check_agreement
 from graphrl.bench.timing import Costs, Program, Sample
-from graphrl.bench.yardstick.graph import host_graph
+from graphrl.bench.yardstick.decode import host_graph
 from graphrl.bench.yardstick.program import cost_all, search_all
 from graphrl.costs import exact
 from graphrl.costs.problem import Objective, Problem, Transfer

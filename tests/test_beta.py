@@ -7,7 +7,7 @@ import pytest
 from jax.scipy.special import betainc
 
 from graphrl.random_bits import random_words, unit_interval
-from graphrl.solvers.chromosomes.beta import beta_quantile, beta_table
+from graphrl.solvers.chromosomes.brkga import beta_quantile, beta_table
 
 SHAPES = [(1, 1), (0.3, 2), (2, 2), (0.5, 0.5), (5, 1), (30, 70), (200, 200), (1000, 3), (0.2, 0.6)]
 

@@ -11,19 +11,17 @@ from search_graphs import SIZES, random_dag
 
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.device.decisions import Decisions, from_genes, num_genes, to_genes
-from graphrl.costs.device.fitness import fitness
-from graphrl.costs.device.problem import DeviceProblem
+from graphrl.costs.device.decisions import Decisions, DeviceProblem, from_genes, num_genes, to_genes
+from graphrl.costs.device.evaluate import fitness
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.chromosomes import brkga
 from graphrl.solvers.chromosomes.batch import run_batch
-from graphrl.solvers.chromosomes.beta import beta_table, shared_betas
-from graphrl.solvers.chromosomes.brkga_solver import solve
-from graphrl.solvers.chromosomes.random_search import solve as solve_random
-from graphrl.solvers.chromosomes.warm_start import chromosome, decisions
+from graphrl.solvers.chromosomes.brkga import beta_table, shared_betas
+from graphrl.solvers.chromosomes.brkga_solver import chromosome, decisions, solve
+from graphrl.solvers.chromosomes.brkga_solver import solve_random as solve_random
 from graphrl.solvers.rules.list_scheduling import schedule
 
 PROBLEM = Problem("makespan", 2, "rendezvous")

@@ -19,14 +19,22 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.padding import pad_batch
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.chromosomes import brkga_tuned
+from graphrl.solvers.chromosomes import brkga_solver
 from graphrl.solvers.chromosomes.batch import run_batch
 from graphrl.solvers.chromosomes.brkga import Parameters, op_proposals
-from graphrl.solvers.chromosomes.brkga_solver import evolve, solve, solve_warm
-from graphrl.solvers.chromosomes.brkga_tuned import Grid, Setting, stored, stored_setting, tune
+from graphrl.solvers.chromosomes.brkga_solver import (
+    Grid,
+    Setting,
+    evolve,
+    solve,
+    solve_warm,
+    stored,
+    stored_setting,
+    tune,
+)
 from graphrl.solvers.rules.list_scheduling import schedule
 
-METHODS = [solve, solve_warm, brkga_tuned.solve]
+METHODS = [solve, solve_warm, brkga_solver.solve_tuned]
 PROBLEM = PROBLEMS[0]
 
 
@@ -92,11 +100,11 @@ def test_what_is_stored_is_of_the_grid_and_says_how_it_was_found(objective: str)
 def test_the_proposals_of_the_solver_are_the_stored_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, budget = random_dag(0), Budget(evaluations=500)
     settings: dict[str, Any] = {"settings": {"makespan": dataclasses.asdict(Setting(30, 5, 5, 0.8, 0.5, 2.0))}}
-    monkeypatch.setattr(brkga_tuned, "stored", lambda: settings)
+    monkeypatch.setattr(brkga_solver, "stored", lambda: settings)
     parameters = Parameters(30, 5, 5, 0.8)
     proposals = partial(op_proposals, [(0.5, 2.0)], devices=PROBLEM.devices, graphs=1)
     expected = evolve(Task(graph, PROBLEM, budget, 0), parameters, proposals=proposals)
-    assert brkga_tuned.solve(Task(graph, PROBLEM, budget, 0)).order == expected.order
+    assert brkga_solver.solve_tuned(Task(graph, PROBLEM, budget, 0)).order == expected.order
     assert expected.order != evolve(Task(graph, PROBLEM, budget, 0), parameters).order
 
 

@@ -17,14 +17,14 @@ import graphrl
 from graphrl import ComputationGraph, GraphError, Op, Tensor
 from graphrl.cli import main
 from graphrl.graphs.roofline import find_chip
-from graphrl.solvers.budgets.anneal import prepare
-from graphrl.solvers.budgets.auto import SOLVERS
-from graphrl.solvers.budgets.choice import Pricing
 from graphrl.xla.checkpoint import search as searching
 from graphrl.xla.checkpoint.curve import SLOWDOWNS
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.graph_gradient import gradient_of_graph
 from graphrl.xla.checkpoint.program import program_of
+from graphrl.xla.checkpoint.solvers.anneal import prepare
+from graphrl.xla.checkpoint.solvers.auto import SOLVERS
+from graphrl.xla.checkpoint.solvers.choice import Pricing
 
 CHIP = find_chip("a100-80gb")
 ZOO = "zoo:vgg16/training/b8/jaxpr"

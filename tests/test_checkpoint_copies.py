@@ -10,10 +10,10 @@ import pytest
 import graphrl
 from graphrl.graphs.readers.jaxpr.flatten import External, flatten
 from graphrl.graphs.roofline import find_chip
-from graphrl.solvers.budgets.level import Level
-from graphrl.xla.checkpoint.copies import Order, orders_of, padded_bytes
+from graphrl.xla.checkpoint.derivative import Order, orders_of, padded_bytes
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.program import Program, program_of
+from graphrl.xla.checkpoint.solvers.level import Level
 
 
 def convolution(shape: tuple[int, ...], padding: Any, stride: int) -> Any:

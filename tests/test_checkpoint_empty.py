@@ -11,7 +11,7 @@ from checkpoint_programs import WEIGHTS, X, assert_same, nested, scanned
 from jax import lax
 
 import graphrl
-from graphrl.solvers.budgets.auto import SOLVERS
+from graphrl.xla.checkpoint.solvers.auto import SOLVERS
 
 quick = functools.partial(graphrl.checkpoint, seconds=0.1, cache=False)
 Loss = Callable[[jax.Array, jax.Array], jax.Array]

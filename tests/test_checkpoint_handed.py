@@ -10,13 +10,13 @@ import pytest
 from budget_costs import handed_seconds
 
 from graphrl.graphs.roofline import find_chip
-from graphrl.solvers.budgets.choice import Choice, Cut, Pricing, untouched
-from graphrl.xla.checkpoint.decide import plan_of
 from graphrl.xla.checkpoint.derivative import gradient_jaxpr
 from graphrl.xla.checkpoint.gradient import NamedGradient, gradient_of
+from graphrl.xla.checkpoint.planner import plan_of
 from graphrl.xla.checkpoint.program import Program, program_of
 from graphrl.xla.checkpoint.rewrite import evaluate
 from graphrl.xla.checkpoint.seconds import gradient_seconds
+from graphrl.xla.checkpoint.solvers.choice import Choice, Cut, Pricing, untouched
 
 CHIP, LAYERS = find_chip("h200"), 4
 SHAPES = (LAYERS, 512, 512), (8192, 512)

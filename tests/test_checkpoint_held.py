@@ -8,9 +8,8 @@ import pytest
 
 from graphrl.graphs.roofline import find_chip
 from graphrl.xla.checkpoint.derivative import Derivative, derivative
-from graphrl.xla.checkpoint.held import held
+from graphrl.xla.checkpoint.memory import fusion_of, held
 from graphrl.xla.checkpoint.program import program_of
-from graphrl.xla.checkpoint.solid import fusion_of
 
 LENGTH, WIDTH = 256, 64
 

@@ -14,19 +14,16 @@ from checkpoint_programs import WEIGHTS, X, mlp, scanned
 from random_gradients import chain
 
 import graphrl
-from graphrl.solvers.budgets import timed
-from graphrl.solvers.budgets.anneal import anneal
-from graphrl.solvers.budgets.choice import Choice, Pricing
-from graphrl.solvers.budgets.found import Found, best_of
-from graphrl.solvers.budgets.goal import Goal
-from graphrl.solvers.budgets.starts import cuts, starts
-from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN, State
-from graphrl.solvers.budgets.timed import search_timed
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.program import program_of
 from graphrl.xla.checkpoint.search import search
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings
+from graphrl.xla.checkpoint.solvers import goal as timed
+from graphrl.xla.checkpoint.solvers.anneal import anneal
+from graphrl.xla.checkpoint.solvers.choice import AGAIN, INSIDE, PLAIN, Choice, Pricing, State
+from graphrl.xla.checkpoint.solvers.goal import Found, Goal, best_of, search_timed
+from graphrl.xla.checkpoint.solvers.starts import cuts, starts
 
 LAYERS, WIDTH = 5, 16
 NEVER = 1e9  # seconds that no search comes to

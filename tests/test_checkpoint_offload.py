@@ -11,16 +11,13 @@ from jax.extend.core.primitives import name_p
 
 import graphrl
 from graphrl.graphs.roofline import find_chip
-from graphrl.solvers.budgets.choice import Pricing
-from graphrl.solvers.budgets.state import AGAIN, State
-from graphrl.solvers.budgets.work import COMPUTED, MOVED
-from graphrl.xla.checkpoint.decide import plan_of
 from graphrl.xla.checkpoint.gradient import gradient_of
-from graphrl.xla.checkpoint.host import after, moved
-from graphrl.xla.checkpoint.plan import CheckpointPlan, Region
-from graphrl.xla.checkpoint.program import Program, checkpointed, program_of
+from graphrl.xla.checkpoint.planner import plan_of
+from graphrl.xla.checkpoint.primitives import after, moved, together
+from graphrl.xla.checkpoint.program import CheckpointPlan, Program, Region, checkpointed, program_of
 from graphrl.xla.checkpoint.rewrite import evaluate
-from graphrl.xla.checkpoint.ties import together
+from graphrl.xla.checkpoint.solvers.choice import AGAIN, Pricing, State
+from graphrl.xla.checkpoint.solvers.level import COMPUTED, MOVED
 
 POLICY = jax.checkpoint_policies.save_only_these_names("h")
 WEIGHTS = jnp.linspace(-1, 1, 16).reshape(4, 4)

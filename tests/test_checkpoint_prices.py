@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_gradients import cuts, gradients, levels
 
-from graphrl.solvers.budgets.choice import Cut, Pricing, untouched
-from graphrl.solvers.budgets.level import Gradient, Level
-from graphrl.solvers.budgets.price import price
-from graphrl.solvers.budgets.work import COMPUTED, KEPT, MOVED, work
+from graphrl.xla.checkpoint.solvers.choice import Cut, Pricing, untouched
+from graphrl.xla.checkpoint.solvers.level import COMPUTED, KEPT, MOVED, Gradient, Level, work
+from graphrl.xla.checkpoint.solvers.price import price
 
 
 def priced(level: Level, cut: Cut) -> Cost:

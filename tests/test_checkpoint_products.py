@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 from jax.extend import core
 
-from graphrl.xla.checkpoint.plan import CheckpointPlan, Region
-from graphrl.xla.checkpoint.products import product
-from graphrl.xla.checkpoint.program import program_of
+from graphrl.xla.checkpoint.primitives import NAME
+from graphrl.xla.checkpoint.program import CheckpointPlan, Region, program_of
 from graphrl.xla.checkpoint.rewrite import evaluate
-from graphrl.xla.checkpoint.rules import is_of_sums, rule_of
-from graphrl.xla.checkpoint.ties import NAME
-from graphrl.xla.checkpoint.zeros import gathered, scattered
+from graphrl.xla.checkpoint.rules import gathered, is_of_sums, product, rule_of, scattered
 
 Function = Callable[..., Any]
 

@@ -8,11 +8,11 @@ import numpy as np
 
 import graphrl
 from graphrl.graphs.roofline import find_chip
-from graphrl.solvers.budgets.starts import cuts
-from graphrl.solvers.budgets.state import AGAIN, INSIDE, PLAIN
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.program import program_of
 from graphrl.xla.checkpoint.seconds import gradient_seconds
+from graphrl.xla.checkpoint.solvers.choice import AGAIN, INSIDE, PLAIN
+from graphrl.xla.checkpoint.solvers.starts import cuts
 
 LAYERS, WIDTH = 10, 64
 WEIGHTS = jax.random.normal(jax.random.key(0), (LAYERS, WIDTH, 5 * WIDTH)) / 8

@@ -11,7 +11,7 @@ from checkpoint_programs import WEIGHTS, X, assert_same, checkpointed, kept_byte
 from jax.experimental.hijax import VJPHiPrimitive
 
 import graphrl
-from graphrl.xla.checkpoint.stretches import scan_in_stretches
+from graphrl.xla.checkpoint.rewrite import scan_in_stretches
 
 pytestmark = pytest.mark.skipif(not hasattr(jax.config, "jax_remat3"), reason="jax before 0.10.2 has no jax_remat3")
 PROGRAMS = {program.__name__: program for program in (mlp, scanned, nested)}

@@ -9,17 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_gradients import gradients as random_gradients
 
-from graphrl.solvers.budgets.anneal import Search
-from graphrl.solvers.budgets.choice import Pricing
-from graphrl.solvers.budgets.goal import Goal
-from graphrl.solvers.budgets.level import Gradient, Level
-from graphrl.solvers.budgets.moves import move, moves
-from graphrl.solvers.budgets.repeats import Repeated, repeated
-from graphrl.solvers.budgets.starts import starts
-from graphrl.solvers.budgets.state import INSIDE, PLAIN, State
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.program import program_of
 from graphrl.xla.checkpoint.settings import Settings
+from graphrl.xla.checkpoint.solvers.anneal import Search, move, moves
+from graphrl.xla.checkpoint.solvers.choice import INSIDE, PLAIN, Pricing, State
+from graphrl.xla.checkpoint.solvers.goal import Goal
+from graphrl.xla.checkpoint.solvers.level import Gradient, Level, Repeated, repeated
+from graphrl.xla.checkpoint.solvers.starts import starts
 
 LAYERS = 12
 

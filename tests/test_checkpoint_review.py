@@ -14,14 +14,13 @@ from jax._src.ad_checkpoint import saved_residuals
 from jax.ad_checkpoint import checkpoint_name
 
 import graphrl
-from graphrl.solvers.budgets.choice import Pricing
-from graphrl.solvers.budgets.goal import Goal
-from graphrl.solvers.budgets.greedy import greedy
-from graphrl.solvers.budgets.starts import again, whole
 from graphrl.xla.checkpoint import planner
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.program import program_of
 from graphrl.xla.checkpoint.settings import Settings
+from graphrl.xla.checkpoint.solvers.choice import Pricing
+from graphrl.xla.checkpoint.solvers.goal import Goal
+from graphrl.xla.checkpoint.solvers.starts import again, greedy, whole
 
 quick = functools.partial(graphrl.checkpoint, budget=0.4, seconds=0.1, cache=False)
 WEIGHTS = jax.random.normal(jax.random.key(0), (4, 8, 8)) / 3.0

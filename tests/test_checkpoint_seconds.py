@@ -11,10 +11,9 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from graphrl.errors import GraphrlError
-from graphrl.graphs.interconnects import INTERCONNECTS
-from graphrl.graphs.roofline import Chip
-from graphrl.xla.checkpoint.fusing import LONGEST
-from graphrl.xla.checkpoint.host import HOST_LINK, after, moved
+from graphrl.graphs.roofline import INTERCONNECTS, Chip
+from graphrl.xla.checkpoint.fusion import LONGEST
+from graphrl.xla.checkpoint.primitives import HOST_LINK, after, moved
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 
 N = 64

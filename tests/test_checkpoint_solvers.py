@@ -13,17 +13,15 @@ from hypothesis import strategies as st
 from random_gradients import chain, gradients, scaled
 
 from graphrl.errors import ProblemError
-from graphrl.solvers.budgets import cp_sat, moving
-from graphrl.solvers.budgets.anneal import anneal
-from graphrl.solvers.budgets.auto import SOLVERS, Solver, auto, find_solver
-from graphrl.solvers.budgets.choice import Cut, Price, Pricing
-from graphrl.solvers.budgets.goal import Goal
-from graphrl.solvers.budgets.greedy import greedy
-from graphrl.solvers.budgets.level import ARGUMENT, Gradient, Level
-from graphrl.solvers.budgets.starts import starts
-from graphrl.solvers.budgets.state import State
-from graphrl.solvers.budgets.units import unit_of
-from graphrl.solvers.budgets.work import COMPUTED, KEPT, MOVED
+from graphrl.xla.checkpoint.solvers import cp_sat
+from graphrl.xla.checkpoint.solvers import starts as moving
+from graphrl.xla.checkpoint.solvers.anneal import anneal
+from graphrl.xla.checkpoint.solvers.auto import SOLVERS, Solver, auto, find_solver
+from graphrl.xla.checkpoint.solvers.choice import Cut, Price, Pricing, State
+from graphrl.xla.checkpoint.solvers.goal import Goal
+from graphrl.xla.checkpoint.solvers.knapsack import unit_of
+from graphrl.xla.checkpoint.solvers.level import ARGUMENT, COMPUTED, KEPT, MOVED, Gradient, Level
+from graphrl.xla.checkpoint.solvers.starts import greedy, starts
 
 NEAR = 2e-3  # of energy: what annealing gives for fewer segments
 

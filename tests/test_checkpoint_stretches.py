@@ -13,14 +13,11 @@ from jax import lax
 
 import graphrl
 from graphrl.graphs.roofline import find_chip
-from graphrl.solvers.budgets.choice import Pricing
-from graphrl.solvers.budgets.state import State
-from graphrl.solvers.budgets.stretches import stretches_of
-from graphrl.xla.checkpoint.decide import plan_of
 from graphrl.xla.checkpoint.gradient import gradient_of
-from graphrl.xla.checkpoint.plan import CheckpointPlan, Region
-from graphrl.xla.checkpoint.program import Program, program_of
+from graphrl.xla.checkpoint.planner import plan_of
+from graphrl.xla.checkpoint.program import CheckpointPlan, Program, Region, program_of
 from graphrl.xla.checkpoint.rewrite import evaluate, fits
+from graphrl.xla.checkpoint.solvers.choice import Pricing, State, stretches_of
 
 STEPS = 12
 XS = jax.random.normal(jax.random.key(5), (STEPS, *X.shape))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import graphrl
-from graphrl.xla.checkpoint.ties import NAME, finished, together
+from graphrl.xla.checkpoint.primitives import NAME, finished, together
 
 X, W = jnp.linspace(0.1, 1.0, 6).reshape(2, 3), jnp.linspace(-1.0, 1.0, 9).reshape(3, 3)
 

@@ -20,16 +20,14 @@ from random_gradients import chain
 
 import graphrl
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.solvers.budgets.anneal import anneal
-from graphrl.solvers.budgets.choice import Choice, Pricing, untouched
-from graphrl.solvers.budgets.found import best_of
-from graphrl.solvers.budgets.goal import Goal
-from graphrl.solvers.budgets.starts import starts
-from graphrl.solvers.budgets.state import State
 from graphrl.xla.checkpoint.curve import CheckpointCurve
 from graphrl.xla.checkpoint.report import CheckpointReport, Figures
 from graphrl.xla.checkpoint.search import Searched
 from graphrl.xla.checkpoint.settings import UnmetError
+from graphrl.xla.checkpoint.solvers.anneal import anneal
+from graphrl.xla.checkpoint.solvers.choice import Choice, Pricing, State, untouched
+from graphrl.xla.checkpoint.solvers.goal import Goal, best_of
+from graphrl.xla.checkpoint.solvers.starts import starts
 from graphrl.xla.checkpoint.verify import TRIES, verified
 
 LAYERS, WIDTH, N = 12, 32, 1024

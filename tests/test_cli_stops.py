@@ -19,7 +19,7 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.json import write_json
 from graphrl.plan import Plan
 from graphrl.solvers.base import Interrupted
-from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
+from graphrl.solvers.rules.plan_builder import prepare as prepare_lists
 from graphrl.solvers.schedules import solver as schedules
 
 

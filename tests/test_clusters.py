@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from graphrl.agents.go.coarse import coarse, seen
-from graphrl.agents.go.policy import Policy, _logits
+from graphrl.agents.go.agent import coarse, seen
+from graphrl.agents.go.network import Policy, _logits
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor

@@ -13,14 +13,10 @@ import pytest
 import toy_maps as toy
 from toy_networks import NETWORKS
 
-from graphrl.learning import allocation
-from graphrl.learning.collaborative import search
-from graphrl.learning.collaborative.mesh import on_mesh
-from graphrl.learning.collaborative.search import State
-from graphrl.learning.collaborative.settings import Settings
+from graphrl.learning import collaborative
+from graphrl.learning.collaborative import Settings, State, on_mesh
 from graphrl.learning.evolution import EvolutionSettings
-from graphrl.learning.rollouts import Domain
-from graphrl.learning.sac import SacSettings
+from graphrl.learning.sac import Domain, SacSettings
 from graphrl.mesh import make_mesh
 from graphrl.training.checkpoints import Checkpoints, Info, read
 
@@ -35,8 +31,8 @@ EGRL = Settings(
 )
 
 
-_init = jax.jit(search.init, static_argnums=(0, 1, 2))
-_generation = jax.jit(search.generation, static_argnums=(0, 1, 2), donate_argnums=3)
+_init = jax.jit(collaborative.init, static_argnums=(0, 1, 2))
+_generation = jax.jit(collaborative.generation, static_argnums=(0, 1, 2), donate_argnums=3)
 
 
 def functions(settings: Settings) -> tuple[Any, Any]:
@@ -124,7 +120,7 @@ def test_few_gradient_steps_are_at_least_one_a_generation() -> None:
 def test_a_generation_compiles_once() -> None:
     state, generation = (
         functions(SMALL)[0](ONE, jax.random.key(0)),
-        chex.assert_max_traces(search.generation, n=1),
+        chex.assert_max_traces(collaborative.generation, n=1),
     )
     jitted = jax.jit(generation, static_argnums=(0, 1, 2))
     for number in range(2):
@@ -184,11 +180,11 @@ def test_a_given_policy_is_where_it_begins() -> None:
 
 
 def test_better_learners_play_more_and_none_is_forgotten() -> None:
-    returns = allocation.init(3)
+    returns = collaborative.init_allocation(3)
 
-    def play(returns: allocation.Returns, key: jax.Array) -> tuple[allocation.Returns, None]:
-        drawn = allocation.draw(key, returns, 2)
-        return allocation.record(returns, drawn, jnp.asarray([0.1, 0.2, 0.9])[drawn]), None
+    def play(returns: collaborative.Returns, key: jax.Array) -> tuple[collaborative.Returns, None]:
+        drawn = collaborative.draw(key, returns, 2)
+        return collaborative.record(returns, drawn, jnp.asarray([0.1, 0.2, 0.9])[drawn]), None
 
     returns, _ = jax.jit(lambda r: jax.lax.scan(play, r, jax.random.split(jax.random.key(0), 100)))(returns)
     plays = np.asarray(returns.plays)

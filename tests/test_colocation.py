@@ -7,7 +7,7 @@ import pytest
 from search_graphs import random_dag
 
 from graphrl.costs import exact
-from graphrl.costs.fusion.fused_graph import fused_graph
+from graphrl.costs.fusion.exact import fused_graph
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import Problem
 from graphrl.errors import PlanError, ProblemError
@@ -18,7 +18,7 @@ from graphrl.methods import find_solver
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.fusion.rules import everything
 from graphrl.solvers.rules.metis import partition
-from graphrl.solvers.sending.hints import hint
+from graphrl.solvers.sending.solver import quick_plan
 
 METHODS = ("given", "list", "hlfet", "etf", "metis", "expert", "anneal-schedule", "auto")
 PROBLEMS = (
@@ -62,7 +62,7 @@ def test_plans_keep_groups_together(method: str, problem: Problem) -> None:
 def test_bundled_sends_keep_groups_together_and_gain() -> None:
     """Also in `auto`, which is of it where it leads."""
     problem = PROBLEMS[0]
-    first = exact.evaluate(GROUPED, problem, *hint(GROUPED, problem)).makespan
+    first = exact.evaluate(GROUPED, problem, *quick_plan(GROUPED, problem)).makespan
     for method in ("anneal-ops", "auto"):
         plan = find_solver(method)(Task(GROUPED, problem, Budget(evaluations=20_000), 1))
         plan.check(GROUPED)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp, ttest_rel
 
-from graphrl.compare.estimates import estimate
+from graphrl.compare.table import estimate
 
 
 @pytest.mark.parametrize("count", [2, 3, 11, 12, 16, 60])

@@ -14,8 +14,7 @@ from comparison_runs import chain, diamond, replace_solver, runs_of
 
 import graphrl.compare.execute as execute_module
 from graphrl.commands.progress import Forecast
-from graphrl.compare.comparison import compare
-from graphrl.compare.store import RUNS, open_store
+from graphrl.compare.comparison import RUNS, compare, open_store
 from graphrl.compare.table import summarise
 from graphrl.errors import GraphrlError
 from graphrl.plan import Plan

@@ -18,12 +18,10 @@ from device_graphs import random_decisions, random_graphs
 from fusion_graphs import chain_graph
 from jax import lax
 
-from graphrl.costs.device.decisions import Decisions
-from graphrl.costs.device.decode import schedule
+from graphrl.costs.device.decisions import Decisions, DeviceProblem
+from graphrl.costs.device.decode import schedule, slot_layout
 from graphrl.costs.device.evaluate import evaluate, node_seconds
 from graphrl.costs.device.lanes import implied
-from graphrl.costs.device.problem import DeviceProblem
-from graphrl.costs.device.tables import slot_layout
 from graphrl.costs.fusion.device import fuse
 from graphrl.costs.fusion.padding import pad as pad_fusion
 from graphrl.costs.fusion.problem import fusion_problem

@@ -15,8 +15,7 @@ from numba.core.targetconfig import TargetConfig
 from processes import PACKAGE
 
 from graphrl import compiled
-from graphrl.compiled.beside import beside
-from graphrl.compiled.hurry import hurry
+from graphrl.compiled import beside, hurry
 from graphrl.cores import count_cores
 
 
@@ -130,7 +129,7 @@ def test_scipy_is_left_alone_until_numba_needs_it(tmp_path: Path) -> None:
 import sys
 import numba
 import numpy as np
-from graphrl.solvers.rules.plan_builder.build import prepare
+from graphrl.solvers.rules.plan_builder import prepare
 prepare()
 assert "scipy.linalg" not in sys.modules
 assert numba.njit(lambda x, y: np.dot(x, y))(np.ones(3), np.ones(3)) == 3
@@ -143,7 +142,7 @@ assert numba.njit(lambda x, y: np.dot(x, y))(np.ones(3), np.ones(3)) == 3
 def test_list_schedules_are_compiled_by_another_process(tmp_path: Path) -> None:
     code = """
 from graphrl.compiled import ready
-from graphrl.solvers.rules.plan_builder import build
+from graphrl.solvers.rules import plan_builder as build
 with build.prepared_beside():
     while not ready(build.build, build.NAME).exists():
         pass

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrl.compiled.records import rows_by, set_rows
+from graphrl.compiled.structures import rows_by, set_rows
 
 
 @given(keys=st.lists(st.integers(0, 5), max_size=30))

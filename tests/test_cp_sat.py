@@ -23,7 +23,7 @@ from graphrl.graphs.topology import grouped
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.exact.cp_sat import solver
-from graphrl.solvers.exact.cp_sat.quanta import Quanta, byte_unit
+from graphrl.solvers.exact.cp_sat.engine import Quanta, byte_unit
 from graphrl.solvers.exact.cp_sat.solver import solve
 from graphrl.solvers.rules.list_scheduling import schedule
 from graphrl.solvers.rules.simple import given_order

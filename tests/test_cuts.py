@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from random_graphs import graphs
 
 from graphrl.costs.bounds import lower, lower_bound
-from graphrl.costs.bounds.cuts import DONE, LATER, OPEN, Cuts
-from graphrl.costs.bounds.needs import Needs
+from graphrl.costs.bounds.cuts import DONE, LATER, OPEN, Cuts, Needs
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor

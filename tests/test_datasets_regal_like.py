@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets import random_models
+from graphrl.graphs.datasets import regal_like as random_models
 from graphrl.graphs.datasets.regal_like import MODELS, Model, RegalLike, regal_like
 
 

@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrl.costs.device import decode, decode_dense, evaluate
-from graphrl.costs.device.decisions import Decisions
+from graphrl.costs.device.decisions import Decisions, DeviceProblem
+from graphrl.costs.device.decode import num_events, slot_layout
 from graphrl.costs.device.lanes import implied, node_count
-from graphrl.costs.device.problem import DeviceProblem
-from graphrl.costs.device.tables import num_events, slot_layout
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch

@@ -30,10 +30,8 @@ from worked_example import TINY
 
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.device.decisions import Decisions, from_genes, num_genes, to_genes
-from graphrl.costs.device.evaluate import DeviceCosts, evaluate
-from graphrl.costs.device.fitness import fitness
-from graphrl.costs.device.problem import DeviceProblem
+from graphrl.costs.device.decisions import Decisions, DeviceProblem, from_genes, num_genes, to_genes
+from graphrl.costs.device.evaluate import DeviceCosts, evaluate, fitness
 from graphrl.costs.problem import Problem
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 

@@ -21,7 +21,7 @@ from methods_table import PAGE, with_tables
 
 from graphrl.cli import main
 from graphrl.methods import find_solver
-from graphrl.training.schedule import Schedule
+from graphrl.training.config import Schedule
 from graphrl.xla.hook import available
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -180,7 +180,7 @@ def test_links_and_paths_lead_somewhere(path: Path) -> None:
 
 
 def test_names_of_modules_lead_somewhere() -> None:
-    """Those in backticks, in code and pages alike: `costs.device.fitness`, `graphrl.learning.spread`."""
+    """Those in backticks, in code and pages alike: `costs.device.evaluate`, `graphrl.learning.learner`."""
     rooms = "|".join(path.stem for path in PACKAGE.iterdir() if not path.stem.startswith("_"))
     dotted = re.compile(rf"`(?:graphrl\.)?((?:{rooms})(?:\.\w+)+)")
     names = [
@@ -209,9 +209,16 @@ def leads_somewhere(name: str) -> bool:
 
 
 def test_names_of_modules_that_have_moved_are_seen() -> None:
-    for name in ("costs.device.fitness", "decoding.beam", "training.steps", "progress.py", "costs.exact.evaluate"):
+    for name in ("costs.device.decode", "decoding.beam", "training.steps", "progress.py", "costs.exact.evaluate"):
         assert leads_somewhere(name)
-    for name in ("costs.fitness", "costs.decisions", "envs.ordering.beam", "decoding.beam.gone", "mesh.gone"):
+    for name in (
+        "costs.fitness",
+        "costs.device.gone",
+        "costs.decisions",
+        "envs.ordering.gone",
+        "decoding.beam.gone",
+        "mesh.gone",
+    ):
         assert not leads_somewhere(name)
 
 

@@ -9,20 +9,19 @@ import numpy as np
 import pytest
 from map_problems import WORKED_CHIP, WORKED_GRAPH
 
-from graphrl.agents.egrl import domain, solver
+from graphrl.agents.egrl import agent, domain
 from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.network import networks
-from graphrl.costs.maps.chips import NNP_I
+from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.padding import common_sizes
 from graphrl.costs.maps.problem import MapProblem, map_problem
-from graphrl.envs.memory_map.env import MemoryMapEnv
-from graphrl.envs.memory_map.instance import instance
+from graphrl.envs.memory_map import MemoryMapEnv, instance
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.methods import find_map_solver
 from graphrl.networks.graph_unet import senders_of
-from graphrl.networks.sub_actions import Acted
+from graphrl.networks.heads import Acted
 from graphrl.plan.memory_map import MemoryMap
 from graphrl.solvers.base import Budget, Interrupted
 from graphrl.solvers.maps.task import MapTask
@@ -111,13 +110,13 @@ def test_answers_are_valid_within_the_budget_and_repeat(options: str) -> None:
 
 
 def test_every_discount_is_a_learners(monkeypatch: pytest.MonkeyPatch) -> None:
-    states, init = [], solver._init
+    states, init = [], agent._init
 
     def recorded(*arguments: Any) -> Any:
         states.append(init(*arguments))
         return states[-1]
 
-    monkeypatch.setattr(solver, "_init", recorded)
+    monkeypatch.setattr(agent, "_init", recorded)
     for options, learners in (("", 1), (",endless=true,discounts=0.9+0.5", 2)):
         solved(options, WORKED, Budget(1))
         assert states[-1].learners.returns.plays.shape == (learners,)
@@ -129,11 +128,11 @@ def test_it_finds_the_best_map_of_two_ops() -> None:
 
 def test_graphs_of_one_bucket_share_a_program() -> None:
     solved("", WORKED, Budget(20))
-    count = solver._generation._cache_size()  # type: ignore[attr-defined]
+    count = agent._generation._cache_size()  # type: ignore[attr-defined]
     more = Op("c", flops=3, inputs=("b0", "a0"), outputs=(Tensor("c0", 2),))
     three = map_problem(ComputationGraph("three", (*WORKED_GRAPH.ops, more)), WORKED_CHIP)
     solved("", three, Budget(20), 5)
-    assert solver._generation._cache_size() == count  # type: ignore[attr-defined]
+    assert agent._generation._cache_size() == count  # type: ignore[attr-defined]
 
 
 def test_ctrl_c_gives_the_best_so_far() -> None:

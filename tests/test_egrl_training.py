@@ -19,9 +19,9 @@ from graphrl.agents.egrl.agent import AGENT, batch, sizes
 from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.domain import Layers
 from graphrl.agents.egrl.learner import learner
-from graphrl.agents.egrl.policy import Policy
+from graphrl.agents.egrl.network import Policy
 from graphrl.cli import main
-from graphrl.costs.maps.chips import NNP_I
+from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.problem import map_problem
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS

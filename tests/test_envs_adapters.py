@@ -16,11 +16,9 @@ from walk_env import Walk
 from graphrl.costs.problem import Problem
 from graphrl.envs import adapters, specs
 from graphrl.envs.base import Environment
-from graphrl.envs.ordering.env import OrderingEnv
-from graphrl.envs.ordering.instance import OrderingParams
-from graphrl.envs.ordering.instance import instance as ordering_instance
-from graphrl.envs.proposal.env import ProposalEnv
-from graphrl.envs.proposal.instance import ProposalParams, instance
+from graphrl.envs.ordering import OrderingEnv, OrderingParams
+from graphrl.envs.ordering import instance as ordering_instance
+from graphrl.envs.proposal import ProposalEnv, ProposalParams, instance
 from graphrl.errors import GraphrlError
 from graphrl.graphs.padding import Sizes
 from graphrl.solvers.chromosomes.brkga import Parameters

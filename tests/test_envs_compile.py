@@ -12,7 +12,7 @@ from test_colocation import grouped
 import graphrl
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.instance import Choices, instance, instances
+from graphrl.envs.compile.generator import Choices, instance, instances
 from graphrl.envs.testing import check_env
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.regal_like import regal_like

@@ -16,11 +16,10 @@ from test_envs_compile import KEY
 
 import graphrl
 from graphrl.costs.fusion.problem import fusion_problem
-from graphrl.costs.pipeline import CPU, Pipeline
-from graphrl.costs.problem import Problem
+from graphrl.costs.problem import CPU, Pipeline, Problem
 from graphrl.envs.compile.env import CompileEnv
-from graphrl.envs.compile.instance import Choices, CompileParams, instance, instances
-from graphrl.envs.compile.played import Played
+from graphrl.envs.compile.features import Played
+from graphrl.envs.compile.generator import Choices, CompileParams, instance, instances
 from graphrl.envs.testing import check_env
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op

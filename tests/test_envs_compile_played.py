@@ -23,14 +23,13 @@ import graphrl
 from graphrl.costs import exact
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.instance import Choices, CompileParams, instance
-from graphrl.envs.compile.played import DEVICE_TIMES, OP_TIMES, Played, played
-from graphrl.envs.compile.played_on_host import played_on_host
-from graphrl.envs.compile.run import run
+from graphrl.envs.compile.features import DEVICE_TIMES, OP_TIMES, Played, played, played_on_host
+from graphrl.envs.compile.generator import Choices, CompileParams, instance
+from graphrl.envs.compile.reward import run
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
-from graphrl.solvers.sending.rule import with_sends
+from graphrl.solvers.sending.plans import with_sends
 
 SIZES = Sizes(ops=48, tensors=96, slots=144, rows=192, uses=256, controls=64, shares=32)
 WIDER = Sizes(ops=64, tensors=128, slots=192, rows=256, uses=320, controls=96, shares=64)

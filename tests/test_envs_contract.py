@@ -13,9 +13,8 @@ from walk_env import State, View, Walk
 
 import graphrl
 from graphrl.envs import registry, specs
-from graphrl.envs.base import TimeStep
+from graphrl.envs.base import AutoReset, TimeStep
 from graphrl.envs.testing import EnvError, check_env
-from graphrl.envs.wrappers import AutoReset
 from graphrl.errors import GraphrlError
 
 LINE = jnp.asarray([0, 1, 2, 4], jnp.float32)

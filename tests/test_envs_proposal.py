@@ -9,20 +9,17 @@ import numpy as np
 import pytest
 from search_graphs import random_dag
 
-from graphrl.costs.device.problem import DeviceProblem
+from graphrl.costs.device.decisions import DeviceProblem
 from graphrl.costs.problem import Problem
+from graphrl.envs import proposal as codings
 from graphrl.envs import specs
-from graphrl.envs.proposal import coding as codings
-from graphrl.envs.proposal.env import ProposalEnv
-from graphrl.envs.proposal.instance import ProposalParams, instance, instances
-from graphrl.envs.proposal.reward import reward
+from graphrl.envs.proposal import ProposalEnv, ProposalParams, instance, instances, reward
 from graphrl.envs.testing import check_env
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import Sizes
 from graphrl.solvers.chromosomes.batch import run_batch
-from graphrl.solvers.chromosomes.beta import UNIFORM, beta_quantile
-from graphrl.solvers.chromosomes.brkga import Parameters
+from graphrl.solvers.chromosomes.brkga import UNIFORM, Parameters, beta_quantile
 
 KEY = jax.random.key(0)
 SMALL = Parameters(population=12, elites=3, mutants=3)

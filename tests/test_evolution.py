@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from regal_fitness import START, held_out, regal_fitness
 
-from graphrl.learning import boltzmann, evolution
-from graphrl.learning.boltzmann import Chromosomes, Source
-from graphrl.learning.evolution import EvolutionSettings, Population, next_generation
-from graphrl.learning.selection import choose
+from graphrl.learning import evolution
+from graphrl.learning.evolution import Chromosomes, EvolutionSettings, Population, Source, choose, next_generation
 
 SOURCES: tuple[Source, ...] = ("paper", "code")
 FITNESS = jnp.asarray([0.1, 0.9, 0.3, 0.9, 0.5, 0.2, 0.8, 0.0])
@@ -27,7 +25,7 @@ def weights(count: int, seed: int = 0) -> dict[str, jax.Array]:
 
 
 def chromosomes(count: int) -> Chromosomes:
-    return boltzmann.init(jax.random.key(7), (count, 1, 6, 2, 3), 10.0)
+    return evolution.init(jax.random.key(7), (count, 1, 6, 2, 3), 10.0)
 
 
 def one(tree: Any, index: int | np.integer) -> np.ndarray:
@@ -120,18 +118,18 @@ def test_a_network_seeds_the_prior_of_a_chromosomes_child(seed: int) -> None:
 def test_chromosomes_sample_by_their_temperature_and_networks_seed_probabilities() -> None:
     prior = jnp.asarray([0.2, 0.5, 0.3]).reshape(1, 1, 1, 1, 3)
     cold, hot = (Chromosomes(prior, jnp.full((1, 1, 1, 1), t)) for t in (0.01, 1000.0))
-    np.testing.assert_allclose(jax.nn.softmax(boltzmann.logits(cold)).ravel(), [0, 1, 0], atol=1e-6)
-    np.testing.assert_allclose(jax.nn.softmax(boltzmann.logits(hot)).ravel(), [1 / 3] * 3, atol=1e-3)
+    np.testing.assert_allclose(jax.nn.softmax(evolution.logits(cold)).ravel(), [0, 1, 0], atol=1e-6)
+    np.testing.assert_allclose(jax.nn.softmax(evolution.logits(hot)).ravel(), [1 / 3] * 3, atol=1e-3)
     logits = jnp.asarray([0.0, jnp.log(2.0), -1.0]).reshape(1, 1, 1, 3)
-    np.testing.assert_allclose(boltzmann.prior_of(logits, "paper").ravel(), jax.nn.softmax(logits.ravel()), rtol=1e-6)
+    np.testing.assert_allclose(evolution.prior_of(logits, "paper").ravel(), jax.nn.softmax(logits.ravel()), rtol=1e-6)
     shares = np.array([1.0, 1 + np.log(2), 0.0])
-    np.testing.assert_allclose(boltzmann.prior_of(logits, "code").ravel(), shares / shares.sum(), rtol=1e-6)
+    np.testing.assert_allclose(evolution.prior_of(logits, "code").ravel(), shares / shares.sum(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_chromosomes_cross_and_mutate(source: Source) -> None:
     first, second = chromosomes(40), jax.tree.map(lambda leaf: leaf + 1, chromosomes(40))
-    child = boltzmann.crossed(jax.random.key(0), first, second, source)
+    child = evolution.crossed_chromosomes(jax.random.key(0), first, second, source)
     from_second = np.asarray(child.prior == second.prior).all((1, 3, 4))
     assert (from_second | np.asarray(child.prior == first.prior).all((1, 3, 4))).all()
     if source == "paper":
@@ -140,7 +138,7 @@ def test_chromosomes_cross_and_mutate(source: Source) -> None:
     else:
         assert from_second.all()
         np.testing.assert_array_equal(child.temperature, first.temperature)
-    mutant = boltzmann.mutated(jax.random.key(0), first, 0.1, source)
+    mutant = evolution.mutated_chromosomes(jax.random.key(0), first, 0.1, source)
     factor = np.asarray(mutant.temperature / first.temperature)
     assert np.asarray(mutant.temperature).min() > 0
     assert np.log(factor).mean() == pytest.approx(0.0 if source == "paper" else np.log(0.95), abs=0.02)

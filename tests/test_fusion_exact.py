@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrl.costs import exact
-from graphrl.costs.fusion.exact import Fusion, fuse, fusion_of
-from graphrl.costs.fusion.fused_graph import fused_graph
+from graphrl.costs.fusion.exact import Fusion, fuse, fused_graph, fusion_of
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphError, PlanError

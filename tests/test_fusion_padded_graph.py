@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphrl.costs.fusion import device
-from graphrl.costs.fusion.exact import fuse
-from graphrl.costs.fusion.fused_graph import fused_graph
+from graphrl.costs.fusion.exact import fuse, fused_graph
 from graphrl.costs.fusion.padded_graph import PaddedKernels, kernel_sizes, padded_kernels
 from graphrl.costs.fusion.padding import FusionSizes, PaddedFusion, pad
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 
 import graphrl
 from graphrl.cli import main
-from graphrl.costs.fusion.fused_graph import KernelGraph
+from graphrl.costs.fusion.exact import KernelGraph
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.errors import GraphrlError, PlanError, ProblemError
 from graphrl.graphs.graph import ComputationGraph

@@ -8,7 +8,7 @@ import graphrl
 from graphrl.agents.go.config import GoConfig
 from graphrl.agents.go.network import networks
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.instance import instances
+from graphrl.envs.compile.generator import instances
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.learning import ppo
 

@@ -11,28 +11,25 @@ from command_line import check_failure
 from partitioned_graphs import TRAINING, costs_of, edge, file_of, node, random_pipeline
 from test_go_training import NETWORK, TINY
 
-from graphrl.agents.go.batch import batch, problem_of
-from graphrl.agents.go.decode_loads import LoadDecoder, prepare
-from graphrl.agents.go.hint import hinted
-from graphrl.agents.go.learner import learner, tuned
-from graphrl.agents.go.policy import Policy, drawn
-from graphrl.agents.go.settings import GoSettings
+from graphrl.agents.go.config import GoSettings
+from graphrl.agents.go.decode import LoadDecoder, hinted, prepare_loads
+from graphrl.agents.go.learner import batch, learner, problem_of, tuned
+from graphrl.agents.go.network import Policy, drawn
 from graphrl.cli import main
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.instance import instance
-from graphrl.envs.compile.outcome import outcome
-from graphrl.envs.compile.run import possible
+from graphrl.envs.compile.generator import instance
+from graphrl.envs.compile.reward import outcome, possible
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.pipelines import pipeline
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import common_sizes
-from graphrl.learning.spread import on_mesh
+from graphrl.learning.learner import on_mesh
 from graphrl.mesh import make_mesh
 from graphrl.methods import find_solver
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.loads.hints import quick_plan
+from graphrl.solvers.loads.stages import quick_plan
 
 LOAD = dataclasses.replace(
     TINY,
@@ -217,7 +214,7 @@ def test_the_policy_that_ships_is_ahead_of_its_start_and_of_chance() -> None:
 def test_wrong_policies_and_settings_are_one_line(
     checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prepare()  # which tells of what it compiles
+    prepare_loads()  # which tells of what it compiles
     capsys.readouterr()
     path = tmp_path / "training.json"
     path.write_text(json.dumps(TRAINING))

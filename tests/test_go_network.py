@@ -13,7 +13,7 @@ from filled import drawn
 
 from graphrl.agents.go.config import GoConfig
 from graphrl.agents.go.network import networks
-from graphrl.envs.compile.instance import instance
+from graphrl.envs.compile.generator import instance
 from graphrl.envs.compile.observation import seen as run_and_seen
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.regal_like import regal_like

@@ -7,23 +7,22 @@ import numpy as np
 import pytest
 
 import graphrl
-from graphrl.agents.go import solver
+from graphrl.agents.go import agent
 from graphrl.agents.go.agent import SEEN
-from graphrl.agents.go.batch import problem_of
-from graphrl.agents.go.decode import Decoder
-from graphrl.agents.go.hint import hinted
-from graphrl.agents.go.policy import Policy, _logits, drawn
-from graphrl.agents.go.settings import GoSettings
+from graphrl.agents.go.config import GoSettings
+from graphrl.agents.go.decode import Decoder, hinted
+from graphrl.agents.go.learner import problem_of
+from graphrl.agents.go.network import Policy, _logits, drawn
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.played_on_host import played_on_host
+from graphrl.envs.compile.features import played_on_host
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, common_sizes
 from graphrl.methods import find_solver
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.sending.hints import hint
+from graphrl.solvers.sending.solver import quick_plan
 
 PLANS = 64
 KINDS = {"seen": [f"{kind}:150x4@6000" for kind in SEEN], "held out": ["stochastic-block:150x16@6000"]}
@@ -62,7 +61,7 @@ def test_its_plans_are_better_than_the_hint_and_than_chance(kind: str) -> None:
 def test_go_plays_it_by_default() -> None:
     graph = layered(60, 3)
     problem = Problem("makespan", 4, latency=0.1, bandwidth=50_000.0)
-    first = exact.evaluate(graph, problem, *hint(graph, problem)).makespan
+    first = exact.evaluate(graph, problem, *quick_plan(graph, problem)).makespan
     plan = graphrl.optimize(
         graph, objective="makespan", devices=4, latency=0.1, bandwidth=50_000.0, method="go", evaluations=257
     )
@@ -97,7 +96,7 @@ def test_where_no_round_fits_the_first_plan_is_the_answer(objective: Any, monkey
     first = find_solver("go:rounds=0")(Task(graph, problem, Budget(seconds=600)))
     more = find_solver("go:rounds=1")(Task(graph, problem, Budget(seconds=600)))
     assert more.evaluations > first.evaluations == 1
-    monkeypatch.setattr(solver, "ROUND_SECONDS", 600 / len(graph.ops))
+    monkeypatch.setattr(agent, "ROUND_SECONDS", 600 / len(graph.ops))
     plan = find_solver("go:rounds=1")(Task(graph, problem, Budget(seconds=600)))
     plan.check(graph)
     assert (plan.evaluations, plan.value) == (1, first.value)

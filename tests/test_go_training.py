@@ -19,25 +19,21 @@ from training_processes import assert_same, final_state, finish, start
 
 import graphrl
 from graphrl.agents import find_agent
-from graphrl.agents.go.batch import Batch, batch, problem_of
-from graphrl.agents.go.config import GoConfig
-from graphrl.agents.go.decode import Decoder
-from graphrl.agents.go.hint import hinted
-from graphrl.agents.go.learner import learner
-from graphrl.agents.go.policy import Policy
-from graphrl.agents.go.settings import SENDS, GoSettings
+from graphrl.agents.go.config import SENDS, GoConfig, GoSettings
+from graphrl.agents.go.decode import Decoder, hinted
+from graphrl.agents.go.learner import Batch, batch, learner, problem_of
+from graphrl.agents.go.network import Policy
 from graphrl.cli import main
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem, Transfer
-from graphrl.envs.compile.instance import Choices, instance
-from graphrl.envs.compile.run import run
+from graphrl.envs.compile.generator import Choices, instance
+from graphrl.envs.compile.reward import run
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.padding import common_sizes
-from graphrl.learning.learner import Learner
-from graphrl.learning.spread import on_mesh
+from graphrl.learning.learner import Learner, on_mesh
 from graphrl.mesh import make_mesh
-from graphrl.solvers.sending.hints import hint
+from graphrl.solvers.sending.solver import quick_plan
 from graphrl.training.config import parsed
 from graphrl.training.run import run_config
 
@@ -146,7 +142,7 @@ def test_methods_are_never_worse_than_their_hint(checkpoint: str, transfer: Any)
     graph = grouped(layered(40, 1), {f"op{i}": i % 5 for i in range(0, 40, 3)})
     assert graph.colocation is not None
     problem = Problem("makespan", 3, transfer, 0.1, 50_000.0)
-    first = exact.evaluate(graph, problem, *hint(graph, problem)).makespan
+    first = exact.evaluate(graph, problem, *quick_plan(graph, problem)).makespan
     options: dict[str, Any] = {"devices": 3, "transfer": transfer, "latency": 0.1, "bandwidth": 50_000.0, "seed": 2}
     for method in ("go:rounds=2,samples=16,", "go+:rounds=1,"):
         plan = graphrl.optimize(

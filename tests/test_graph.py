@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from random_graphs import graphs
 
 from graphrl.errors import GraphError
-from graphrl.graphs.arrays import EXTERNAL, NONE
-from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph, Op, Tensor
 
 
 def worked_example() -> ComputationGraph:

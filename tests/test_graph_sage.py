@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from filled import applied, filled
 
-from graphrl.networks.graph_sage import GraphSage, Neighbours, largest
+from graphrl.networks.encoders import GraphSage, Neighbours, largest
 
 SENDERS, RECEIVERS = (jnp.array(ends, jnp.int32) for ends in ([0, 1, 2, 5], [1, 2, 3, 5]))  # 0 -> 1 -> 2 -> 3, 4 alone
 NODES = jax.random.normal(jax.random.key(0), (5, 3))

@@ -12,9 +12,8 @@ from toy_maps import CHOICES, OPTIONS, Seen, instance, observe, renumbered, star
 
 from graphrl.errors import ProblemError
 from graphrl.networks.base import network
-from graphrl.networks.graph_attention import BidirectionalAttention
-from graphrl.networks.graph_unet import GraphUNet, best, senders_of, within_two
-from graphrl.networks.sub_actions import Acted, SubActionLogits, TwinValue
+from graphrl.networks.graph_unet import BidirectionalAttention, GraphUNet, best, senders_of, within_two
+from graphrl.networks.heads import Acted, SubActionLogits, TwinValue
 
 OPS = 13  # 13, 7, 4, 2
 UNET = GraphUNet(width=16, depth=3, heads=2)

@@ -6,12 +6,8 @@ import numpy as np
 import pytest
 from search_graphs import random_dag
 
-from graphrl.agents.hdp import learner
-from graphrl.agents.hdp.config import HdpConfig
-from graphrl.agents.hdp.instance import Instance, instance
-from graphrl.agents.hdp.network import Draw
-from graphrl.agents.hdp.policy import init, play
-from graphrl.agents.hdp.solver import advance, begin
+from graphrl.agents.go import hdp
+from graphrl.agents.go.hdp import Draw, HdpConfig, Instance, advance, begin_search, init, instance, play
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
@@ -35,7 +31,7 @@ def chains(count: int, length: int) -> ComputationGraph:
 
 CHAINS, LINK = chains(2, 8), Problem("makespan", 2, "link", bandwidth=50.0)
 FREE = Problem("makespan", 2, "link")
-COSTS = jax.jit(learner.costs)
+COSTS = jax.jit(hdp.costs)
 
 
 def solved(evaluations: int, method: str = SMALL) -> Plan:
@@ -58,7 +54,7 @@ def test_policies_become_better() -> None:
     task: Instance = jax.tree.map(jnp.asarray, instance(CHAINS, LINK))
     first, last = [], []
     for seed in range(2):
-        state = begin(config, jax.random.key(seed), task)
+        state = begin_search(config, jax.random.key(seed), task)
         rewards = []
         for _ in range(config.sampled):
             before, state = float(state.baseline), advance(config, state, task, 1)
@@ -82,7 +78,7 @@ def test_the_device_values_placements_as_the_host_does() -> None:
     task = instance(graph, problem)
     placements = np.random.default_rng(0).integers(3, size=(2, len(task.leader))).astype(np.int32)
     values = COSTS(task, jnp.asarray(placements)) * task.graph.second_unit[0]
-    made = learner.decisions(task, jnp.asarray(placements))
+    made = hdp.decisions(task, jnp.asarray(placements))
     n, t = len(graph.ops), graph.arrays.num_tensors
     for lane, placement in enumerate(placements[:, :n]):
         keys = np.asarray(made.op_keys)[:n, 0, lane], np.asarray(made.transfer_keys)[:, :t, 0, lane].T
@@ -94,8 +90,8 @@ def test_what_does_not_fit_is_a_failure() -> None:
     limited = Problem("makespan", 2, "link", bandwidth=50.0, memory_limit=250)
     task = instance(CHAINS, limited)
     values = COSTS(task, jnp.zeros((1, len(task.leader)), jnp.int32))
-    assert learner.rewards(task, values).tolist() == [learner.FAILURE]
-    assert learner.rewards(instance(CHAINS, LINK), jnp.float32([4.0])).tolist() == pytest.approx(
+    assert hdp.rewards(task, values).tolist() == [hdp.FAILURE]
+    assert hdp.rewards(instance(CHAINS, LINK), jnp.float32([4.0])).tolist() == pytest.approx(
         [-2.0 * float(np.sqrt(task.graph.second_unit[0]))]
     )
 

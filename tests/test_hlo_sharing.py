@@ -3,7 +3,7 @@
 import pytest
 
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
-from graphrl.graphs.readers.hlo.sharing import InPlace, in_place_pairs, may_share
+from graphrl.graphs.readers.hlo.values import InPlace, in_place_pairs, may_share
 
 _FUSIONS = """
 add_one { p = f32[8,4]{1,0} parameter(0)  q = f32[8,4]{1,0} parameter(1)  e = f32[8,4]{1,0} exponential(p)

@@ -12,9 +12,8 @@ import pytest
 from search_graphs import random_dag
 
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.device.decisions import Decisions
+from graphrl.costs.device.decisions import Decisions, DeviceProblem
 from graphrl.costs.device.evaluate import evaluate
-from graphrl.costs.device.problem import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, pad_batch

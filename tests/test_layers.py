@@ -12,13 +12,11 @@ from onnx_models import LIGHT, info, model, node, read, weight
 from random_graphs import graphs
 from traced import shape
 
+from graphrl.graphs.coarsen import FEATURES, coarsened, layer_features, own_weights
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.layers.coarsen import coarsened
-from graphrl.graphs.layers.features import FEATURES, layer_features
-from graphrl.graphs.layers.layer import Layer
-from graphrl.graphs.layers.weights import own_weights
+from graphrl.graphs.layers import Layer
 from graphrl.graphs.readers.jaxpr.reader import from_jax
 
 TYPES = ["Conv", "Relu", "Add", "ReduceMean", "Reshape"]

@@ -10,7 +10,7 @@ from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.rules.list_rules import etf, hlfet, solve_etf, solve_hlfet
+from graphrl.solvers.rules.list_scheduling import etf, hlfet, solve_etf, solve_hlfet
 from graphrl.solvers.solver import Solver
 
 BUDGET = Budget(evaluations=1)

@@ -19,9 +19,17 @@ from graphrl.solvers.base import Budget, PlacedOrder, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.list_scheduling import best_schedule, schedule, solve_list
 from graphrl.solvers.rules.memory_orders import memory_orders
-from graphrl.solvers.rules.plan_builder.append import BYTES, FINISH, START, Choice
-from graphrl.solvers.rules.plan_builder.build import earliest_first, highest_level_first, in_order, placed
-from graphrl.solvers.rules.plan_builder.state import Builder, builder
+from graphrl.solvers.rules.plan_builder import (
+    BYTES,
+    FINISH,
+    START,
+    Choice,
+    earliest_first,
+    highest_level_first,
+    in_order,
+    placed,
+)
+from graphrl.solvers.rules.plan_state import Builder, builder
 
 
 def cost(graph: ComputationGraph, problem: Problem) -> float:

@@ -12,18 +12,18 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.chromosomes.random_search import solve as solve_random
-from graphrl.solvers.schedules.local_search import solve
+from graphrl.solvers.chromosomes.brkga_solver import solve_random as solve_random
+from graphrl.solvers.schedules.solver import solve_local_search
 
 
 def test_plans_are_valid_repeatable_and_mostly_better_than_random_ones() -> None:
     graph, budget = random_dag(0), Budget(evaluations=3000)
     ratios = []
     for problem in PROBLEMS:
-        plan = solve(Task(graph, problem, budget, 0))
+        plan = solve_local_search(Task(graph, problem, budget, 0))
         plan.check(graph)
         assert plan.value >= lower_bound(graph, problem)
-        again = solve(Task(graph, problem, budget, 0))
+        again = solve_local_search(Task(graph, problem, budget, 0))
         assert (again.order, again.placement) == (plan.order, plan.placement)
         ratios.append(plan.value / solve_random(Task(graph, problem, budget, 0)).value)
         assert plan.evaluations == budget.evaluations
@@ -34,7 +34,7 @@ def test_plans_are_valid_repeatable_and_mostly_better_than_random_ones() -> None
     "problem", [Problem("makespan", 2, latency=0.25), Problem("makespan", 2, "free"), Problem(devices=2)]
 )
 def test_tiny_optima_are_found(problem: Problem) -> None:
-    plan = solve(Task(DIAMOND, problem, Budget(evaluations=4000), 0), patience=50)
+    plan = solve_local_search(Task(DIAMOND, problem, Budget(evaluations=4000), 0), patience=50)
     assert plan.value == pytest.approx(optimum(DIAMOND, problem), rel=1e-6)
 
 
@@ -45,42 +45,42 @@ def test_it_starts_anew_when_it_is_stuck() -> None:
     for seed in range(3):
         graph = random_dag(seed)
         stuck, restarted = (
-            solve(Task(graph, problem, budget, 0), patience=patience).value for patience in (10**6, 400)
+            solve_local_search(Task(graph, problem, budget, 0), patience=patience).value for patience in (10**6, 400)
         )
         gains.append(stuck - restarted)
     assert max(gains) > 0
 
 
 def test_interrupted_it_has_a_plan() -> None:
-    interrupted_plan(solve, random_dag(0), PROBLEMS[0]).check(random_dag(0))
+    interrupted_plan(solve_local_search, random_dag(0), PROBLEMS[0]).check(random_dag(0))
 
 
 @pytest.mark.parametrize("problem", PROBLEMS[:3], ids=str)
 def test_memory_limits_are_kept_where_they_can_be(problem: Problem) -> None:
     graph, budget = random_dag(0), Budget(evaluations=5000)
-    least = int(solve(Task(graph, Problem(devices=problem.devices), budget, 0)).value)
+    least = int(solve_local_search(Task(graph, Problem(devices=problem.devices), budget, 0)).value)
     for limit in (2 * least, 1):
-        plan = solve(Task(graph, dataclasses.replace(problem, memory_limit=limit), budget, 0))
+        plan = solve_local_search(Task(graph, dataclasses.replace(problem, memory_limit=limit), budget, 0))
         plan.check(graph)
         assert (plan.excess == 0) == (limit > 1)
 
 
 def test_seconds_are_kept() -> None:
-    plan = solve(Task(random_dag(0, 100), PROBLEMS[0], Budget(seconds=1.0), 0))
+    plan = solve_local_search(Task(random_dag(0, 100), PROBLEMS[0], Budget(seconds=1.0), 0))
     assert 0.9 < plan.seconds < 3
     assert plan.evaluations > 500
 
 
 @pytest.mark.parametrize("evaluations", [1, 2])
 def test_small_budgets_are_kept(evaluations: int) -> None:
-    assert solve(Task(random_dag(0), PROBLEMS[0], Budget(evaluations), 0)).evaluations == evaluations
+    assert solve_local_search(Task(random_dag(0), PROBLEMS[0], Budget(evaluations), 0)).evaluations == evaluations
 
 
 def test_without_moves_it_ends() -> None:
     graph = ComputationGraph("one", (Op("a", runtime=1),))
-    assert solve(Task(graph, Problem("makespan", 1), Budget(seconds=60.0))).seconds < 10
+    assert solve_local_search(Task(graph, Problem("makespan", 1), Budget(seconds=60.0))).seconds < 10
 
 
 def test_bad_options_are_refused() -> None:
     with pytest.raises(ProblemError, match="must be at least 1"):
-        solve(Task(DIAMOND, PROBLEMS[0], Budget(evaluations=100), 0), patience=0)
+        solve_local_search(Task(DIAMOND, PROBLEMS[0], Budget(evaluations=100), 0), patience=0)

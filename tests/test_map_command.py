@@ -8,9 +8,9 @@ import pytest
 from command_line import check_failure
 
 from graphrl.cli import main
-from graphrl.costs.maps.chips import NNP_I
+from graphrl.costs.maps.chip import NNP_I
+from graphrl.graphs.coarsen import coarsened
 from graphrl.graphs.datasets import zoo
-from graphrl.graphs.layers.coarsen import coarsened
 from graphrl.graphs.readers import read_graph
 from graphrl.plan import Plan
 from graphrl.plan.memory_map import MemoryMap

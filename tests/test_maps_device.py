@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 from map_problems import WORKED_CHIP, WORKED_GRAPH, asked, problems
 
 from graphrl.costs.maps import device, exact
-from graphrl.costs.maps.chip import BANDWIDTHS, PEAKS, SECONDS, ChipMemory, MemoryChip
-from graphrl.costs.maps.chips import NNP_I
+from graphrl.costs.maps.chip import BANDWIDTHS, NNP_I, PEAKS, SECONDS, ChipMemory, MemoryChip
 from graphrl.costs.maps.padding import MapSizes, PaddedMapProblem, common_sizes, pad, pad_batch
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.solvers.maps.evaluation import evaluate_all, maps_of
+from graphrl.solvers.maps.task import evaluate_all, maps_of
 
 SIZES = MapSizes(steps=12, rows=24, reads=8)
 evaluate = jax.jit(device.evaluate)

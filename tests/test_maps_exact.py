@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from map_problems import WORKED_CHIP, WORKED_GRAPH, asked, naive_latency, naive_pages, problems
 
 from graphrl.costs.maps import exact
-from graphrl.costs.maps.chip import ChipMemory, MemoryChip
-from graphrl.costs.maps.chips import NNP_I
+from graphrl.costs.maps.chip import NNP_I, ChipMemory, MemoryChip
 from graphrl.costs.maps.problem import map_problem
 from graphrl.errors import PlanError, ProblemError
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS

@@ -17,8 +17,7 @@ import graphrl
 from graphrl.cli import main
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.device.loads import loads, padded_pipeline
-from graphrl.costs.pipeline import Pipeline
-from graphrl.costs.problem import Problem
+from graphrl.costs.problem import Pipeline, Problem
 from graphrl.errors import PlanError, ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import common_sizes

@@ -14,17 +14,15 @@ import graphrl
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
+from graphrl.graphs.datasets.known_peak import in_tree
 from graphrl.graphs.datasets.layered import layered
-from graphrl.graphs.datasets.trees import in_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.dfs_dp import solve as exact_solve
-from graphrl.solvers.orders.min_cut.passes import Passes
-from graphrl.solvers.orders.min_cut.solver import solve
-from graphrl.solvers.orders.nearby import nearby
-from graphrl.solvers.orders.random_orders import Drawing
+from graphrl.solvers.orders.min_cut import Passes, solve
+from graphrl.solvers.orders.random_orders import Drawing, nearby
 from graphrl.solvers.orders.usage import Usage
 
 

@@ -17,8 +17,7 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.rules.list_scheduling import quick_schedule, schedule
 from graphrl.solvers.rules.simple import depth_first
-from graphrl.solvers.schedules.coarsening import coarse_graph, expanded, segments
-from graphrl.solvers.schedules.multilevel import solve
+from graphrl.solvers.schedules.multilevel import coarse_graph, expanded, segments, solve
 
 RENDEZVOUS = Problem("makespan", 2, latency=0.5, bandwidth=20.0)
 

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrl.networks.neighbour_means import NeighbourMeans, neighbour_mean
+from graphrl.networks.encoders import NeighbourMeans, neighbour_mean
 
 
 class Seen(NamedTuple):

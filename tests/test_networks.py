@@ -11,15 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from graphrl.envs.proposal.env import observe
-from graphrl.envs.proposal.instance import instance
+from graphrl.envs.proposal import instance, observe
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import Sizes, common_sizes
 from graphrl.networks.base import Network, network
+from graphrl.networks.encoders import MessagePassing, Recurrent
 from graphrl.networks.heads import ChoiceLogits, GraphValue
-from graphrl.networks.message_passing import MessagePassing
-from graphrl.networks.recurrent import Recurrent
 
 GRAPH = regal_like(3, num_ops=20)
 ENCODERS: dict[str, nn.Module] = {

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from graphrl.graphs.features import BUCKETS, TYPE_FEATURES, type_features
 from graphrl.graphs.graph import ComputationGraph, Op
-from graphrl.graphs.op_types import BUCKETS, TYPE_FEATURES, type_features
 
 
 def rows(*types: str) -> np.ndarray:

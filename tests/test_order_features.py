@@ -10,9 +10,14 @@ from random_graphs import graphs
 
 from graphrl.errors import GraphError
 from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.features import (
+    OP_FEATURES,
+    ORDER_FEATURES,
+    laplacian_encodings,
+    order_features,
+    padded_order_features,
+)
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.laplacian import laplacian_encodings
-from graphrl.graphs.order_features import OP_FEATURES, ORDER_FEATURES, order_features, padded_order_features
 
 
 @given(graphs(max_ops=10))

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from test_compiled import GRAPHS, LANES, L, Module, padded
 
-from graphrl.decoding.sampling import sampled_orders
+from graphrl.decoding.rollout import sampled_orders
 
 
 def test_a_step_writes_its_state_in_place() -> None:

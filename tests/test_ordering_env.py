@@ -11,8 +11,7 @@ from ordering_graphs import SHARING, SIZES, exact_peak, small_graphs
 
 import graphrl
 from graphrl.envs.base import TimeStep
-from graphrl.envs.ordering.env import Observation, OrderingEnv
-from graphrl.envs.ordering.instance import OrderingParams, instance, instances
+from graphrl.envs.ordering import Observation, OrderingEnv, OrderingParams, instance, instances
 from graphrl.envs.testing import check_env
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 

@@ -13,10 +13,22 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from graphrl.errors import GraphError
-from graphrl.graphs.arrays import NONE
-from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.padding import PaddedGraph, Sizes, bucket, common_sizes, octave_sizes, pad, pad_batch, sizes
-from graphrl.graphs.rows import NEVER, READS, ROW_WIDTH, WAITS, rows_of
+from graphrl.graphs.graph import NONE, ComputationGraph, Op, Tensor
+from graphrl.graphs.padding import (
+    NEVER,
+    READS,
+    ROW_WIDTH,
+    WAITS,
+    PaddedGraph,
+    Sizes,
+    bucket,
+    common_sizes,
+    octave_sizes,
+    pad,
+    pad_batch,
+    rows_of,
+    sizes,
+)
 
 EMPTIEST = ComputationGraph("one", (Op("a"),))
 

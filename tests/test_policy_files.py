@@ -12,10 +12,10 @@ import pytest
 from flax import serialization
 from tiny_agent import TinyConfig, TinyPolicy
 
-from graphrl.agents.egrl.policy import Policy as EgrlPolicy
-from graphrl.agents.go.policy import Policy as GoPolicy
-from graphrl.agents.regal.policy import Policy as RegalPolicy
-from graphrl.agents.topoformer.policy import Policy as TopoformerPolicy
+from graphrl.agents.egrl.network import Policy as EgrlPolicy
+from graphrl.agents.go.network import Policy as GoPolicy
+from graphrl.agents.regal.network import Policy as RegalPolicy
+from graphrl.agents.topoformer.network import Policy as TopoformerPolicy
 from graphrl.errors import GraphrlError
 from graphrl.training.policy import Policy
 

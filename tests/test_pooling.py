@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.networks.pooling import mean_of, standardised
+from graphrl.networks.base import mean_of, standardised
 
 ROWS = jnp.array([[1.0, 5.0], [3.0, 5.0], [100.0, -7.0]])
 

@@ -16,18 +16,18 @@ from search_graphs import random_dag
 from walk_env import Walk
 
 import graphrl
-from graphrl.costs.maps.chips import NNP_I
+from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.problem import map_problem
 from graphrl.envs.adapters import from_gymnax
-from graphrl.envs.memory_map.instance import instances as map_instances
-from graphrl.envs.ordering.instance import instances as order_instances
+from graphrl.envs.memory_map import instances as map_instances
+from graphrl.envs.ordering import instances as order_instances
 from graphrl.envs.testing import check_env
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.learning import ppo
-from graphrl.learning.ppo.advantages import advantages, normalised
-from graphrl.learning.ppo.choices import NEVER, entropy, log_probs, masked, sample, total
 from graphrl.learning.ppo.rollout import Trajectory, begin, rollout
+from graphrl.learning.ppo.settings import NEVER, entropy, log_probs, masked, sample, total
+from graphrl.learning.ppo.update import advantages, normalised
 from graphrl.mesh import AXIS, make_mesh
 from graphrl.networks.base import Network
 

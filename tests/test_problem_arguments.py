@@ -10,8 +10,7 @@ import pytest
 from search_graphs import random_dag
 
 from graphrl.costs.problem import Problem
-from graphrl.envs.proposal.env import ProposalEnv
-from graphrl.envs.proposal.instance import instance
+from graphrl.envs.proposal import ProposalEnv, instance
 from graphrl.methods import find_solver
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.chromosomes import batch, brkga

@@ -14,8 +14,8 @@ from graphrl.costs.problem import Problem
 from graphrl.plan import Plan
 from graphrl.progress import Pace
 from graphrl.solvers.base import Budget
+from graphrl.training.config import Schedule
 from graphrl.training.run import _Progress
-from graphrl.training.schedule import Schedule
 from graphrl.units import (
     byte_unit,
     format_bytes,

@@ -11,7 +11,7 @@ from random_graphs import graphs
 
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.readers import read_graph, text_proto
+from graphrl.graphs.readers import costgraph, read_graph
 from graphrl.graphs.readers.costgraph import is_costgraph, parse_costgraph
 
 # In the manner of the released data: a source without id, one op after it, and ops that read its tensors.
@@ -226,7 +226,7 @@ def test_not_text(tmp_path: Path) -> None:
 
 
 def test_deep_nesting_does_not_exceed_the_stack() -> None:
-    fields = text_proto.parse("a {" * 20_000 + "}" * 20_000)
+    fields = costgraph.parse("a {" * 20_000 + "}" * 20_000)
     assert fields[0].name == "a"
 
 

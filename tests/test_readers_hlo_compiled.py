@@ -14,9 +14,9 @@ from graphrl.cli import main
 from graphrl.costs.exact import evaluate
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.readers.hlo.flops import Flops
 from graphrl.graphs.readers.hlo.module import parse_module
 from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
+from graphrl.graphs.readers.hlo.work import Flops
 
 
 def shape(*dims: int) -> jax.ShapeDtypeStruct:

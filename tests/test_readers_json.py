@@ -15,7 +15,7 @@ from random_graphs import graphs
 
 from graphrl.errors import GraphError, GraphrlError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.layers.layer import Layer
+from graphrl.graphs.layers import Layer
 from graphrl.graphs.readers import read_graph
 from graphrl.graphs.readers.json import graph_from_dict, graph_to_dict, write_json
 

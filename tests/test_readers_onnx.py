@@ -11,7 +11,7 @@ from onnx_models import CHIP, LIGHT, array, info, model, node, read, refused, we
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.layers.layer import Layer
+from graphrl.graphs.layers import Layer
 from graphrl.graphs.readers import read_graph
 from graphrl.graphs.readers.onnx.fold import fold
 from graphrl.graphs.roofline import DEFAULT_CHIP, runtime

@@ -16,7 +16,7 @@ from onnx_models import LIGHT, branch_body, info, model, node, read, weight
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.readers import read_graph
-from graphrl.graphs.readers.onnx.wire import MAX_VALUES, without_weights
+from graphrl.graphs.readers.onnx.model import MAX_VALUES, without_weights
 
 
 def test_weights_are_not_loaded(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from onnx import TensorProto, helper
 from onnx_models import array, branch_body, info, model, node, read, refused, weight
 
 from graphrl.graphs.graph import Tensor
-from graphrl.graphs.readers.onnx.flops import Call, bytes_moved, flops
+from graphrl.graphs.readers.onnx.work import Call, bytes_moved, flops
 
 
 def test_a_branch_costs_its_most_expensive_body() -> None:

@@ -22,12 +22,9 @@ from graphrl.xla import hook
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import Answer, rescheduled
 from graphrl.xla.recompute import plan
-from graphrl.xla.recompute.candidates import Routes, repeatable
-from graphrl.xla.recompute.clones import Clone, wired
-from graphrl.xla.recompute.cost import RunTimes
-from graphrl.xla.recompute.greedy import Greedy
+from graphrl.xla.recompute.candidates import Clone, Routes, RunTimes, repeatable, wired
+from graphrl.xla.recompute.greedy import Greedy, pruned, without
 from graphrl.xla.recompute.plan import recompute
-from graphrl.xla.recompute.prune import pruned, without
 from graphrl.xla.recompute.rewrite import rewritten
 from graphrl.xla.recompute.state import Facts, State
 

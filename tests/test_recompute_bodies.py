@@ -17,16 +17,12 @@ from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.xla import hook
 from graphrl.xla.bodies import as_program, put_back, runs_of
 from graphrl.xla.callback import Answer
-from graphrl.xla.donation import tied
-from graphrl.xla.overwriting import written_over
-from graphrl.xla.planning.bounds import order_of
+from graphrl.xla.donation import tied, written_over
 from graphrl.xla.planning.cache import answer_of
-from graphrl.xla.recompute import everywhere
-from graphrl.xla.recompute.candidates import repeatable
-from graphrl.xla.recompute.clones import Clone
-from graphrl.xla.recompute.cost import RunTimes
-from graphrl.xla.recompute.everywhere import recompute_everywhere
-from graphrl.xla.recompute.plan import recompute
+from graphrl.xla.planning.temp_search import order_of
+from graphrl.xla.recompute import plan
+from graphrl.xla.recompute.candidates import Clone, RunTimes, repeatable
+from graphrl.xla.recompute.plan import recompute, recompute_everywhere
 from graphrl.xla.recompute.rewrite import rewritten
 
 pytestmark = pytest.mark.usefixtures("plans", "quiet")
@@ -266,6 +262,6 @@ def test_many_loops_take_no_more_time_than_there_is(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(time, "perf_counter", lambda: math.inf)
         return recompute(*args, **kwargs)
 
-    monkeypatch.setattr(everywhere, "recompute", slow)
+    monkeypatch.setattr(plan, "recompute", slow)
     assert recompute_everywhere(module, limit=0.1, seconds=1, seed=0).clones
-    assert len(looked_at) == everywhere.ANYWAY
+    assert len(looked_at) == plan.ANYWAY

@@ -16,8 +16,7 @@ from graphrl.xla.bodies import as_program, put_back
 from graphrl.xla.callback import Answer
 from graphrl.xla.donation import tied
 from graphrl.xla.planning.cache import answer_of
-from graphrl.xla.recompute.candidates import Routes, repeatable
-from graphrl.xla.recompute.clones import wired
+from graphrl.xla.recompute.candidates import Routes, repeatable, wired
 from graphrl.xla.recompute.rewrite import rewritten
 
 SIDE = 8

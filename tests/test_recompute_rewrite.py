@@ -6,7 +6,7 @@ from recompute_programs import HAND
 from graphrl.errors import PlanError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla.callback import check_sequence
-from graphrl.xla.recompute.clones import Clone, clone_names, named, numbered
+from graphrl.xla.recompute.candidates import Clone, clone_names, named, numbered
 from graphrl.xla.recompute.rewrite import rewritten
 
 CLONES = (Clone("wide.again0", "wide", ("view.again1",)), Clone("view.again1", "view", ("late",)))

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from search_graphs import random_dag
 
 from graphrl.agents.regal.config import RegalConfig
-from graphrl.agents.regal.policy import Policy
+from graphrl.agents.regal.network import Policy
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem, Transfer
-from graphrl.envs.proposal.coding import CodingName, coding
-from graphrl.envs.proposal.instance import hint, instance
+from graphrl.envs.proposal import CodingName, coding, hint, instance
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.features import NODE_FEATURES, padded_features
 from graphrl.graphs.padding import common_sizes

@@ -12,15 +12,12 @@ import pytest
 
 from graphrl.agents.regal import learner as regal
 from graphrl.agents.regal.config import RegalConfig
-from graphrl.agents.regal.network import networks
-from graphrl.agents.regal.policy import Policy
+from graphrl.agents.regal.network import Policy, networks
 from graphrl.costs.problem import Problem
-from graphrl.envs.proposal.env import observe
-from graphrl.envs.proposal.instance import ProposalParams, instances
+from graphrl.envs.proposal import ProposalParams, instances, observe
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.regal_like import regal_like
-from graphrl.learning.learner import Learner, LearnerState, Metrics
-from graphrl.learning.spread import on_mesh
+from graphrl.learning.learner import Learner, LearnerState, Metrics, on_mesh
 from graphrl.mesh import make_mesh
 from graphrl.solvers.chromosomes.brkga import Parameters
 

@@ -8,10 +8,10 @@ import pytest
 
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.learner import learner
-from graphrl.envs.proposal.instance import instances
+from graphrl.envs.proposal import instances
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.padding import common_sizes
-from graphrl.learning.spread import on_mesh
+from graphrl.learning.learner import on_mesh
 from graphrl.mesh import make_mesh
 from graphrl.solvers.chromosomes.brkga import Parameters
 

@@ -10,18 +10,16 @@ import numpy as np
 import pytest
 
 from graphrl.agents.regal.config import Hint, RegalConfig
-from graphrl.agents.regal.network import networks
-from graphrl.agents.regal.policy import Policy, smallest
+from graphrl.agents.regal.network import Policy, networks, smallest
 from graphrl.costs.problem import Problem
-from graphrl.envs.proposal.coding import coding
-from graphrl.envs.proposal.env import observe
+from graphrl.envs.proposal import coding, observe
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.padding import common_sizes
 from graphrl.methods import METHODS, digest, find_solver
 from graphrl.optimize import optimize
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.chromosomes.beta import UNIFORM
+from graphrl.solvers.chromosomes.brkga import UNIFORM
 
 CONFIG = RegalConfig(rounds=1, width=8, coding="moments", genes="all", hint="none")
 GRAPH = regal_like(1, num_ops=15)

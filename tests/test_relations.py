@@ -10,8 +10,7 @@ from random_graphs import graphs
 
 from graphrl.errors import GraphError
 from graphrl.graphs.datasets.layered import layered
-from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.relations import (
+from graphrl.graphs.features import (
     FROM_CLOSURE,
     FROM_DEPENDENCY,
     FROM_REDUCTION,
@@ -23,6 +22,7 @@ from graphrl.graphs.relations import (
     padded_relations,
     relations,
 )
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 
 def plain(graph: ComputationGraph) -> np.ndarray:

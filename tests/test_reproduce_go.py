@@ -16,7 +16,7 @@ from reproduce.go.table2 import run_time, search_time
 from reproduce.go.unseen import interval
 from reproduce.go.views import Case, played
 
-from graphrl.agents.go.policy import GdpPolicy, Policy
+from graphrl.agents.go.network import GdpPolicy, Policy
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from reproduce.go.fusing import begun, best_drawn, fused, planned, settings_of, untrained
 from reproduce.go.fusion_lessons import ONE_DEVICE, imitator
 
+from graphrl.agents.go.config import GoSettings
 from graphrl.agents.go.learner import tuned
-from graphrl.agents.go.settings import GoSettings
 from graphrl.costs.fusion.exact import fuse
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem

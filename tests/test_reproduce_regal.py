@@ -18,13 +18,12 @@ from reproduce.regal.policies import Kind, Policies
 from reproduce.regal.settings import Settings
 
 from graphrl.agents.regal.config import RegalConfig
-from graphrl.agents.regal.network import networks
-from graphrl.agents.regal.policy import Policy, smallest
+from graphrl.agents.regal.network import Policy, networks, smallest
 from graphrl.compare.execute import row_of
 from graphrl.compare.runs import Row, make_runs
 from graphrl.compare.table import best_known
 from graphrl.costs.problem import Problem
-from graphrl.envs.proposal.env import observe
+from graphrl.envs.proposal import observe
 from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.datasets.zoo import select_one

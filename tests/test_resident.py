@@ -10,10 +10,9 @@ import wide_program
 
 from graphrl.errors import GraphrlError
 from graphrl.xla import resident
-from graphrl.xla.arguments import random_arguments
 from graphrl.xla.hook import available, captured
 from graphrl.xla.planning.cache import places_of
-from graphrl.xla.resident import Recipe, digest, measure_resident
+from graphrl.xla.resident import Recipe, digest, measure_resident, random_arguments
 
 pytestmark = [
     pytest.mark.skipif(available() is not None, reason=str(available())),

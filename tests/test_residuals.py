@@ -23,10 +23,8 @@ from graphrl.xla.donation import tied
 from graphrl.xla.planning import planner
 from graphrl.xla.planning.cache import DecisionCache, answer_of
 from graphrl.xla.planning.search import decide, predicted_bytes
-from graphrl.xla.residuals.choice import chosen
-from graphrl.xla.residuals.dropped import named, numbered
-from graphrl.xla.residuals.expressions import Expressions
-from graphrl.xla.residuals.loops import loops_of
+from graphrl.xla.residuals.choice import chosen, named, numbered
+from graphrl.xla.residuals.loops import Expressions, loops_of
 from graphrl.xla.residuals.rewrite import without_residuals
 from graphrl.xla.settings import Settings
 

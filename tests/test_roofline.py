@@ -9,15 +9,7 @@ from hypothesis import strategies as st
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import MAX_TOTAL_BYTES, MAX_WORK
-from graphrl.graphs.roofline import (
-    CHIPS,
-    DEFAULT_CHIP,
-    LEAST_RATE,
-    MOST_LAUNCH,
-    Chip,
-    find_chip,
-    runtime,
-)
+from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, LEAST_RATE, MOST_LAUNCH, Chip, find_chip, runtime
 
 TOY = Chip("toy", flops_per_second=10.0, bytes_per_second=2.0, launch_seconds=0.5)
 

@@ -14,7 +14,7 @@ from toy_networks import NETWORKS
 from graphrl.learning import sac
 from graphrl.learning.sac import ActorCritic, Batch, SacSettings
 from graphrl.networks.base import Network
-from graphrl.networks.sub_actions import Acted
+from graphrl.networks.heads import Acted
 
 GRAPH = toy.instance(0, 6, 8)
 LOGITS = jnp.asarray(np.random.default_rng(0).normal(size=(1, 8, 2, 3)), jnp.float32)

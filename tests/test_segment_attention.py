@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from filled import applied, filled
 
-from graphrl.networks.segment_attention import SegmentAttention, SegmentLayer
+from graphrl.networks.decisions import SegmentAttention, SegmentLayer
 
 WIDTH, SEGMENT = 4, 3
 MODULES = {cached: SegmentAttention(WIDTH, heads=2, segment=SEGMENT, cached=cached) for cached in (True, False)}

@@ -11,10 +11,10 @@ import pytest
 from search_graphs import random_dag
 
 import graphrl
-from graphrl.compiled.records import TRANSFERS
+from graphrl.compiled.structures import TRANSFERS
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.instance import Choices, instance
+from graphrl.envs.compile.generator import Choices, instance
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.regal_like import regal_like
@@ -23,10 +23,8 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.rules.expert import layer_stages
 from graphrl.solvers.rules.list_scheduling import quick_schedule
 from graphrl.solvers.sending import search, solver
-from graphrl.solvers.sending.hints import hint, quick_start
-from graphrl.solvers.sending.ordering import in_order_of
-from graphrl.solvers.sending.plans import placed, put
-from graphrl.solvers.sending.rule import with_sends
+from graphrl.solvers.sending.plans import in_order_of, placed, put, with_sends
+from graphrl.solvers.sending.solver import quick_plan, quick_start
 
 DEAR = Problem("makespan", 4, latency=2.0, bandwidth=5.0)
 GRAPHS = [regal_like(3, num_ops=40), regal_like(2, num_ops=60), layered(50, 1)]
@@ -110,7 +108,7 @@ def test_the_environment_sends_as_the_rule_says(transfer: Any, devices: int) -> 
 
 
 def test_a_start_has_its_own_order() -> None:
-    placement, nodes = hint(GRAPHS[2], DEAR)
+    placement, nodes = quick_plan(GRAPHS[2], DEAR)
     ops = nodes[nodes < len(placement)]
     params = instance(GRAPHS[2], DEAR, start=Choices(placement, 0 * placement), order=ops)
     assert params.order[: len(ops)].tolist() == ops.tolist()
@@ -124,7 +122,7 @@ def test_hints_begin_with_stages_of_layers(transfer: Any, limit: int | None) -> 
     problem = Problem("makespan", 2, transfer, 2e-6, 16e9, memory_limit=limit, resident_weights=True)
     stages = layer_stages(graph, problem)
     assert stages is not None
-    costs = exact.evaluate(graph, problem, *hint(graph, problem))
+    costs = exact.evaluate(graph, problem, *quick_plan(graph, problem))
     assert costs.feasible(problem)
     assert costs.makespan <= 1.001 * exact.evaluate(graph, problem, *stages).makespan
 
@@ -143,7 +141,7 @@ def test_without_time_the_first_quick_plan_is_the_start(transfer: Any) -> None:
 @pytest.mark.parametrize("problem", [DEAR, Problem("makespan", 4)], ids=["dear", "free of cost"])
 def test_annealing_betters_the_best_list_schedule(problem: Problem) -> None:
     graph = regal_like(3, num_ops=150)
-    first = exact.evaluate(graph, problem, *hint(graph, problem)).makespan
+    first = exact.evaluate(graph, problem, *quick_plan(graph, problem)).makespan
     plan = graphrl.optimize(graph, **as_options(problem), method="anneal-ops", evaluations=20_000, seed=1)
     plan.check(graph)
     assert plan.makespan < 0.98 * first
@@ -154,7 +152,7 @@ def test_annealing_betters_the_best_list_schedule(problem: Problem) -> None:
 
 def test_annealing_climbs_out_of_a_plan_that_leaves_devices_idle() -> None:
     graph, problem = random_dag(0, 600), Problem("makespan", 4, latency=8.0, bandwidth=20.0)
-    first = hint(graph, problem)
+    first = quick_plan(graph, problem)
     assert first[0].min() == first[0].max()  # what a search that starts as cold as any other stays at
     plan = graphrl.optimize(graph, **as_options(problem), method="anneal-ops", evaluations=20_000, seed=1)
     assert plan.makespan < 0.9 * sum(op.runtime for op in graph.ops)
@@ -162,7 +160,7 @@ def test_annealing_climbs_out_of_a_plan_that_leaves_devices_idle() -> None:
 
 def test_a_chain_goes_on_from_where_another_stands() -> None:
     graph, seeds = regal_like(3, num_ops=80), np.random.SeedSequence(0).spawn(2)
-    one = search.chain(graph, DEAR, hint(graph, DEAR), seeds[0])
+    one = search.chain(graph, DEAR, quick_plan(graph, DEAR), seeds[0])
     other = search.another(one, seeds[1])
     began = search.makespan(other.plan)
     search.anneal(one, 5_000, 0.1, 0.01)
@@ -184,13 +182,13 @@ def test_chains_of_all_cores_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
         plan.check(graph)
         assert plan.excess == 0
         assert plan.evaluations % 3 == 1
-        assert plan.makespan <= exact.evaluate(graph, problem, *hint(graph, problem)).makespan
-    assert free.makespan < 0.95 * exact.evaluate(graph, DEAR, *hint(graph, DEAR)).makespan
+        assert plan.makespan <= exact.evaluate(graph, problem, *quick_plan(graph, problem)).makespan
+    assert free.makespan < 0.95 * exact.evaluate(graph, DEAR, *quick_plan(graph, DEAR)).makespan
 
 
 def test_auto_is_never_worse_than_the_hint() -> None:
     graph, problem = layered(100, 1), Problem("makespan", 4, latency=0.2, bandwidth=50_000.0)
-    first = exact.evaluate(graph, problem, *hint(graph, problem)).makespan
+    first = exact.evaluate(graph, problem, *quick_plan(graph, problem)).makespan
     options = {**as_options(problem), "evaluations": 40}
     assert graphrl.optimize(graph, method="list", **options).makespan > first
     assert graphrl.optimize(graph, method="auto", **options).makespan <= first
@@ -206,7 +204,7 @@ def test_annealing_keeps_a_memory_limit(seed: int) -> None:
     within.check(graph)
     assert within.excess == 0
     limited = dataclasses.replace(DEAR, memory_limit=limit)
-    assert free.makespan < within.makespan < exact.evaluate(graph, limited, *hint(graph, limited)).makespan
+    assert free.makespan < within.makespan < exact.evaluate(graph, limited, *quick_plan(graph, limited)).makespan
 
 
 def test_a_short_search_begins_cooler() -> None:

@@ -13,8 +13,7 @@ from graphrl.compare.execute import Executor
 from graphrl.compare.runs import make_runs
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.sets import load_graphs
-from graphrl.graphs.padding import Sizes, common_sizes, pad, sizes
-from graphrl.graphs.size_groups import shared_sizes
+from graphrl.graphs.padding import Sizes, common_sizes, pad, shared_sizes, sizes
 from graphrl.methods import find_solver
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.chromosomes import brkga_solver

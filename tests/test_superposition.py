@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from filled import applied, filled
 
-from graphrl.networks.segment_attention import SegmentAttention, SegmentLayer
-from graphrl.networks.superposition import Modulation
+from graphrl.networks.decisions import Modulation, SegmentAttention, SegmentLayer
 
 OPS, REAL = jax.random.normal(jax.random.key(0), (9, 4)), jnp.arange(9) < 8
 OF: Any = {of: Modulation(SegmentLayer(SegmentAttention(4, heads=2, segment=3)), of) for of in ("graph", "ops")}

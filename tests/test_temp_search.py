@@ -14,8 +14,7 @@ from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
 from graphrl.xla.assignment import TempPredictor
-from graphrl.xla.planning.bounds import temp_bound
-from graphrl.xla.planning.temp_search import least_temp
+from graphrl.xla.planning.temp_search import least_temp, temp_bound
 from graphrl.xla.settings import PROBLEM
 
 SIDE = 64

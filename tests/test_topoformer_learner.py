@@ -12,14 +12,12 @@ import pytest
 from graphrl.agents.topoformer import learner as topoformer
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.agents.topoformer.learner import LOWEST, LearnerState
-from graphrl.agents.topoformer.network import orders
-from graphrl.agents.topoformer.policy import Policy
-from graphrl.decoding.orders import Rollout
-from graphrl.envs.ordering.instance import OrderingParams, instances
+from graphrl.agents.topoformer.network import Policy, orders
+from graphrl.decoding.stepwise import Rollout
+from graphrl.envs.ordering import OrderingParams, instances
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
-from graphrl.learning.learner import Learner, Metrics
-from graphrl.learning.spread import on_mesh
+from graphrl.learning.learner import Learner, Metrics, on_mesh
 from graphrl.mesh import make_mesh
 from graphrl.training.config import as_dict, parsed
 from graphrl.training.config import updated as updated_settings

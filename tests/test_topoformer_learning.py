@@ -5,10 +5,10 @@ import pytest
 
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.agents.topoformer.learner import learner
-from graphrl.envs.ordering.instance import instances
+from graphrl.envs.ordering import instances
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.padding import common_sizes
-from graphrl.learning.spread import on_mesh
+from graphrl.learning.learner import on_mesh
 from graphrl.mesh import make_mesh
 
 UPDATES, GRAPHS, SEED = 200, 8, 0

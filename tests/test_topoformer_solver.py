@@ -10,13 +10,12 @@ import jax
 import numpy as np
 import pytest
 
-from graphrl.agents.regal.policy import Policy as RegalPolicy
-from graphrl.agents.topoformer import network, policy, solver
+from graphrl.agents.regal.network import Policy as RegalPolicy
+from graphrl.agents.topoformer import agent, network
 from graphrl.agents.topoformer.config import PROBLEM, TopoformerConfig
-from graphrl.agents.topoformer.network import Orders
-from graphrl.agents.topoformer.policy import Policy
+from graphrl.agents.topoformer.network import Orders, Policy
 from graphrl.costs.problem import Problem
-from graphrl.envs.ordering.instance import instances
+from graphrl.envs.ordering import instances
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.padding import common_sizes
@@ -42,9 +41,9 @@ def saved(tmp_path: Path) -> str:
 
 
 def test_a_policy_comes_back_from_its_file(saved: str) -> None:
-    loaded, policy = Policy.load(saved), untrained()
-    assert (loaded.config, loaded.note, loaded.digest) == (policy.config, "by hand", policy.digest)
-    assert digest(f"topoformer+:checkpoint={saved}", PROBLEM) == policy.digest != untrained(1).digest
+    loaded, network = Policy.load(saved), untrained()
+    assert (loaded.config, loaded.note, loaded.digest) == (network.config, "by hand", network.digest)
+    assert digest(f"topoformer+:checkpoint={saved}", PROBLEM) == network.digest != untrained(1).digest
 
 
 def test_every_order_of_a_decoder_is_counted_and_none_beyond_the_budget(saved: str) -> None:
@@ -102,7 +101,7 @@ def test_ctrl_c_before_annealing_has_a_plan_leaves_the_learned_one(saved: str, m
     def stop(*args: object, **more: object) -> Plan:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(solver, "anneal", stop)
+    monkeypatch.setattr(agent, "anneal", stop)
     with pytest.raises(Interrupted) as caught:
         find_solver(f"topoformer+:checkpoint={saved}")(Task(GRAPH, PROBLEM, BUDGET, 0))
     learned = find_solver(f"topoformer:decode=sample,checkpoint={saved}")(Task(GRAPH, PROBLEM, BUDGET, 0))
@@ -131,13 +130,13 @@ def test_one_program_serves_a_bucket(saved: str, monkeypatch: pytest.MonkeyPatch
     """Graphs of one bucket of ops whose numbers of rows and uses are in several buckets."""
     graphs = [layered(100, seed) for seed in range(4)]
     assert len({common_sizes([graph]) for graph in graphs}) == 4
-    traced = []
+    traced, decode = [], network.orders
 
     def orders(*args: Any) -> Orders:
         traced.append(args)
-        return network.orders(*args)
+        return decode(*args)
 
-    monkeypatch.setattr(policy, "orders", orders)
+    monkeypatch.setattr(network, "orders", orders)
     for graph in graphs:
         find_solver(f"topoformer:checkpoint={saved}")(Task(graph, PROBLEM, BUDGET, 0))
     assert len(traced) == 1

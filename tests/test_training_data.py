@@ -14,11 +14,19 @@ from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.padding import Sizes
 from graphrl.mesh import check_shares, make_mesh, most_that_share
 from graphrl.training import devices
-from graphrl.training.config import RunConfig, as_dict, differences, keys_of, merged, parsed, read_values, updated
-from graphrl.training.data import Batch, Data, DataConfig
-from graphrl.training.prefetch import made_ahead
+from graphrl.training.config import (
+    RunConfig,
+    Schedule,
+    as_dict,
+    differences,
+    keys_of,
+    merged,
+    parsed,
+    read_values,
+    updated,
+)
+from graphrl.training.data import Batch, Data, DataConfig, made_ahead
 from graphrl.training.run import default_config
-from graphrl.training.schedule import Schedule
 from graphrl.units import format_end
 
 CONFIG = DataConfig(("layered:20x6@100", "layered:40x6@100"), ("layered:20x4", "layered:30x5"), graphs=4, buckets=2)

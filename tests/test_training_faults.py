@@ -18,12 +18,11 @@ from training_processes import assert_same, final_state, start
 from graphrl.agents import AGENTS
 from graphrl.cli import main
 from graphrl.errors import GraphrlError
-from graphrl.training import states
+from graphrl.training import checkpoints
 from graphrl.training.checkpoints import Checkpoints, find, read_info
 from graphrl.training.data import Data
-from graphrl.training.folder import owned
-from graphrl.training.loop import TrainingError
-from graphrl.training.metrics import MetricsLog, read_metrics
+from graphrl.training.folder import MetricsLog, owned, read_metrics
+from graphrl.training.run import TrainingError
 
 SCRIPT = str(Path(__file__).with_name("killed_training.py"))
 
@@ -277,4 +276,4 @@ def test_a_number_that_is_none_is_found_before_another_checkpoint(tmp_path: Path
     assert not [path for path in tmp_path.glob("step-*") if read_info(path).step > 8]
     assert read_info(find(tmp_path)).agent in TinyPolicy.agents
     assert os.path.islink(tmp_path / "best")
-    assert states.restore(find(tmp_path) / "state")
+    assert checkpoints.restore(find(tmp_path) / "state")

@@ -16,8 +16,8 @@ from training_processes import assert_same, final_state, finish, start, start_to
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.training.checkpoints import find, read
-from graphrl.training.loop import TrainingError
-from graphrl.training.metrics import read_metrics
+from graphrl.training.folder import read_metrics
+from graphrl.training.run import TrainingError
 
 SCRIPT = str(Path(__file__).with_name("tiny_agent.py"))
 

@@ -17,8 +17,7 @@ from graphrl.graphs.readers.json import graph_from_dict
 from graphrl.optimize import optimize
 from graphrl.plan.format import read_plan
 from graphrl.plan.memory_map import MemoryMap
-from graphrl.training.config import updated
-from graphrl.training.schedule import Schedule
+from graphrl.training.config import Schedule, updated
 from graphrl.units import whole_number
 
 # as it is written, and what it is

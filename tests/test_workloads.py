@@ -15,8 +15,7 @@ from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.sets import in_both, load_graph, load_graphs
 from graphrl.graphs.datasets.workloads import NAMES, go, load
 from graphrl.graphs.datasets.zoo import storage
-from graphrl.graphs.interconnects import INTERCONNECTS
-from graphrl.graphs.roofline import CHIPS, Chip
+from graphrl.graphs.roofline import CHIPS, INTERCONNECTS, Chip
 
 RNNLM = go.load("rnnlm-2")
 

@@ -12,8 +12,7 @@ from graphrl.errors import PlanError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla import hook
 from graphrl.xla.assignment import TempPredictor
-from graphrl.xla.assignment.heap import Block
-from graphrl.xla.assignment.packing import heap_size
+from graphrl.xla.assignment.heap import Block, heap_size
 from graphrl.xla.callback import Answer, rescheduled
 from graphrl.xla.donation import tied
 

@@ -12,7 +12,7 @@ from xla_programs import branches, plans, temporaries, vector
 import graphrl
 from graphrl.graphs.readers.hlo.module import parse_module
 from graphrl.xla import hook
-from graphrl.xla.backend import SCHEDULERS
+from graphrl.xla.hook import SCHEDULERS
 
 pytestmark = pytest.mark.usefixtures("plans")
 

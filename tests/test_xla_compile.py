@@ -20,7 +20,7 @@ from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla import compile as compiling
 from graphrl.xla import hook
 from graphrl.xla.callback import Unplanned
-from graphrl.xla.planning import orders, planner, search
+from graphrl.xla.planning import planner, search, temp_search
 from graphrl.xla.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("plans")
@@ -133,9 +133,9 @@ def test_what_xla_takes_to_show_the_module_is_taken_off(
 ) -> None:
     lowered, seen = jax.jit(branches).lower(vector()), []
 
-    def ordered(base: Any, targets: Any, starts: Any, settings: Any, end: float, least: float) -> orders.Ordered:
+    def ordered(base: Any, targets: Any, starts: Any, settings: Any, end: float, least: float) -> temp_search.Ordered:
         seen.append(end - time.perf_counter())
-        return orders.Ordered("", starts[0], 0)
+        return temp_search.Ordered("", starts[0], 0)
 
     def unplanned(module: HloModule) -> None:
         raise Unplanned(module)
@@ -158,7 +158,7 @@ def test_never_worse_where_a_prediction_was_wrong(monkeypatch: pytest.MonkeyPatc
         def __call__(self, sequence: Any, others: Any = None) -> int:
             return 10**9 if tuple(sequence) == self.default else 10**8
 
-    for place in ("search", "orders"):
+    for place in ("search", "temp_search"):
         monkeypatch.setattr(f"graphrl.xla.planning.{place}.TempPredictor", Wrong)
     executable, theirs = compiled(chain, vector()), xla(chain, vector())
     assert temporaries(executable) == temporaries(theirs)

@@ -10,7 +10,7 @@ from xla_programs import branches, plans, temporaries
 
 import graphrl
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
-from graphrl.xla import backend, hook
+from graphrl.xla import hook
 from graphrl.xla.callback import Answer
 from graphrl.xla.donation import tied
 from graphrl.xla.planning.cache import answer_of, named_orders, places_of
@@ -248,7 +248,7 @@ def test_a_jaxlib_that_does_not_load_what_it_serializes_keeps_xla_s_schedule(mon
     def donating(*_: Any) -> bytes:
         raise IndexError("too short")
 
-    monkeypatch.setattr(backend, "donating", donating)
+    monkeypatch.setattr(hook, "donating", donating)
     plain = jax.jit(looped, donate_argnums=0)
     ours = graphrl.compile(plain, state_of(looped), X, seconds=0.2)
     assert ours.report().reason == "donated arguments cannot be kept: too short"

@@ -9,8 +9,8 @@ from xla_programs import branches, plans, temporaries, vector
 
 from graphrl.errors import GraphrlError, PlanError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
-from graphrl.xla import backend, callback, hook
-from graphrl.xla.backend import SCHEDULERS
+from graphrl.xla import callback, hook
+from graphrl.xla.hook import SCHEDULERS
 from graphrl.xla.planning.cache import places_of
 
 pytestmark = pytest.mark.usefixtures("plans")
@@ -135,6 +135,6 @@ def test_jax_s_cache_on_disk_keeps_nothing(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("callbacks", [(), ([],)])  # since jax 0.11 there are none
 def test_jax_s_own_programs_go_into_its_cache_as_they_are(callbacks: tuple[list[object], ...]) -> None:
     written: list[tuple[object, ...]] = []
-    write = backend._writing_whole(lambda *arguments: written.append(arguments))
+    write = hook._writing_whole(lambda *arguments: written.append(arguments))
     write("key", 1.0, "name", "client", "executable", *callbacks)
     assert written == [("key", 1.0, "name", "client", "executable", *callbacks)]

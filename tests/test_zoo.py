@@ -15,9 +15,9 @@ from graphrl.cli import main
 from graphrl.errors import GraphError, GraphrlError, ProblemError
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.datasets.sets import load_graphs
-from graphrl.graphs.datasets.zoo import catalogue, columns, storage
+from graphrl.graphs.datasets.zoo import catalogue, storage
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.layers.layer import Layer
+from graphrl.graphs.layers import Layer
 from graphrl.optimize import model_graph
 
 
@@ -119,12 +119,12 @@ def test_run_times_keep_four_digits(tmp_path: Path) -> None:
 
 @given(st.lists(st.text("ab/.0179", max_size=6)))
 def test_names_come_back(names: list[str]) -> None:
-    assert columns.names(json.loads(json.dumps(columns.texts(names)))) == names
+    assert storage.names(json.loads(json.dumps(storage.texts(names)))) == names
 
 
 @given(st.permutations(range(7)), st.permutations(range(7)))
 def test_orders_come_back(order: list[int], reference: list[int]) -> None:
-    assert columns.unrank(columns.ranks(order, reference), reference) == order
+    assert storage.unrank(storage.ranks(order, reference), reference) == order
 
 
 def test_broken_files_are_refused(tmp_path: Path) -> None:

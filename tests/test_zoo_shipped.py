@@ -10,11 +10,10 @@ import pytest
 from reproduce.zoo import architecture, trace
 from reproduce.zoo.registry import ARCHITECTURES
 
+from graphrl.graphs.coarsen import coarsened, layer_features
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.datasets.zoo import catalogue, storage
-from graphrl.graphs.layers.coarsen import coarsened
-from graphrl.graphs.layers.features import layer_features
-from graphrl.graphs.layers.layer import Layer
+from graphrl.graphs.layers import Layer
 from graphrl.graphs.readers.jaxpr.reader import from_jax
 
 

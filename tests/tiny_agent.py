@@ -14,16 +14,14 @@ import optax
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
-from graphrl.learning.learner import Learner, LearnerState
-from graphrl.learning.spread import keys, mean, on_mesh
+from graphrl.learning.learner import Learner, LearnerState, keys, mean, on_mesh
 from graphrl.mesh import AXIS
 from graphrl.training.agent import Agent
-from graphrl.training.config import RunConfig, parsed
+from graphrl.training.config import RunConfig, Schedule, parsed
 from graphrl.training.data import DataConfig
 from graphrl.training.folder import has_run
 from graphrl.training.policy import Policy
 from graphrl.training.run import Result, run_config, train
-from graphrl.training.schedule import Schedule
 
 
 @dataclasses.dataclass(frozen=True)

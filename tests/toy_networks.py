@@ -8,9 +8,8 @@ import jax.numpy as jnp
 from toy_maps import CHOICES, OPTIONS
 
 from graphrl.learning.sac import ActorCritic
-from graphrl.networks.base import network
-from graphrl.networks.mlp import MLP
-from graphrl.networks.sub_actions import Acted
+from graphrl.networks.base import MLP, network
+from graphrl.networks.heads import Acted
 
 
 class Actor(nn.Module):

@@ -1,9 +1,9 @@
 """Agents: one folder a published system (regal, topoformer, go, egrl). What they share is in graphrl/learning.
 
-Each folder has the same files: config, network, learner, policy, solver, and an `AGENT` that says what the training
-loop and the commands need of it. A trained agent is a solver too, so that tables compare it with the classical ones:
-its methods are named in graphrl/methods.py. The code stands here; `agents` at the top of the repository is a link to
-this folder.
+Each folder has the same files: config, network (with the trained policy), learner, and agent: an `AGENT` that says what
+the training loop and the commands need of it, and the solvers. A trained agent is a solver too, so that tables compare
+it with the classical ones: its methods are named in graphrl/methods.py. `agents` at the top of the repository is a link
+to this folder.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""The throughput of GO: decisions a second, and updates of its policy, against the number of graphs at once.
+"""Throughput of GO: decisions a second, and updates of its policy, by the number of graphs at once.
 
 A decision is a call of the network on a layered graph, and the likeliest option of each task for every op. An update is
 one of `graphrl train go`, on plans of the same graphs on 8 devices.
@@ -13,21 +13,20 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
-from graphrl.agents.go.batch import batch
-from graphrl.agents.go.learner import learner
+from graphrl.agents.go.config import SENDS, GoSettings
+from graphrl.agents.go.learner import batch, learner
 from graphrl.agents.go.network import networks
-from graphrl.agents.go.settings import SENDS, GoSettings
 from graphrl.bench import machine
 from graphrl.bench.cases import Settings
 from graphrl.bench.programs import BY_GRAPH, compile_program, over_and_over
 from graphrl.bench.report import machine_line, make_console, make_table, write_curves
 from graphrl.bench.timing import Program, Samples, Say, TimedRow, by_size_and_count, interleaved, timed, timed_fields
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.instance import CompileParams, instances
+from graphrl.envs.compile.generator import CompileParams, instances
 from graphrl.envs.compile.observation import seen
 from graphrl.graphs.datasets.layered import layered
-from graphrl.learning.ppo.choices import likeliest
-from graphrl.learning.spread import on_mesh
+from graphrl.learning.learner import on_mesh
+from graphrl.learning.ppo.settings import likeliest
 
 DECIDING, LEARNING = "deciding", "learning"
 DEVICES = 8

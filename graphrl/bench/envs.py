@@ -1,7 +1,7 @@
-"""The throughput of an environment: proposals evaluated a second, against the number of environments at once.
+"""Throughput of an environment: proposals evaluated a second, by the number of environments at once.
 
-`Proposal-v0`'s step, mapped and compiled as a learner would, beside `run_batch` on the same graphs with the same
-proposals: that is what a step must not be slower than.
+The step of `Proposal-v0`, mapped and compiled as a learner would, is compared with `run_batch` on the same graphs with
+the same proposals. A step must not be slower than that.
 """
 
 import dataclasses
@@ -14,15 +14,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
 from graphrl.bench import machine
-from graphrl.bench.cases import DEVICES, PARAMETERS, Settings, problem
-from graphrl.bench.graphs import random_graphs
+from graphrl.bench.cases import DEVICES, PARAMETERS, Settings, problem, random_graphs
 from graphrl.bench.programs import BY_GRAPH, compile_program, over_and_over
 from graphrl.bench.report import machine_line, make_console, make_table, write_curves
 from graphrl.bench.timing import Program, Sample, Say, TimedRow, by_size_and_count, interleaved, timed_fields
 from graphrl.envs import specs
-from graphrl.envs.proposal.coding import chosen, gene_choices
-from graphrl.envs.proposal.env import ProposalEnv, State
-from graphrl.envs.proposal.instance import ProposalParams, instances
+from graphrl.envs.proposal import ProposalEnv, ProposalParams, State, chosen, gene_choices, instances
 from graphrl.solvers.chromosomes.batch import run_batch
 
 ENV = "Proposal-v0"

@@ -1,8 +1,8 @@
-"""The throughput of memory maps: maps that the compiler makes valid and costs a second, against maps at once.
+"""Throughput of memory maps: maps that the compiler makes valid and costs a second, by the number of maps at once.
 
-The compiled JAX kernel (`costs/maps/device.py`) beside the compiled host engine that searches without learning use
-(`solvers/maps/evaluation.py`), on the same maps; and, for small graphs, generations of EGRL, each of which is a
-population's maps, evolution and gradient steps.
+The compiled JAX kernel (costs/maps/device.py) and the compiled host engine that searches without learning use
+(solvers/maps/task.py) are compared on the same maps. For small graphs generations of EGRL are measured too, each of
+which is a population's maps, evolution and gradient steps.
 """
 
 import dataclasses
@@ -25,15 +25,15 @@ from graphrl.bench.programs import EVERYWHERE, compile_program
 from graphrl.bench.report import machine_line, make_console, make_table, write_curves
 from graphrl.bench.timing import Program, Sample, Say, TimedRow, by_size_and_count, interleaved, timed, timed_fields
 from graphrl.costs.maps import device
-from graphrl.costs.maps.chips import NNP_I
+from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.padding import PaddedMapProblem, pad
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
-from graphrl.learning.collaborative import search
+from graphrl.learning import collaborative
 from graphrl.mesh import AXIS
-from graphrl.solvers.maps.evaluation import evaluate_all, maps_of
+from graphrl.solvers.maps.task import evaluate_all, maps_of
 
 KERNEL, GENERATION = "kernel", "generation of EGRL"
 MOST_MAPS = 1 << 16
@@ -161,11 +161,11 @@ def generation_program(problem: MapProblem, config: EgrlConfig, seed: int) -> Pr
     instances = layers([problem], hint=config.hint)
 
     @jax.jit
-    def init(instances: object) -> search.State:
-        return search.init(*parts, instances, key)
+    def init(instances: object) -> collaborative.State:
+        return collaborative.init(*parts, instances, key)
 
-    def generation(state: search.State, instances: object) -> search.State:
-        return search.generation(*parts, state, jax.random.fold_in(key, state.step), instances)[0]
+    def generation(state: collaborative.State, instances: object) -> collaborative.State:
+        return collaborative.generation(*parts, state, jax.random.fold_in(key, state.step), instances)[0]
 
     started = time.perf_counter()
     state, next_generation = init(instances), jax.jit(generation, donate_argnums=0)

@@ -1,18 +1,116 @@
-"""Measures every case with graphrl and the yardsticks, in turns, and makes rows of it."""
+"""Measures every case with graphrl and the yardsticks, in turns, and makes the rows.
+
+`search_program` makes whole BRKGA runs, and their parts, ready to be timed. `cached_compile_seconds` measures compiling
+with a filled compilation cache, in processes of their own: `python -m graphrl.bench.measure` is such a process, and
+prints the seconds.
+"""
 
 import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
 
 from graphrl.bench import machine
 from graphrl.bench.cases import DEVICES, PARAMETERS, Case, Row, Settings, Work
-from graphrl.bench.programs import graphrl_evaluation
-from graphrl.bench.searches import graphrl_search, own_work
-from graphrl.bench.start import cached_compile_seconds
+from graphrl.bench.programs import BY_GRAPH, compile_program, graphrl_evaluation, over_and_over, spread
 from graphrl.bench.timing import Program, Samples, Say, interleaved, timed_fields
 from graphrl.bench.yardstick.program import program as compiled
+from graphrl.costs.device.decisions import DeviceProblem, num_genes
 from graphrl.errors import GraphrlError
+from graphrl.graphs.padding import PaddedGraph, common_sizes, pad_batch
+from graphrl.solvers.chromosomes import brkga
+from graphrl.solvers.chromosomes.batch import run_batch
+from graphrl.solvers.chromosomes.brkga import BetaTable, beta_table
+
+
+def cached_compile_seconds(work: Work) -> float:
+    """Seconds that a second process takes to trace the BRKGA program of a case and to load it from the cache.
+
+    Raises:
+      GraphrlError: such a process fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="graphrl-bench-") as cache:
+        what = (json.dumps(dataclasses.asdict(part)) for part in (work.settings, work.case))
+        command = [sys.executable, "-m", "graphrl.bench.measure", cache, *what]
+        for _ in range(2):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+                raise GraphrlError(f"measuring a process start failed: {last}")
+        return float(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Compiles the program, with a cache, and prints the seconds."""
+    import jax
+
+    from graphrl.bench import machine
+
+    cache, settings, case = sys.argv[1], Settings(**json.loads(sys.argv[2])), Case(**json.loads(sys.argv[3]))
+    machine.configure(settings.threads)
+    jax.config.update("jax_enable_compilation_cache", True)
+    jax.config.update("jax_compilation_cache_dir", cache)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    print(graphrl_search(Work(settings, case)).compile_s)
+
+
+def graphrl_search(work: Work, *, proposals: bool = False) -> Program:
+    """BRKGA on every graph with graphrl.
+
+    Args:
+      work: the case.
+      proposals: draw every mutant gene from its own Beta distribution instead of the uniform one.
+    """
+    graphs, problem, settings = work.graphs, work.problem, work.settings
+    mesh = work.mesh(len(graphs))
+    genes = num_genes(common_sizes(graphs), problem.devices)
+    shapes = np.random.default_rng(settings.seed).uniform(0.5, 5.0, (2, genes, len(graphs))).astype(np.float32)
+
+    def run(graph: PaddedGraph, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
+        table: BetaTable | None = beta_table(*jnp.asarray(shapes)) if proposals else None
+        return run_batch(keys, graph, problem, PARAMETERS, settings.evaluations, table, mesh=mesh)
+
+    each = PARAMETERS.generations(settings.evaluations) * PARAMETERS.offspring
+    return search_program(run, pad_batch(graphs), each, mesh, settings.seed)
+
+
+def own_work(work: Work) -> Program:
+    """BRKGA's own work in such a run: the fitness is the sum of the genes."""
+    generations, mesh = PARAMETERS.generations(work.settings.evaluations), work.mesh(len(work.graphs))
+
+    def evolve(graph: PaddedGraph, keys: jax.Array, _: jax.Array) -> jax.Array:
+        def generation(_: jax.Array, state: brkga.State) -> brkga.State:
+            return brkga._next(state, state.offspring.sum(0), PARAMETERS, None)
+
+        first = brkga.init(keys, graph, DeviceProblem.of(work.problem), PARAMETERS)
+        state = lax.fori_loop(0, generations, generation, first)
+        return brkga.best(state)[0].T
+
+    alone, batch = spread(evolve, mesh), pad_batch(work.graphs)
+    each = generations * PARAMETERS.offspring
+    return search_program(lambda graph, keys: alone(graph, keys, 0), batch, each, mesh, work.settings.seed)
+
+
+def search_program(
+    run: Callable[[Any, jax.Array], Any], batch: Any, evaluations: int, mesh: Mesh, seed: int
+) -> Program:
+    """A program that searches from the same keys over and over; `evaluations` are those of one graph."""
+    graphs = len(jax.tree.leaves(batch)[0])
+    keys = jax.random.split(jax.random.key(seed), graphs)
+    arguments = jax.device_put((batch, keys), NamedSharding(mesh, BY_GRAPH))
+    compiled, compile_s = compile_program(run, *arguments)
+    return Program(over_and_over(compiled, arguments, graphs * evaluations), compile_s)
+
 
 GRAPHRL = "graphrl"
 
@@ -119,3 +217,7 @@ def _row(
         evaluations_per_s=rate,
         ratios={name: rate / samples[name].per_second(clock) for name in yardsticks},
     )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,9 +1,9 @@
-"""The throughput of the decoders of orders: complete orders a second, against the number of graphs at once.
+"""Throughput of the decoders of orders: complete orders a second, by the number of graphs at once.
 
-What `greedy`, `sample` and `beam` of decoding/ make of random priorities, costs of the orders included, on layered
-graphs, and what updates of Topoformer's policy make that learns from such orders, as `graphrl train topoformer` makes
-them; beside the classical drawing of random-priority orders and their peaks, which is what a decoder must not be
-slower than.
+`greedy`, `sample` and `beam` of decoding/ make orders of layered graphs from random priorities, costs of the orders
+included. They are compared with drawing random-priority orders and computing their peaks on the host: a decoder must
+not be slower than that. Updates of Topoformer's policy on such orders, as in `graphrl train topoformer`, are measured
+too.
 """
 
 import dataclasses
@@ -34,13 +34,13 @@ from graphrl.bench.timing import (
     timed_fields,
 )
 from graphrl.decoding.beam import beam
-from graphrl.decoding.orders import Rollout
 from graphrl.decoding.rollout import greedy, sample
-from graphrl.envs.ordering.instance import instances
+from graphrl.decoding.stepwise import Rollout
+from graphrl.envs.ordering import instances
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, pad_batch
-from graphrl.learning.spread import on_mesh
+from graphrl.learning.learner import on_mesh
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.random_orders import LANES, Drawing
 from graphrl.solvers.orders.usage import Usage

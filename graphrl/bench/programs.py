@@ -1,4 +1,4 @@
-"""Compiled jax programs to be timed: decoding and costing a population, and what all jax programs share.
+"""JAX programs made ready to be timed: compilation, repetition, and decoding and costing of a population.
 
 All take a batch of graphs, spread over a mesh of devices by graph. On CPUs the graphs of a device follow one another,
 on accelerators they run together.
@@ -14,12 +14,10 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from graphrl.bench.cases import DEVICES, PARAMETERS, Work
-from graphrl.bench.graphs import padded
+from graphrl.bench.cases import DEVICES, PARAMETERS, Work, padded
 from graphrl.bench.timing import Costs, Program, Sample, timed
-from graphrl.costs.device.decisions import from_genes
+from graphrl.costs.device.decisions import DeviceProblem, from_genes
 from graphrl.costs.device.evaluate import evaluate
-from graphrl.costs.device.problem import DeviceProblem
 from graphrl.graphs.padding import PaddedGraph, common_sizes, pad_batch
 
 BY_GRAPH, EVERYWHERE = PartitionSpec("graphs"), PartitionSpec()

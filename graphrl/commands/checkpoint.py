@@ -4,15 +4,14 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from graphrl.commands.cache import keep_compiled
-from graphrl.commands.common import add_common, add_model, check_outputs, option, print_json
+from graphrl.commands.common import add_common, add_model, check_outputs, keep_compiled, option, print_json
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import shown
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.optimize import DEFAULT_SECONDS, model_graph
 from graphrl.progress import progress
-from graphrl.solvers.budgets.auto import SOLVERS
 from graphrl.units import format_seconds, parse_bytes, parse_seconds
+from graphrl.xla.checkpoint.solvers.auto import SOLVERS
 
 if TYPE_CHECKING:
     from graphrl.xla.checkpoint.curve import CheckpointCurve
@@ -112,11 +111,11 @@ def _search(graph: ComputationGraph, searches: "list[Settings]") -> "tuple[list[
     Raises:
       GraphrlError: there is no backward pass, or the budget cannot be met.
     """
-    from graphrl.solvers.budgets.anneal import prepare
-    from graphrl.solvers.budgets.choice import Pricing
     from graphrl.xla.checkpoint.graph_gradient import gradient_of_graph
     from graphrl.xla.checkpoint.search import search
     from graphrl.xla.checkpoint.settings import UnmetError
+    from graphrl.xla.checkpoint.solvers.anneal import prepare
+    from graphrl.xla.checkpoint.solvers.choice import Pricing
 
     reports: list[CheckpointReport] = []
     with progress(len(searches), text=graph.name) as show:

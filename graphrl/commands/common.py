@@ -1,23 +1,35 @@
-"""What the commands share: options, checks of output files before the work, and printing."""
+"""Shared code of the commands: options, output files, printing, and the compilation cache.
+
+Output files are checked before the work. An answer took a long search, so `write_answer` does not lose it where a file
+cannot be written. The compilation cache is on disk (`keep_compiled`): a second process does not compile what the first
+one did.
+"""
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
 import os
+import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from graphrl.costs.problem import Objective, Problem
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import PICTURES, descriptor_of, shown
+from graphrl.files import PICTURES, cache_folder, descriptor_of, shown
 from graphrl.graphs.pipelined import Machine
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, Chip, find_chip
 from graphrl.optimize import DEFAULT_SECONDS
+from graphrl.plan import Plan
 from graphrl.units import parse_bytes, parse_rate, parse_seconds, whole_number
+
+if TYPE_CHECKING:
+    from graphrl.plan.memory_map import MemoryMap
+
 
 T = TypeVar("T")
 
@@ -265,3 +277,54 @@ def _check_writable(path: str) -> None:
 def print_json(data: Mapping[str, Any]) -> None:
     """Prints one JSON object on one line."""
     print(json.dumps(data, allow_nan=False), flush=True)
+
+
+def keep_compiled() -> None:
+    """Turns JAX's persistent compilation cache on for this process and its children, unless the user has set one of her
+    own, or JAX is in use already. JAX itself is not imported: not every search needs it.
+
+    It lies in `$XDG_CACHE_HOME/graphrl/jax` (by default ~/.cache/graphrl/jax). For the commands: a library leaves
+    this to the program that imports it. A folder that cannot be written costs nothing but the compilation.
+    """
+    if "jax" not in sys.modules and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache_folder("jax"))
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+
+
+File = tuple[str | None, Callable[[str], object]]  # where it is to be, None for nowhere, and what writes it
+
+
+def write_answer(answer: "Plan | MemoryMap", what: str, output: str | None, others: Sequence[File] = ()) -> list[str]:
+    """Writes the files that were asked for, the answer's own first; gives their names.
+
+    Args:
+      answer: of the search.
+      what: it is, in words.
+      output: its own file.
+      others: the other files.
+
+    Raises:
+      GraphrlError: one cannot be written; the message says where the answer is all the same.
+    """
+    written = []
+    for path, write in ((output, answer.save), *others):
+        if path is not None:
+            try:
+                write(path)
+            except GraphrlError as error:
+                raise type(error)(f"{error}{_rescued(answer, what, output)}") from None
+            written.append(path)
+    return written
+
+
+def _rescued(answer: "Plan | MemoryMap", what: str, output: str | None) -> str:
+    """Where the answer is, after a file could not be written: a long search must not be lost to a full disk."""
+    if output is not None and os.path.exists(output):
+        with contextlib.suppress(GraphrlError):
+            if answer.load(output) == answer.from_dict(answer.to_dict()):
+                return f"; the {what} is in {output}"
+    with contextlib.suppress(GraphrlError, OSError):
+        path = Path(tempfile.mkdtemp(prefix="graphrl-")) / f"{what}.json"
+        answer.save(path)
+        return f"; the {what} is in {path}"
+    return ""

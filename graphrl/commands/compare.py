@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from graphrl.commands.cache import keep_compiled
 from graphrl.commands.common import (
     add_budget,
     add_common,
@@ -14,6 +13,7 @@ from graphrl.commands.common import (
     add_problem,
     check_json_name,
     check_outputs,
+    keep_compiled,
     option,
     print_json,
     problem_of,

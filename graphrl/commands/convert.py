@@ -5,8 +5,8 @@ from typing import Any
 
 from graphrl.commands.common import add_common, add_model, check_json_name, check_outputs, print_json
 from graphrl.files import shown
+from graphrl.graphs.coarsen import coarsened
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.layers.coarsen import coarsened
 from graphrl.graphs.readers.json import write_json
 from graphrl.optimize import model_graph
 from graphrl.units import format_bytes, format_seconds

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from graphrl.commands import compare
-from graphrl.commands.cache import keep_compiled
-from graphrl.commands.common import add_common, add_model, print_json
+from graphrl.commands.common import add_common, add_model, keep_compiled, print_json
 from graphrl.commands.progress import case_bar
 from graphrl.costs.maps.chip import MemoryChip
 from graphrl.costs.problem import Problem
@@ -102,7 +101,7 @@ def _compare_maps(args: argparse.Namespace, chip: MemoryChip, names: Mapping[str
     from graphrl.compare.maps import as_dict, print_tables, run_maps
     from graphrl.compare.report import budget_line
     from graphrl.costs.maps.problem import map_problem
-    from graphrl.graphs.layers.models import load_layers
+    from graphrl.graphs.coarsen import load_layers
 
     dims, limits = dict(args.dim), args.read_limits
     graphs, unreadable = compare.readable(lambda left_out: load_layers(args.models, dims, limits, left_out))

@@ -6,16 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from graphrl.commands.cache import keep_compiled
-from graphrl.commands.common import add_budget, add_common, add_reading, check_json_name, check_outputs, print_json
-from graphrl.commands.outputs import write_answer
+from graphrl.commands.common import (
+    add_budget,
+    add_common,
+    add_reading,
+    check_json_name,
+    check_outputs,
+    keep_compiled,
+    print_json,
+    write_answer,
+)
 from graphrl.commands.progress import progress_bar
-from graphrl.costs.maps.chips import CHIPS, find_chip
+from graphrl.costs.maps.chip import CHIPS, find_chip
 from graphrl.costs.maps.problem import map_problem
 from graphrl.errors import PlanError
 from graphrl.files import shown
+from graphrl.graphs.coarsen import layers_of
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.layers.models import layers_of
 from graphrl.methods import MAP_METHODS, find_map_solver
 from graphrl.optimize import check_seed, make_budget
 from graphrl.plan import Plan

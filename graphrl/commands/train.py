@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphrl.agents import AGENTS
-from graphrl.commands.cache import keep_compiled
-from graphrl.commands.common import option, print_json
+from graphrl.commands.common import keep_compiled, option, print_json
 from graphrl.errors import ProblemError
 from graphrl.units import format_seconds, whole_number
 

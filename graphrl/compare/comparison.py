@@ -1,13 +1,127 @@
-"""A comparison: the runs that a file does not have yet are made and added to it."""
+"""A comparison, and the file of its rows: runs that the file lacks are made and added to it.
+
+The file has one JSON object a line, so that a comparison that was killed goes on where it was. `Store` also keeps other
+measurements. A row is one write of one line to the end of the file, and is on the disk when `append` returns: a kill at
+any moment loses at most the row that is being written. A last line that was cut short is dropped when the file is
+opened again.
+"""
 
 import contextlib
+import fcntl
+import json
 import os
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from io import FileIO
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from graphrl.compare.cluster import execute_all
-from graphrl.compare.runs import Row, Run
-from graphrl.compare.store import RUNS, open_store
+from graphrl.compare.runs import FORMAT, Row, Run
+from graphrl.errors import GraphrlError
+from graphrl.files import shown
+
+
+class Entry(Protocol):
+    """What a line holds."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+T = TypeVar("T", bound=Entry)
+
+
+class Kind(NamedTuple, Generic[T]):
+    """What a file holds.
+
+    Attributes:
+      read: an entry from what a line holds; a GraphrlError if it is none.
+      key: equal for entries of which the last counts.
+      beginning: of every line.
+    """
+
+    read: Callable[[object], T]
+    key: Callable[[T], str]
+    beginning: bytes
+
+
+RUNS = Kind(Row.from_dict, lambda row: row.key, f'{{"format": "{FORMAT}"'.encode())
+
+
+class Store(Generic[T]):
+    """The entries of a file, and what is appended.
+
+    Attributes:
+      rows: by key.
+    """
+
+    def __init__(self, file: FileIO, kind: Kind[T], rows: dict[str, T]) -> None:
+        self._file, self._kind = file, kind
+        self.rows = rows
+
+    def append(self, row: T) -> None:
+        """Writes an entry.
+
+        Raises:
+          OSError: the disk is full, or the like.
+        """
+        line = memoryview(json.dumps(row.to_dict(), allow_nan=False).encode() + b"\n")
+        while line:
+            line = line[self._file.write(line) :]
+        self.rows[self._kind.key(row)] = row  # before the slow part, in which Ctrl-C is likely to come
+        os.fsync(self._file.fileno())
+
+
+@contextlib.contextmanager
+def open_store(path: str | os.PathLike[str], kind: Kind[T]) -> Iterator[Store[T]]:
+    """The store of a file, made if there is none, for the length of a `with`; one process at a time.
+
+    Raises:
+      GraphrlError: one line, if the file cannot be read or written, holds anything of another kind, or is open
+        elsewhere.
+    """
+    try:
+        file = _opened(path)
+    except (OSError, ValueError) as error:
+        raise GraphrlError(f"cannot write {shown(path)}: {getattr(error, 'strerror', None) or error}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise GraphrlError(f"{shown(path)}: another comparison writes to it now: name another file") from None
+        file.seek(0)
+        data = file.read()
+        rows, whole = _parse(data, shown(path), kind)
+        if whole < len(data):
+            file.truncate(whole)
+        elif data and not data.endswith(b"\n"):
+            file.write(b"\n")
+        yield Store(file, kind, rows)
+
+
+def _opened(path: str | os.PathLike[str]) -> FileIO:
+    if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(None, "it is no plain file, and runs are read from it as well as written")
+    return open(path, "a+b", buffering=0)
+
+
+def _parse(data: bytes, source: str, kind: Kind[T]) -> tuple[dict[str, T], int]:
+    """The entries by key, and the length up to the end of the last whole one."""
+    rows: dict[str, T] = {}
+    lines = data.split(b"\n")
+    whole = 0
+    for number, line in enumerate(lines, start=1):
+        last = number == len(lines)
+        if line.strip():
+            try:
+                row = kind.read(json.loads(line))
+            except ValueError as error:
+                if last and kind.beginning.startswith(line[: len(kind.beginning)]):
+                    break
+                fault = str(error) if isinstance(error, GraphrlError) else "it is no JSON"
+                raise GraphrlError(f"{source}, line {number}: {fault}") from None
+            rows[kind.key(row)] = row
+        whole += len(line) + (not last)
+    return rows, whole
 
 
 class Comparison(NamedTuple):
@@ -47,7 +161,7 @@ def compare(
 
     Args:
       runs: from `make_runs`; with several processes their `cores` should be `cluster.share(processes)`.
-      path: of the file with the rows (`store.py`), or None to keep none.
+      path: of the file with the rows, or None to keep none.
       processes, cluster, prepare: see `execute_all`.
       retry: whether runs that failed before are made again.
       watch: called with the runs that are to be made; what the `with` gives is called with every row.

@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from graphrl.compare.runs import Row
-from graphrl.compare.table import (
-    Summary,
-    best_known,
-    by_method_and_case,
-    contradictions,
-    mean_value,
-    summarise,
-)
+from graphrl.compare.table import Summary, best_known, by_method_and_case, contradictions, mean_value, summarise
 from graphrl.costs.problem import Problem
 from graphrl.solvers.base import Budget
 from graphrl.units import format_objective, format_seconds

@@ -1,6 +1,6 @@
-"""What is compared: a run (one method on one graph with one seed and budget), and the row that it leaves.
+"""A run (one method on one graph with one seed and budget), and the row that it leaves.
 
-A row's file format is "graphrl-run", version 1: one JSON object a line (`store.py`), bytes and seconds as numbers,
+A row's file format is "graphrl-run", version 1: one JSON object a line (`comparison.py`), bytes and seconds as numbers,
 null where there is none. The curve is a list of [seconds, evaluations, value] for every improvement that the method
 reported; its last point is the plan's exact value at the end.
 """
@@ -16,9 +16,8 @@ from typing import Any
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import Sizes
+from graphrl.graphs.padding import Sizes, shared_sizes
 from graphrl.graphs.readers.json import graph_to_dict
-from graphrl.graphs.size_groups import shared_sizes
 from graphrl.methods import digest
 from graphrl.solvers.base import Budget
 

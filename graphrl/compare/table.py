@@ -1,14 +1,16 @@
-"""The arithmetic of the tables: what each method's rows come to, graph by graph and over all.
+"""Arithmetic of the tables: each method's figures by graph and over all, with 95% intervals.
 
 Everything is relative to the best known: the lowest feasible value of a case (a graph under a problem) over all
 methods, seeds and budgets whose rows are at hand, and the highest lower bound. Under a memory limit a plan above it
 counts as a failure. A method's figure on a graph is the mean over its seeds, and its figure in the table the mean over
-graphs, so that graphs weigh the same; the worst gap is over all runs. A graph is won or tied by the methods with the
-lowest mean value over seeds; a method that failed on it with any seed cannot win it.
+graphs, so that graphs weigh the same; the worst gap is over all runs. Intervals are over seeds or over graphs. A graph
+is won or tied by the methods with the lowest mean value over seeds; a method that failed on it with any seed cannot win
+it.
 """
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -169,3 +171,29 @@ def _geometric(values: Sequence[float]) -> float | None:
     if not all(0 < value < math.inf for value in values):
         return None
     return math.exp(_mean([math.log(value) for value in values]))
+
+
+class Estimate(NamedTuple):
+    """A mean, and half of its 95% interval; None of a single value."""
+
+    mean: float
+    half: float | None
+
+    def percent(self, sign: bool = False) -> str:
+        """As a table has it; both are fractions."""
+        if math.isnan(self.mean):
+            return "-"
+        text = f"{100 * self.mean:{'+' if sign else ''}.2f}%"
+        return text if self.half is None else f"{text} ± {100 * self.half:.2f}"
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Of one value a seed or graph, its interval by Student's t; NaN of none."""
+    from scipy.stats import t  # takes a second to import, so only where it is needed
+
+    if not values:
+        return Estimate(math.nan, None)
+    mean, freedom = math.fsum(values) / len(values), len(values) - 1
+    if freedom == 0:
+        return Estimate(mean, None)
+    return Estimate(mean, float(t.ppf(0.975, freedom)) * statistics.stdev(values) / math.sqrt(len(values)))

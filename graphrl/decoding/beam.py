@@ -20,8 +20,7 @@ from jax import lax
 
 from graphrl.decoding import memory
 from graphrl.decoding.memory import GraphBuffers, Memory
-from graphrl.decoding.orders import Rollout
-from graphrl.decoding.stepwise import Context, Logits, masked_log_softmax, releases, waits
+from graphrl.decoding.stepwise import Context, Logits, Rollout, masked_log_softmax, releases, waits
 from graphrl.graphs.padding import PaddedGraph
 
 WIDTH = 16  # the paper's

@@ -1,19 +1,221 @@
-"""Orders from priorities (Topoformer, section 4.2): greedily, and by sampling eq. 8."""
+"""Orders from priorities (Topoformer, section 4.2): greedily, and by sampling eq. 8.
 
-from typing import Literal
+Under eq. 8 the next op is drawn among the ready ones in proportion to exp(priority).
+
+Sampling is the loop of `costs/device/decode.py`, for one device, with sums in its queue in place of maxima. A ready op
+has its weight exp(priority), every other 0, under two levels of sums (of blocks of slots, and of blocks of blocks). A
+step draws one uniform number and walks it down the levels. When an op leaves, the sums of its block and of the block
+above are computed again; when one becomes ready, its weight is added. Only positive numbers are ever added, so rounding
+errors stay near 1e-7 of a sum however long the order and however different the weights are.
+
+The uniform has 24 bits: a step's probabilities are right to 6e-8. Weights represent priorities down to `RANGE` below
+the graph's highest; lower ones count as that, here and in `likelihood.py`.
+
+Each state array is written in place (see `costs/device/decode.py`; tests/test_ordering_compiled.py looks for copies).
+"""
+
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
+from graphrl.costs.device.decisions import DeviceProblem
 from graphrl.costs.device.evaluate import evaluate
-from graphrl.costs.device.indexing import put
-from graphrl.costs.device.problem import DeviceProblem
+from graphrl.costs.device.indexing import add, put, take
 from graphrl.costs.problem import Problem
-from graphrl.decoding.likelihood import log_prob
-from graphrl.decoding.orders import Rollout, on_one_device, peaks
-from graphrl.decoding.sampling import sampled_orders
-from graphrl.decoding.stepwise import rollout_with
-from graphrl.graphs.padding import PaddedGraph
+from graphrl.decoding.likelihood import log_prob, weights
+from graphrl.decoding.stepwise import Rollout, on_one_device, peaks, rollout_with
+from graphrl.graphs.padding import ROW_WIDTH, PaddedGraph
+from graphrl.random_bits import random_words, unit_interval
+
+_TOPS = 32  # at most so many sums on the highest level, if blocks of `_WIDEST` do
+
+
+class _Tables(NamedTuple):
+    """Read-only arrays of the loop; L = g * s lanes."""
+
+    weight: jax.Array  # [slots * g] float32
+    start: jax.Array  # [g * (n + 1)] int32, an op's first row
+    entries: jax.Array  # [g * (r + 1), W] int32, ops; n for none
+    last: jax.Array  # [g * (r + 1)] bool, whether the row is its op's last
+    graph: jax.Array  # [L] int32, the graph of each lane
+    row_offset: jax.Array  # [L] int32, where that starts in tables by row
+    op_offset: jax.Array  # [L] int32, and by op
+    seeds: jax.Array  # [g, 2] uint32
+
+
+class _State(NamedTuple):
+    slots: jax.Array  # [slots * L] float32: weight of a ready op; minus what an op waits for; 0 once it has run
+    blocks: jax.Array  # [blocks * L] float32, sums of the weights
+    tops: jax.Array  # [tops * L] float32, sums of the blocks
+    op: jax.Array  # [L] int32, whose rows are walked
+    row: jax.Array  # [L] int32, of the graph, relaxed last
+    last: jax.Array  # [L] bool, whether it was the op's last
+    done: jax.Array  # [L] int32, ops that have run
+    order: jax.Array  # [(n + 1) * L] int32
+
+
+def sampled_orders(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array, samples: int) -> jax.Array:
+    """Orders drawn by eq. 8: `[g, s, n]` int32, n after the last op. Arguments as `rollout.sample`."""
+    g, n = priorities.shape
+    count, block = g * samples, _block_width(n)
+    tables = _make_tables(graph, weights(graph, priorities), keys, samples, block)
+    state = _start(graph, tables, count, block)
+
+    def step(index: jax.Array, state: _State) -> _State:
+        return _step(index, state, tables, n, samples, block)
+
+    order = lax.fori_loop(0, graph.op_rows.sum(-1).max(), step, state).order
+    return jnp.transpose(order.reshape(n + 1, g, samples)[:n], (1, 2, 0))
+
+
+def _block_width(ops: int) -> int:
+    """Slots under a sum, and sums under a higher one."""
+    width = 4
+    while width < 32 and width**2 * _TOPS < ops + 1:
+        width *= 2
+    return width
+
+
+def _make_tables(graph: PaddedGraph, weight: jax.Array, keys: jax.Array, samples: int, block: int) -> _Tables:
+    sizes = graph.sizes
+    g, n = weight.shape
+    slots = -(-(n + 1) // block**2) * block**2
+
+    def with_idle(values: jax.Array, idle: int | bool) -> jax.Array:
+        return jnp.concatenate([values, jnp.full((g, 1, *values.shape[2:]), idle, values.dtype)], 1)
+
+    by_slot = jnp.pad(weight.T, ((0, slots - n), (0, 0)))
+    of_lane = jnp.arange(g * samples, dtype=jnp.int32) // samples
+    return _Tables(
+        weight=by_slot.reshape(-1),
+        start=with_idle(graph.op_row, sizes.rows).reshape(-1),
+        entries=with_idle(jnp.minimum(graph.row_entry, n), n).reshape(-1, ROW_WIDTH),
+        last=with_idle(graph.row_ends_op, True).reshape(-1),
+        graph=of_lane,
+        row_offset=of_lane * (sizes.rows + 1),
+        op_offset=of_lane * (n + 1),
+        seeds=jax.vmap(lambda key: jax.random.bits(key, (2,), jnp.uint32))(keys),
+    )
+
+
+def _start(graph: PaddedGraph, tables: _Tables, count: int, block: int) -> _State:
+    n, g = graph.sizes.ops, graph.num_ops.shape[0]
+    slots = tables.weight.shape[0] // g
+    waits = jnp.pad(graph.indegree[:, :n].T, ((0, slots - n), (0, 0))).astype(jnp.float32)
+    state = jnp.where(waits == 0, tables.weight.reshape(slots, g), -waits)
+    state = jnp.broadcast_to(state[..., None], (slots, g, count // g)).reshape(slots, count)
+    blocks = jnp.maximum(state, 0).reshape(-1, block, count).sum(1)
+    return _State(
+        slots=state.reshape(-1),
+        blocks=blocks.reshape(-1),
+        tops=blocks.reshape(-1, block, count).sum(1).reshape(-1),
+        op=jnp.full(count, n, jnp.int32),
+        row=jnp.full(count, graph.sizes.rows, jnp.int32),
+        last=jnp.ones(count, jnp.bool_),
+        done=jnp.zeros(count, jnp.int32),
+        order=jnp.full((n + 1) * count, n, jnp.int32),
+    )
+
+
+def _step(index: jax.Array, state: _State, tables: _Tables, n: int, samples: int, block: int) -> _State:
+    count = state.op.shape[0]
+    lane = jnp.arange(count, dtype=jnp.int32)
+    words = random_words(tables.seeds, jnp.full((1, len(tables.seeds)), index.astype(jnp.uint32)), samples)
+    path = _walk_down(state, unit_interval(words).reshape(count), block)
+    running = state.last & (path.total > 0)
+    op = jnp.where(state.last & ~running, n, path.block * block + path.place)
+    row = jnp.where(state.last, take(tables.start, tables.op_offset + op), state.row + 1)
+
+    # the op leaves the queue (again, if it goes on with its rows)
+    within = jnp.arange(block, dtype=jnp.int32)[:, None]
+    rest = jnp.where(within == path.place[None], 0, path.in_block).sum(0)
+    rest_above = jnp.where(within == path.inner[None], rest[None], path.in_top).sum(0)
+    # min(rest, 0) is always 0: it makes the write depend on the reads of the block
+    slots = put(state.slots, op * count + lane, jnp.minimum(rest, 0))
+    blocks = put(state.blocks, path.block * count + lane, rest)
+    tops = put(state.tops, path.top * count + lane, rest_above)
+
+    # the row's entries: one input less to wait for, and into the queue with those that waited for no other
+    listed = take(tables.entries, tables.row_offset + row)
+    entries = listed * count + lane[:, None]
+    waiting = take(slots, entries)
+    ready = waiting == -1
+    weight = take(tables.weight, listed * len(tables.seeds) + tables.graph[:, None])
+    gained = jnp.where(ready, weight, 0)
+    slots = put(slots, entries, jnp.where(ready, gained, jnp.where(waiting < 0, waiting + 1, waiting)))
+    blocks = add(blocks, lax.div(listed, jnp.int32(block)) * count + lane[:, None], gained)
+    tops = add(tops, lax.div(listed, jnp.int32(block * block)) * count + lane[:, None], gained)
+
+    order = put(state.order, jnp.where(running, state.done, n) * count + lane, jnp.where(running, op, n))
+    last = take(tables.last, tables.row_offset + row)
+    return _State(slots, blocks, tops, op, row, last, state.done + running.astype(jnp.int32), order)
+
+
+class _Path(NamedTuple):
+    """From the highest level to the slot of the op whose rows are walked: drawn, or that of the op of the last step."""
+
+    total: jax.Array  # [L] float32, weight of all ready ops
+    top: jax.Array  # [L] int32
+    inner: jax.Array  # [L] int32, the block's place below that
+    in_top: jax.Array  # [block, L] float32, sums of the blocks there
+    block: jax.Array  # [L] int32
+    place: jax.Array  # [L] int32, the slot's place in the block
+    in_block: jax.Array  # [block, L] float32, weights there
+
+
+def _walk_down(state: _State, uniform: jax.Array, block: int) -> _Path:
+    count = uniform.shape[0]
+    width, lane = jnp.int32(block), jnp.arange(count, dtype=jnp.int32)
+    children = jnp.arange(block, dtype=jnp.int32)[:, None] * count + lane[None]
+    anyone = state.last.any()
+
+    def down(sums: jax.Array, target: jax.Array, stays: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """One level. The conditional keeps XLA from computing a level anew for every element of the next one."""
+
+        def draw() -> tuple[jax.Array, jax.Array]:
+            index, left = _pick(sums, target)
+            return jnp.where(state.last, index, stays), left
+
+        return lax.cond(anyone, draw, lambda: (stays, target))
+
+    tops = state.tops.reshape(-1, count)
+    total = _total(tops)
+    top, left = down(tops, uniform * total, lax.div(state.op, width * width))
+    in_top = take(state.blocks, top[None] * block * count + children)
+    inner, left = down(in_top, left, lax.rem(lax.div(state.op, width), width))
+    at = top * block + inner
+    in_block = jnp.maximum(take(state.slots, at[None] * block * count + children), 0)
+    place, _ = down(in_block, left, lax.rem(state.op, width))
+    return _Path(total, top, inner, in_top, at, place, in_block)
+
+
+def _total(sums: jax.Array) -> jax.Array:
+    """The sum `[L]` over the first axis, from the first to the last as `_pick` adds."""
+    total = sums[0]
+    for i in range(1, sums.shape[0]):
+        total = total + sums[i]
+    return total
+
+
+def _pick(sums: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The first of `[k, L]` numbers from 0 up to and including which they add up to more than the target.
+
+    Returns:
+      Its index `[L]` int32, never that of a 0 unless all are; and what of the target is left for it, `[L]`.
+    """
+    # the sum of what is below may have been rounded otherwise
+    target = jnp.minimum(target, _total(sums) * jnp.float32(1 - 2**-24))
+    index, before = jnp.zeros(target.shape, jnp.int32), jnp.zeros_like(target)
+    reached = before
+    for i in range(sums.shape[0] - 1):
+        reached = reached + sums[i]
+        passed = reached <= target
+        index = index + passed.astype(jnp.int32)
+        before = jnp.where(passed, reached, before)
+    return index, target - before
+
 
 Form = Literal["auto", "queue", "dense"]
 
@@ -48,7 +250,7 @@ def sample(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array, samples: 
       priorities: `[g, n]` float32; what stands at padding does not matter.
       keys: `[g]` typed keys: a graph's orders are a function of its own key, and of the form.
       samples: s, orders to draw of each graph. Static.
-      form: of the decoder: a queue of sums (`sampling.py`), all ops at every step (`stepwise.py`), or auto, the one
+      form: of the decoder: a queue of sums (`sampled_orders`), all ops at every step (`stepwise.py`), or auto, the one
         that suits the platform that the program is lowered for: the queue on CPUs. Static.
 
     Returns:

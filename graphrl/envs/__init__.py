@@ -1,8 +1,8 @@
 """Environments: pure `reset` and `step` on padded graphs, and the registry behind `graphrl.make`.
 
-One folder an environment: what one step decides (`proposal`: the proposals of a genetic algorithm; `ordering`: the
-next op), its observation, its reward and its end. The contract of all stands in `base.py`. The code stands here; `envs`
-at the top of the repository is a link to this folder.
+One file or folder an environment: what one step decides (`proposal`: the proposals of a genetic algorithm; `ordering`:
+the next op), its observation, its reward and its end. `base.py` has the contract of all. `envs` at the top of the
+repository is a link to this folder.
 """
 
 if __name__ != "graphrl.envs":  # through the link: a second copy of every class, and nothing would be equal to itself

@@ -1,4 +1,4 @@
-"""What an environment is: two pure functions, `reset` and `step`, of a key, a state and one problem instance.
+"""The contract of environments: two pure functions, `reset` and `step`, of a key, a state and one problem instance.
 
     env = graphrl.make("Ordering-v0")  # an unknown id lists the known ones
     state, timestep = env.reset(key, params)
@@ -14,13 +14,13 @@
   itself and no reward follows, `truncated` that it was cut. `info` has the same keys, shapes and dtypes after a reset
   and after every step.
 - An environment never vmaps, jits or resets by itself: `jax.jit`, `jax.vmap`, `jax.lax.scan` and sharding are the
-  caller's, and each of `reset` and `step` compiles once. `wrappers.AutoReset` is what resets; it keeps the observation
-  that an episode ended with in `info["final_observation"]`.
+  caller's, and each of `reset` and `step` compiles once. `AutoReset` wraps an environment, with the same contract, and
+  resets it; it keeps the observation that an episode ended with in `info["final_observation"]`.
 - Padding changes nothing: the same instance, padded to larger sizes, gives the same rewards.
 - An id ends in a version, which rises when learning results can change.
 
-`testing.check_env` holds any environment to this; `adapters` turns one into a gymnax, jumanji, stoa or gymnasium
-environment.
+`testing.check_env` checks this contract for any environment; `adapters` turns one into a gymnax, jumanji, stoa or
+gymnasium environment.
 """
 
 import dataclasses
@@ -85,3 +85,51 @@ class Environment(Protocol[State, Observation, Instance]):
 
     def action_spec(self, params: Instance) -> Any:
         """The same for an action."""
+
+
+FINAL = "final_observation"
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoReset(Generic[State, Observation, Instance]):
+    """Resets where an episode is over, within the `step` that ends it.
+
+    The step then has the state and the observation of the next episode's reset; reward, flags and info are those of the
+    step that ended the last. `info["final_observation"]` is the observation that the step itself led to, whether the
+    episode is over or not (after a reset: that of the reset), so that its structure never changes. The instance stays:
+    nothing of `params` is selected.
+
+    Both sides of the selection are computed: every step costs a reset more.
+    """
+
+    env: Environment[State, Observation, Instance]
+
+    def reset(self, key: jax.Array, params: Instance) -> tuple[State, TimeStep[Observation]]:
+        """See `Environment`."""
+        state, timestep = self.env.reset(key, params)
+        return state, _with_final(timestep, timestep.observation)
+
+    def step(
+        self, key: jax.Array, state: State, action: jax.Array, params: Instance
+    ) -> tuple[State, TimeStep[Observation]]:
+        """See `Environment`. The key is split: a part steps, the other resets."""
+        key_step, key_reset = jax.random.split(key)
+        state, timestep = self.env.step(key_step, state, action, params)
+        first_state, first = self.env.reset(key_reset, params)
+        last = timestep.observation
+        state, observation = jax.tree.map(
+            lambda new, old: jnp.where(timestep.done, new, old), (first_state, first.observation), (state, last)
+        )
+        return state, _with_final(dataclasses.replace(timestep, observation=observation), last)
+
+    def observation_spec(self, params: Instance) -> Any:
+        """See `Environment`."""
+        return self.env.observation_spec(params)
+
+    def action_spec(self, params: Instance) -> Any:
+        """See `Environment`."""
+        return self.env.action_spec(params)
+
+
+def _with_final(timestep: TimeStep[Observation], final: Observation) -> TimeStep[Observation]:
+    return dataclasses.replace(timestep, info={**timestep.info, FINAL: final})

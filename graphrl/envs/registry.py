@@ -8,9 +8,9 @@ from graphrl.errors import GraphrlError, near
 
 _ENTRY_POINTS = {  # imported when first made
     "Compile-v0": "graphrl.envs.compile.env:CompileEnv",
-    "MemoryMap-v0": "graphrl.envs.memory_map.env:MemoryMapEnv",
-    "Ordering-v0": "graphrl.envs.ordering.env:OrderingEnv",
-    "Proposal-v0": "graphrl.envs.proposal.env:ProposalEnv",
+    "MemoryMap-v0": "graphrl.envs.memory_map:MemoryMapEnv",
+    "Ordering-v0": "graphrl.envs.ordering:OrderingEnv",
+    "Proposal-v0": "graphrl.envs.proposal:ProposalEnv",
 }
 
 

@@ -1,4 +1,4 @@
-"""What every environment must pass: `check_env`. Needs chex (`pip install graphrl[test]`)."""
+"""Check of the contract of environments: `check_env`. Needs chex (`pip install graphrl[test]`)."""
 
 import dataclasses
 import functools
@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.envs import specs
-from graphrl.envs.base import Environment, TimeStep
-from graphrl.envs.wrappers import FINAL, AutoReset
+from graphrl.envs.base import FINAL, AutoReset, Environment, TimeStep
 from graphrl.errors import GraphrlError
 
 MASKS = ("mask", "action_mask")

@@ -1,17 +1,38 @@
-"""Node and edge features of a computation graph for graph networks: NumPy, on the host.
+"""Features of ops, edges and pairs of ops for networks: NumPy and SciPy, on the host.
 
-What REGAL gives its network (section 3.2 and the workshop paper: tensor sizes and run times of ops) and the structure
-that a list scheduler reads: degrees, depths, top and bottom levels. Nothing depends on the units of bytes or seconds
-(amounts are over the graph's own mean, then log1p, or over its own longest path or largest value), on the names of ops
-or on their places: the features of a renumbered graph are the renumbered features. An amount over a zero mean is 0. A
-tensor that is an alias counts no bytes: it has no buffer of its own.
+`node_features` and `edge_features` are REGAL's (section 3.2 and the workshop paper: tensor sizes and run times of ops)
+and the structure that a list scheduler reads: degrees, depths, top and bottom levels. Nothing depends on the units of
+bytes or seconds (amounts are over the graph's own mean, then log1p, or over its own longest path or largest value), nor
+on the names or places of ops: the features of a renumbered graph are the renumbered features. An amount over a zero
+mean is 0. A tensor that is an alias counts no bytes: it has no buffer of its own.
+
+`type_features` are those of an op's type, which is any text ("dot_general", "Conv", "reduce"): a network must take one
+that it was never trained on. So the three-letter parts of the name, in lower case, are counted in `BUCKETS` buckets by
+a hash, with a sign by another, and scaled to length 1. Names with parts in common ("reduce_max" and "reduce_sum") are
+close, others nearly at right angles. The kind of the type in `layers.py` is added.
+
+`order_features` are Topoformer's (Gagrani et al. 2022, appendix C.5): eight features, each over its largest value in
+the graph, so that neither units nor the size of the graph matter, and 20 Laplacian encodings.
+
+`laplacian_encodings` are those of Dwivedi and Bresson (2020). `relations` are Topoformer's seven graphs over pairs of
+ops (section 4.1), of all `GraphArrays.dependencies`. Two ops with several tensors between them have one dependency.
+`relations` of 2,000 ops take 11 to 21 ms.
 """
 
-import numpy as np
+import functools
+import zlib
+from collections.abc import Iterator
 
-from graphrl.graphs.arrays import NONE, GraphArrays
-from graphrl.graphs.graph import ComputationGraph
+import numpy as np
+from scipy.sparse import coo_array, csr_array, diags_array, eye_array
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
+
+from graphrl.errors import GraphError
+from graphrl.graphs.graph import NONE, ComputationGraph, GraphArrays
+from graphrl.graphs.layers import LIGHT, REDUCTIONS
 from graphrl.graphs.padding import Sizes
+from graphrl.graphs.topology import bit_matrix
 
 NODE_FEATURES = (
     "runtime",  # log1p of seconds over the mean of the ops
@@ -131,3 +152,247 @@ def ratio(amounts: np.ndarray, unit: float | np.ndarray) -> np.ndarray:
     """`amounts / unit`, and 0 where the unit is 0."""
     unit = np.asarray(unit, np.float64)
     return np.divide(amounts, unit, out=np.zeros(len(amounts)), where=unit > 0)
+
+
+BUCKETS = 16
+TYPE_FEATURES = ("light", "reduction", *(f"name_{i}" for i in range(BUCKETS)))
+
+
+def type_features(graph: ComputationGraph) -> np.ndarray:
+    """`[n, len(TYPE_FEATURES)]` float32, a row per op in the graph's order."""
+    return np.array([_features(op.type) for op in graph.ops], np.float32).reshape(-1, len(TYPE_FEATURES))
+
+
+@functools.lru_cache(maxsize=4096)
+def _features(type: str) -> tuple[float, ...]:
+    """Of one type; of no name all 0."""
+    name = np.zeros(BUCKETS)
+    text = f"<{type.lower()}>"
+    for i in range(len(text) - 2 if type else 0):
+        hashed = zlib.crc32(text[i : i + 3].encode())
+        name[hashed % BUCKETS] += 1.0 if hashed >> 31 else -1.0
+    length = np.sqrt(np.square(name).sum())
+    return float(type in LIGHT), float(type in REDUCTIONS), *(name / max(length, 1.0))
+
+
+_DENSE = 150  # up to so many ops LAPACK's whole spectrum is faster than ARPACK's end of it
+_RESTARTS = 100  # of ARPACK, after which the shifted inverse is tried: long chains have tiny gaps
+_SHIFT = 1.01  # just above the largest eigenvalue of D^-1/2 A D^-1/2
+_TINY = 1e-6
+
+
+def laplacian_encodings(source: np.ndarray, target: np.ndarray, level: np.ndarray, dimension: int = 20) -> np.ndarray:
+    """`[n, dimension]` float64, from -1 to 1.
+
+    Eigenvectors of I - D^-1/2 A D^-1/2 of the undirected graph, those of the smallest eigenvalues above 0: smooth
+    functions on it. Dwivedi and Bresson leave these open, or differ:
+
+    - one vector of eigenvalue 0 for each component only says which component an op is in: they are left out. The others
+      are found one component at a time, so that equal components do not mix;
+    - signs, which they draw anew at every step, are fixed: a vector rises with the ops' levels, where it neither rises
+      nor falls it has the longer tail above 0, and without one its largest entry (the first such) is positive;
+    - a vector is over its largest absolute entry: numbers from -1 to 1 whatever the size of the graph;
+    - where there are fewer vectors than wanted, the rest is 0.
+
+    Vectors of equal eigenvalues are any basis of their space: they depend on the numbering of ops. So does the last
+    sign rule, in graphs that are symmetric.
+
+    Args:
+      source, target: `[m]` ops, distinct pairs; the direction is not looked at.
+      level: `[n]`, which way is up.
+      dimension: how many encodings.
+    """
+    n = len(level)
+    encodings = np.zeros((n, dimension))
+    if n <= _DENSE:
+        adjacency = np.zeros((n, n))
+        adjacency[source, target] = adjacency[target, source] = 1.0
+        values, vectors = _largest(_normalised(adjacency), dimension + 1)
+        if n > 1 and values[1] < 1 - _TINY:  # one component, the usual case: no need to look for them
+            encodings[:, : len(values) - 1] = _canonical(vectors[:, 1:], level)
+            return encodings
+    one_way = coo_array((np.ones(len(source)), (source, target)), shape=(n, n)).tocsr()
+    modes = sorted(_spectrum(one_way + one_way.T, dimension), key=lambda pair: pair[0])
+    for column, (_, members, vector) in zip(encodings.T, modes, strict=False):
+        column[members] = _canonical(vector[:, None], level[members])[:, 0]
+    return encodings
+
+
+def _spectrum(adjacency: csr_array, dimension: int) -> Iterator[tuple[float, np.ndarray, np.ndarray]]:
+    """Every component's smallest eigenvalues but 0: the eigenvalue, the component's ops and the vector on them."""
+    components, label = connected_components(adjacency, directed=False)
+    by_label = np.argsort(label, kind="stable")
+    for members in np.split(by_label, np.cumsum(np.bincount(label, minlength=components))[:-1]):
+        if len(members) > 1:
+            part = adjacency if components == 1 else adjacency[members][:, members]
+            part = part.toarray() if len(members) <= _DENSE else part
+            values, vectors = _largest(_normalised(part), min(dimension + 1, len(members)))
+            for value, vector in zip(values[1:].tolist(), vectors.T[1:], strict=True):
+                yield round(1 - value, 9), members, vector
+
+
+def _normalised(adjacency: np.ndarray | csr_array) -> np.ndarray | csr_array:
+    """D^-1/2 A D^-1/2; without edges 1 on the diagonal, so that every component has the eigenvalue 1."""
+    degree = adjacency.sum(axis=1)
+    scale = 1 / np.sqrt(np.maximum(degree, 1.0))
+    if isinstance(adjacency, np.ndarray):
+        return adjacency * scale[:, None] * scale + np.diag((degree == 0).astype(float))
+    diagonal = diags_array(scale)
+    return (diagonal @ adjacency @ diagonal).tocsr()
+
+
+def _largest(matrix: np.ndarray | csr_array, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """At most `count` of the largest eigenvalues, descending, and their vectors as columns."""
+    if isinstance(matrix, np.ndarray):
+        values, vectors = np.linalg.eigh(matrix)
+    else:
+        start = np.random.default_rng(0).random(matrix.shape[0])
+        try:
+            values, vectors = eigsh(matrix, count, which="LA", v0=start, tol=1e-9, maxiter=_RESTARTS)
+        except ArpackNoConvergence:
+            shifted = _SHIFT * eye_array(matrix.shape[0], format="csc") - matrix.tocsc()
+            values, vectors = eigsh(shifted, count, sigma=0, which="LM", v0=start, tol=1e-9)
+            values = _SHIFT - values
+    best = np.argsort(-values, kind="stable")[:count]
+    return values[best], vectors[:, best]
+
+
+def _canonical(vectors: np.ndarray, level: np.ndarray) -> np.ndarray:
+    """The vectors `[m, k]` of norm 1 with the signs and the sizes that are said above."""
+    centred = level - level.mean()
+    size = np.abs(vectors)
+    largest = size.max(0)
+    first = np.argmax(size > (1 - _TINY) * largest, axis=0)
+    rises = centred @ vectors / (np.linalg.norm(centred) + _TINY)
+    tail = (vectors**3).sum(0)
+    decides = np.where(
+        np.abs(rises) > _TINY, rises, np.where(np.abs(tail) > _TINY, tail, vectors[first, range(len(first))])
+    )
+    return vectors * (np.sign(decides) / largest)
+
+
+OP_FEATURES = (
+    "output_bytes",
+    "workspace_bytes",
+    "in_degree",
+    "out_degree",
+    "least_from_source",  # hops
+    "largest_from_source",
+    "least_to_sink",
+    "largest_to_sink",
+)
+ENCODINGS = 20
+ORDER_FEATURES = (*OP_FEATURES, *(f"laplacian_{i}" for i in range(ENCODINGS)))
+
+
+def order_features(graph: ComputationGraph) -> np.ndarray:
+    """`[n, len(ORDER_FEATURES)]` float32, a row per op in the graph's order; the first eight in [0, 1].
+
+    The paper's graphs have one source, one target and one output an op; for all others we say:
+
+    - output bytes are of all outputs; an alias has none, a tensor that reuses a buffer has its own; that a tensor is
+      kept to the end is not seen;
+    - an op's parameters p are its `workspace_bytes`, memory held only while it runs; `weight_bytes` do not depend on
+      the order and are not seen;
+    - degrees and distances are of `GraphArrays.dependencies`, data and control: pairs of ops, not of tensors;
+    - distances are from the nearest (least) and the farthest (largest) of all ops without predecessors, and likewise to
+      ops without successors;
+    - a feature that is 0 everywhere stays 0.
+    """
+    a = graph.arrays
+    n = a.num_ops
+    source, target = a.dependencies()
+    columns = {
+        "output_bytes": total(a.producer, buffer_bytes(a), n),
+        "workspace_bytes": a.workspace_bytes,
+        "in_degree": np.bincount(target, minlength=n),
+        "out_degree": np.bincount(source, minlength=n),
+        "least_from_source": _least_hops(a.topological, a.predecessors),
+        "largest_from_source": a.depth,
+        "least_to_sink": _least_hops(a.topological[::-1], a.successors),
+        "largest_to_sink": a.height,
+    }
+    features = [ratio(columns[name], columns[name].max()) for name in OP_FEATURES]
+    encodings = laplacian_encodings(source, target, a.depth - a.height, ENCODINGS)
+    return np.column_stack([*features, encodings]).astype(np.float32)
+
+
+def padded_order_features(graph: ComputationGraph, ops: int) -> np.ndarray:
+    """`[ops, len(ORDER_FEATURES)]` float32: `order_features` with zeros for padding ops.
+
+    Raises:
+      GraphError: the graph has more than `ops` ops.
+    """
+    features = order_features(graph)
+    if len(features) > ops:
+        raise GraphError(f"graph {graph.name!r} has {len(features)} ops: must be at most the {ops} it is padded to")
+    return np.pad(features, ((0, ops - len(features)), (0, 0)))
+
+
+def _least_hops(order: np.ndarray, before: list[list[int]]) -> np.ndarray:
+    """Edges of the shortest path to each op from one with nothing before it: `[n]` int64."""
+    hops = [0] * len(before)
+    for op in order.tolist():
+        hops[op] = min((hops[other] + 1 for other in before[op]), default=0)
+    return np.array(hops)
+
+
+RELATIONS = (
+    "self",
+    "from_reduction",  # sender -> receiver is an edge of the transitive reduction (TR)
+    "from_dependency",  # sender -> receiver is a dependency outside TR: the graph without its TR
+    "from_closure",  # the sender is before the receiver and no dependency of it: the closure without the graph
+    "to_reduction",  # the same three with receiver and sender exchanged: the backward graphs
+    "to_dependency",
+    "to_closure",
+    "incomparable",  # neither is before the other
+)
+SELF, FROM_REDUCTION, FROM_DEPENDENCY, FROM_CLOSURE = range(4)
+TO_REDUCTION, TO_DEPENDENCY, TO_CLOSURE, INCOMPARABLE = range(4, 8)
+PADDING = 8  # where receiver or sender is a padding op
+
+_BACKWARD = 4  # a pair's two codes in one number: forward + 4 * backward, of which one at least is 0
+_CODE_OF = np.array([INCOMPARABLE, 1, 2, 3, 4, 0, 0, 0, 5, 0, 0, 0, 6], np.uint8)
+
+
+def relations(graph: ComputationGraph) -> np.ndarray:
+    """`[n, n]` uint8: at `[i, j]` how sender j stands to receiver i, an index of `RELATIONS`.
+
+    The codes partition all pairs: each has one, and `[j, i]` has the reverse of `[i, j]`.
+    """
+    after, edges, reduced = _after(graph.arrays)
+    before = 3 * after - edges - reduced  # [j, i]: 1 to 3 as in FROM_*, 0 where j is not before i
+    codes = _CODE_OF[np.ascontiguousarray(before.T) + _BACKWARD * before]
+    np.fill_diagonal(codes, SELF)
+    return codes
+
+
+def padded_relations(graph: ComputationGraph, ops: int) -> np.ndarray:
+    """`[ops, ops]` uint8: `relations` with `PADDING` in the rows and columns of padding ops.
+
+    Raises:
+      GraphError: the graph has more than `ops` ops.
+    """
+    n = graph.arrays.num_ops
+    if n > ops:
+        raise GraphError(f"graph {graph.name!r} has {n} ops: must be at most the {ops} that it is padded to")
+    padded = np.full((ops, ops), PADDING, np.uint8)
+    padded[:n, :n] = relations(graph)
+    return padded
+
+
+def _after(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`[j, i]` whether i is after j, whether it is a successor, and one by the reduction: three `[n, n]` uint8.
+
+    A successor is in the reduction unless another successor is before it.
+    """
+    n = a.num_ops
+    after, direct, through = [0] * n, [0] * n, [0] * n
+    for op in reversed(a.topological.tolist()):
+        own = indirect = 0
+        for successor in a.successors[op]:
+            own |= 1 << successor
+            indirect |= after[successor]
+        direct[op], through[op], after[op] = own, indirect, own | indirect
+    closure, edges, indirectly = (bit_matrix(sets) for sets in (after, direct, through))
+    return closure, edges, edges & (1 - indirectly)

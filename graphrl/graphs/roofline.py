@@ -1,20 +1,26 @@
-"""Run times of ops from their work and a chip's public figures: the roofline model.
+"""Run times of ops by the roofline model, from a chip's public figures; figures of links.
 
 `runtime = max(flops / peak, bytes / bandwidth) + launch`. It is a model, not a measurement: it knows no caches, no
 fusion and no tiling loss, and real ops are rarely faster than it says (Williams, Waterman and Patterson, "Roofline: an
-insightful visual performance model", 2009). It ranks ops well enough to plan; whoever has measured times puts them
-into the graph instead.
+insightful visual performance model", 2009). It ranks ops well enough to plan; whoever has measured times puts them into
+the graph instead.
 
 The peak is the dense rate (no structured sparsity) of the matrix format that training commonly uses: bfloat16 with
 float32 accumulation where the chip has it, else float16 (V100, T4, P100), else float32 (CPU, and what is called so).
 One rate stands for all dtypes of a graph. Bandwidth is that of the main memory. `launch_seconds` is on no data sheet:
 it is our round figure for the least time between two dependent ops: 4 us for a GPU kernel, 1 us inside a TPU program or
 between CPU loops.
+
+`Interconnect` has the latency and bandwidth of a transfer. Bandwidths are those of one direction between one pair of
+devices. In a DGX-1 most pairs of GPUs that are linked at all have one NVLink. Latencies are on no data sheet: they are
+what NVIDIA's p2pBandwidthLatencyTest prints, in round figures (thread 230 of the repository NVIDIA/cuda-samples, four
+GPUs with NVLink): 1.8 to 2.3 us from memory to memory, 11 to 20 us by way of the host.
 """
 
 import dataclasses
 import math
 import numbers
+from typing import NamedTuple
 
 from graphrl.errors import GraphrlError, near
 
@@ -146,3 +152,23 @@ def runtime(flops: float, bytes_moved: float, chip: str | Chip = DEFAULT_CHIP) -
     if not (math.isfinite(flops) and math.isfinite(bytes_moved)) or min(flops, bytes_moved) < 0:
         raise GraphrlError(f"roofline: {flops} FLOPs and {bytes_moved} bytes: both must be finite and at least 0")
     return max(flops / figures.flops_per_second, bytes_moved / figures.bytes_per_second) + figures.launch_seconds
+
+
+class Interconnect(NamedTuple):
+    """Seconds and bytes a second of a transfer, and where the figures come from."""
+
+    latency: float
+    bandwidth: float
+    source: str
+
+
+INTERCONNECTS: dict[str, Interconnect] = {
+    "pcie-3": Interconnect(
+        15e-6, 15.75e9, "PCI Express base specification 3.0: 16 lanes of 8 GT/s, 128b/130b; by the host"
+    ),
+    "pcie-5": Interconnect(
+        15e-6, 63.0e9, "PCI Express base specification 5.0: 16 lanes of 32 GT/s, 128b/130b; by the host"
+    ),
+    "nvlink-1": Interconnect(2e-6, 20e9, "NVIDIA Tesla P100 white paper: 20 GB/s a link and direction; one link"),
+    "nvlink-2": Interconnect(2e-6, 25e9, "NVIDIA Tesla V100 white paper: 25 GB/s a link and direction; one link"),
+}

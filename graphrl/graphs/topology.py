@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from graphrl.compiled import late_entry
-from graphrl.compiled.records import rows_by
+from graphrl.compiled.structures import rows_by
 from graphrl.errors import GraphError
 
 

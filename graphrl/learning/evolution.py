@@ -1,22 +1,127 @@
-"""Evolution of networks' weights, and of Boltzmann chromosomes beside them (EGRL, algorithm 2, lines 8 to 25, 37).
+"""Evolution of networks' weights and of Boltzmann chromosomes (EGRL, algorithm 2, lines 8 to 25, 37).
 
-For any `Network` and any fitness: individuals are what `jax.vmap` over `init` gives, a leading axis on every array, and
-a generation is one pure function of them and their fitness. No loop goes over individuals.
+It works for any `Network` and any fitness. Individuals are what `jax.vmap` over `init` gives, with a leading axis on
+every array. A generation is one pure function of them and their fitness, without a loop over individuals.
 
-The k individuals stand in places: first the m networks, then the b chromosomes. Places keep their encoding, so that
-their shares in the population stay what they are, as in the published code (the paper leaves open whether they do).
+- `choose` selects elites and the winners of tournaments (lines 9 to 12).
+- `Chromosomes` have a prior and a temperature for every choice of one graph's ops (section 3.2, appendix E).
+- `next_generation` fills the k places of the population: first the m networks, then the b chromosomes. A place keeps
+  its encoding, so the shares of the encodings stay the same, as in the published code. The paper leaves this open.
+
+Letters: k individuals, m networks, b chromosomes, g graphs, n ops, h choices of an op, o options of each.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.learning import boltzmann
-from graphrl.learning.boltzmann import Chromosomes, Source
-from graphrl.learning.selection import Chosen, choose
+
+class Chosen(NamedTuple):
+    """Of k individuals, by place."""
+
+    elite: jax.Array  # [k] bool, the fittest: they stay as they are
+    kept: jax.Array  # [k] bool, elites and winners of tournaments: they stay in their places
+    first: jax.Array  # [k] int32, an elite: one parent of the child that may take the place
+    second: jax.Array  # [k] int32, a winner, which may be an elite: the other parent
+
+
+def choose(key: jax.Array, fitness: jax.Array, elites: int, tournament: int) -> Chosen:
+    """The `elites` fittest; the winners of as many tournaments as there are other places; parents for each place.
+
+    A winner stays where it is however often it wins: the paper's set of winners then has room left, which children of
+    an elite and a winner fill. An elite that wins has its copy among these children, where both parents are it.
+
+    Args:
+      key: of this generation.
+      fitness: `[k]` float32, larger is better; ties to the lower place.
+      elites: at least 1.
+      tournament: individuals in each, drawn with replacement.
+    """
+    draw_key, first_key, second_key = jax.random.split(key, 3)
+    k = fitness.shape[0]
+    order = jnp.argsort(-fitness, stable=True).astype(jnp.int32)
+    drawn = jax.random.randint(draw_key, (k - elites, tournament), 0, k).min(1)  # ranks
+    winners = order[drawn]
+    elite = jnp.zeros(k, bool).at[order[:elites]].set(True)
+    won = jnp.zeros(k, bool).at[winners].set(True)
+    first = order[jax.random.randint(first_key, (k,), 0, elites)]
+    second = jax.random.categorical(second_key, jnp.where(won, 0.0, -jnp.inf), shape=(k,)).astype(jnp.int32)
+    return Chosen(elite, elite | won, first, second)
+
+
+Source = Literal["paper", "code"]
+
+_COLDEST = 1e-3
+_SPAN = 0.01  # the coldest of the first chromosomes, in the hottest: the code's 0.1 in 10
+_DRIFT = 0.95  # of the code's temperatures
+
+
+class Chromosomes(NamedTuple):
+    """Policies that see nothing: an option is drawn with probability softmax(prior / temperature)."""
+
+    prior: jax.Array  # [b, g, n, h, o] float32
+    temperature: jax.Array  # [b, g, n, h] float32, above 0
+
+
+def init(key: jax.Array, shape: tuple[int, ...], hottest: float) -> Chromosomes:
+    """Random ones of shape [b, g, n, h, o]: priors that sum to 1, temperatures uniform up to `hottest`."""
+    prior_key, temperature_key = jax.random.split(key)
+    raw = jax.random.uniform(prior_key, shape)
+    temperature = jax.random.uniform(temperature_key, shape[:-1], minval=_SPAN * hottest, maxval=hottest)
+    return Chromosomes(raw / raw.sum(-1, keepdims=True), temperature)
+
+
+def logits(chromosomes: Chromosomes) -> jax.Array:
+    """`[b, g, n, h, o]` float32, of the options' distribution."""
+    return chromosomes.prior / chromosomes.temperature[..., None]
+
+
+def prior_of(network_logits: jax.Array, source: Source) -> jax.Array:
+    """The prior that a network's policy seeds: `[..., o]` to the same.
+
+    "paper" has the posterior probabilities of the options, "code" the logits themselves, less their least, as shares.
+    """
+    if source == "paper":
+        return jax.nn.softmax(network_logits)
+    raised = network_logits - network_logits.min((-3, -2, -1), keepdims=True)
+    return raised / jnp.maximum(raised.sum(-1, keepdims=True), 1e-6)
+
+
+def crossed_chromosomes(key: jax.Array, first: Chromosomes, second: Chromosomes, source: Source) -> Chromosomes:
+    """Children `[b]` of parents `[b]`: the ops before a random one from the first, the others from the second.
+
+    "code" copies the second's prior and keeps the first's temperature: its mask of genes is always empty.
+    """
+    if source == "code":
+        return Chromosomes(second.prior, first.temperature)
+    b, n = first.prior.shape[0], first.prior.shape[2]
+    cut = jax.random.randint(key, (b, 1), 0, n + 1)
+    early = jnp.arange(n)[None] < cut
+
+    def mix(a: jax.Array, c: jax.Array) -> jax.Array:
+        return jnp.where(early.reshape(b, 1, n, *[1] * (a.ndim - 3)), a, c)
+
+    return jax.tree.map(mix, first, second)
+
+
+def mutated_chromosomes(key: jax.Array, chromosomes: Chromosomes, strength: float, source: Source) -> Chromosomes:
+    """All of them with noise.
+
+    "paper" adds N(0, strength^2) to priors; temperatures, which must stay above 0, are multiplied by e to the power of
+    such noise (ours). "code" multiplies priors by N(1, strength^2) and temperatures by N(0.95, strength^2): they sink.
+    """
+    prior_key, temperature_key = jax.random.split(key)
+    noise = strength * jax.random.normal(prior_key, chromosomes.prior.shape)
+    warmth = strength * jax.random.normal(temperature_key, chromosomes.temperature.shape)
+    if source == "code":
+        prior, factor = chromosomes.prior * (1 + noise), _DRIFT + warmth
+    else:
+        prior, factor = chromosomes.prior + noise, jnp.exp(warmth)
+    return Chromosomes(prior, jnp.maximum(chromosomes.temperature * factor, _COLDEST))
+
 
 Params = Any
 
@@ -39,9 +144,9 @@ class EvolutionSettings:
       strength: standard deviation of the noise on weights ("paper"; the number is ours).
       chromosome_strength: of that on chromosomes (the code's).
       temperature: the hottest of the first chromosomes (the code's); the coldest has a hundredth of it.
-      crossover: of two of one encoding: "paper", single-point; "code", see `crossed` and `boltzmann.crossed`.
-      noise: "paper", on all of the weights; "code", on few of them, see `mutated` and `boltzmann.mutated`.
-      seeding: what of a network becomes a chromosome's prior, see `boltzmann.prior_of`.
+      crossover: of two of one encoding: "paper", single-point; "code", see `crossed` and `crossed_chromosomes`.
+      noise: "paper", on all of the weights; "code", on few of them, see `mutated` and `mutated_chromosomes`.
+      seeding: what of a network becomes a chromosome's prior, see `prior_of`.
       migration: into the places of the weakest ("paper") or of any that were not chosen ("code").
     """
 
@@ -79,7 +184,7 @@ def next_generation(
 ) -> tuple[Population, Chosen]:
     """Selection, crossover and mutation.
 
-    A free place takes a child of an elite and a winner (see `selection.choose`). If both have the place's encoding it
+    A free place takes a child of an elite and a winner (see `choose`). If both have the place's encoding it
     is their crossover. If one has, it is that one: in a chromosome's place with the prior that the network seeds. If
     none has, a chromosome's place keeps its temperatures and takes the first network's prior; a network's place keeps
     its weights, since a chromosome cannot be turned into a network.
@@ -188,12 +293,12 @@ def _next_chromosomes(
     own = jnp.arange(change.shape[0], dtype=jnp.int32)
     alike = chosen.first >= m, chosen.second >= m
     first, second = _fitting(chosen.first - m, chosen.second - m, *alike, own)
-    child = boltzmann.crossed(cross_key, _taken(chromosomes, first), _taken(chromosomes, second), settings.crossover)
+    child = crossed_chromosomes(cross_key, _taken(chromosomes, first), _taken(chromosomes, second), settings.crossover)
     if priors is not None:
         seeder = jnp.where(alike[0], jnp.minimum(chosen.second, m - 1), chosen.first)
         child = child._replace(prior=_where(alike[0] & alike[1], child.prior, priors[seeder]))
     child = _where(chosen.kept, chromosomes, child)
-    noisy = boltzmann.mutated(mutate_key, child, settings.chromosome_strength, settings.noise)
+    noisy = mutated_chromosomes(mutate_key, child, settings.chromosome_strength, settings.noise)
     result: Chromosomes = _where(change, noisy, child)
     return result
 

@@ -1,9 +1,21 @@
-"""What a learner is: pure functions on states, which `spread.on_mesh` compiles for the devices of a mesh."""
+"""Learners as pure functions on states: the contract, several devices, checks of settings, and gradient descent.
 
-from collections.abc import Callable, Mapping
+`on_mesh` compiles a learner for the devices of a mesh; each device has the parameters and a share of a batch's graphs.
+`mean` and `keys` are for the functions that run on each device. `check_ranges` checks a learner's settings. `descend`
+is a step of Adam with global-norm clipping.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from graphrl.errors import ProblemError
+from graphrl.mesh import AXIS, check_shares
 
 Batch = Any  # pytree of arrays, leading axis g (graphs) on each
 Metrics = dict[str, jax.Array]  # [] float32 each, means over the graphs of a batch, the same on all devices
@@ -21,7 +33,7 @@ class Learner(NamedTuple):
     """An agent's way to learn. Every random number comes from the keys, so that equal seeds give equal parameters.
 
     `update` and `evaluate` are for one device's share of the batch: state, params and key are the same on every device,
-    and so must be what they give, by `learning.spread`'s means and by the sum of all devices' gradients.
+    and so must be what they give, by `learning.learner`'s means and by the sum of all devices' gradients.
 
     Attributes:
       init: (key, policy) -> the state before training; `policy` are parameters that its policy has, None for new ones.
@@ -38,3 +50,121 @@ class Learner(NamedTuple):
     evaluate: Callable[[Any, jax.Array, Batch], Metrics]
     score: str
     validated: Callable[[Any, Mapping[str, float]], Any] = lambda state, means: state
+
+
+def on_mesh(learner: Learner, mesh: Mesh) -> Learner:
+    """The same learner, its functions jitted: states are on every device of the mesh, the graphs of a batch are shared.
+
+    Its `update` donates the state. With a batch that the devices cannot share, functions raise ProblemError.
+    """
+    copies = NamedSharding(mesh, PartitionSpec())
+    return learner._replace(
+        init=jax.jit(learner.init, out_shardings=copies),
+        update=_shared(learner.update, mesh, donate=True),
+        evaluate=_shared(learner.evaluate, mesh),
+    )
+
+
+def _shared(function: Callable[..., Any], mesh: Mesh, *, donate: bool = False) -> Callable[..., Any]:
+    """A function of (state, key, batch) for one device's graphs, as one for the whole batch."""
+    everywhere, by_graph = PartitionSpec(), PartitionSpec(AXIS)
+    compiled = jax.jit(
+        jax.shard_map(
+            function, mesh=mesh, in_specs=(everywhere, everywhere, by_graph), out_specs=everywhere, check_vma=False
+        ),
+        donate_argnums=0 if donate else (),
+    )
+
+    def run(state: Any, key: jax.Array, batch: Any) -> Any:
+        check_shares(jax.tree.leaves(batch)[0].shape[0], mesh.size)
+        # where its arguments lie is part of what jit compiles for: a state from a checkpoint must lie there too
+        return compiled(jax.device_put(state, NamedSharding(mesh, everywhere)), key, batch)
+
+    return run
+
+
+def keys(key: jax.Array, graphs: int) -> jax.Array:
+    """Keys of this device's graphs `[graphs]`: each from the update's key and the graph's place in the whole batch, so
+    that the same seeds give the same parameters, to rounding, on any number of devices and processes.
+    """
+    place = jax.lax.axis_index(AXIS) * graphs + jnp.arange(graphs)
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, place)
+
+
+def mean(values: jax.Array) -> jax.Array:
+    """Of all devices' values: `[]`."""
+    return jax.lax.pmean(values.mean(), AXIS)
+
+
+def extent(name: str, values: jax.Array) -> dict[str, jax.Array]:
+    """Mean, least and most of all devices' values, `[]` each: "name", "name_least" and "name_most"."""
+    least, most = jax.lax.pmin(values.min(), AXIS), jax.lax.pmax(values.max(), AXIS)
+    return {name: mean(values), f"{name}_least": least, f"{name}_most": most}
+
+
+MOST = 2**31 - 1  # of what costs time alone; what is built before training gets a limit of its own
+
+
+def check_ranges(
+    settings: Any,
+    *,
+    integers: Mapping[str, tuple[int, int]],
+    above_zero: Sequence[str],
+    options: Mapping[str, Sequence[str]],
+) -> None:
+    """Looks at the fields of settings.
+
+    Args:
+      settings: whose fields are named.
+      integers: the lowest and the highest that is right.
+      above_zero: numbers.
+      options: of names, all that there are.
+
+    Raises:
+      ProblemError: a value is out of range.
+    """
+    for name, (low, high) in integers.items():
+        value = getattr(settings, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            upper = f"of at least {low}" if high == MOST else f"from {low} to {high:,}"
+            raise ProblemError(f"{name} is {value!r}: must be an integer {upper}")
+    for name in above_zero:
+        if not 0 < getattr(settings, name) < math.inf:
+            raise ProblemError(f"{name} is {getattr(settings, name)!r}: must be a number above 0")
+    for name, names in options.items():
+        if getattr(settings, name) not in names:
+            raise ProblemError(f"{name} is {getattr(settings, name)!r}: must be one of {', '.join(names)}")
+
+
+# Adam's: gradients that cancel to rounding errors (below 1e-7; a gradient's elements are some 1e-4) must not become
+# steps of full length, which another order of summation, on other devices, would turn round.
+EPSILON = 1e-6
+
+
+def optimiser(learning_rate: optax.ScalarOrSchedule, longest: float) -> optax.GradientTransformation:
+    """Adam; gradients longer than `longest` are shortened."""
+    return optax.chain(optax.clip_by_global_norm(longest), optax.adam(learning_rate, eps=EPSILON))
+
+
+def descend(optimiser: optax.GradientTransformation, state: Any, gradient: Any) -> tuple[Any, jax.Array]:
+    """One step with the gradients of all devices of a mesh.
+
+    Args:
+      optimiser: see above.
+      state: `LearnerState`, or with more fields.
+      gradient: of this device's graphs, of `state.params`; those of the devices are added up.
+
+    Returns:
+      The state after it, and the gradient's length, `[]` float32.
+    """
+    gradient = jax.lax.psum(gradient, AXIS)
+    params, moments = moved(optimiser, state.params, state.optimiser, gradient)
+    length = jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(gradient)))
+    return state._replace(params=params, optimiser=moments, step=state.step + 1), length
+
+
+def moved(optimiser: optax.GradientTransformation, params: Any, moments: Any, gradient: Any) -> tuple[Any, Any]:
+    """Parameters and the optimiser's moments after one step with a gradient."""
+    with jax.numpy_dtype_promotion("standard"):  # Optax raises floats to the power of its integer count
+        updates, moments = optimiser.update(gradient, moments, params)
+    return optax.apply_updates(params, updates), moments

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.learning.spread import mean
+from graphrl.learning.learner import mean
 from graphrl.mesh import AXIS
 
 Baseline = Literal["learned", "leave-one-out"]

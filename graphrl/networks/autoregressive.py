@@ -1,4 +1,4 @@
-"""A decoder that is asked again at every step (Topoformer, appendix B; Kool, van Hoof and Welling, 2019)."""
+"""Autoregressive decoder, which is called at every step (Topoformer, appendix B; Kool, van Hoof and Welling, 2019)."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.errors import ProblemError
-from graphrl.networks.base import PairObservation, Params
-from graphrl.networks.pooling import mean_of
+from graphrl.networks.base import PairObservation, Params, mean_of
 
 NOT_READY = -1e9  # logit of an op that cannot be next: probability 0 in float32
 

@@ -1,13 +1,19 @@
-"""What a network is to an agent: two pure functions, whatever library made them."""
+"""The interface of networks to agents: two pure functions, whatever library made them.
+
+Also here: the observations that networks take, the multilayer perceptron that all networks are made of, and two
+functions over the ops of a graph, their mean (`mean_of`) and each relative to the others (`standardised`).
+"""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 if TYPE_CHECKING:
     import jraph
+
 
 Params = Any  # a nested dict of arrays
 
@@ -33,7 +39,7 @@ class PairObservation(Protocol):
 
     @property
     def relation(self) -> jax.Array:
-        """`[n, n]` uint8, at `[i, j]` how op j stands to op i, as `graphs.relations` has it."""
+        """`[n, n]` uint8, at `[i, j]` how op j stands to op i, as `graphs.features.relations` has it."""
 
     @property
     def mask(self) -> jax.Array:
@@ -102,3 +108,41 @@ def network(module: nn.Module) -> Network:
         return module.apply({"params": params}, observation)  # type: ignore[return-value]
 
     return Network(init, apply)
+
+
+SMALL = nn.initializers.variance_scaling(1e-2, "fan_in", "normal")  # of a last layer whose outputs begin near 0
+
+
+class MLP(nn.Module):
+    """One hidden layer, ReLU, and a linear output.
+
+    Attributes:
+      hidden: width of the hidden layer.
+      outputs: of the last layer.
+      last_init: initial weights of the last layer.
+    """
+
+    hidden: int
+    outputs: int
+    last_init: Callable[..., jax.Array] = nn.initializers.lecun_normal()
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[..., F]` float32 to `[..., outputs]`."""
+        x = nn.relu(nn.Dense(self.hidden)(x))
+        return nn.Dense(self.outputs, kernel_init=self.last_init)(x)
+
+
+def mean_of(rows: jax.Array, mask: jax.Array) -> jax.Array:
+    """The mean of the rows `[n, w]` float32 that `mask` `[n]` has: `[w]`; 0 of none."""
+    real = mask[:, None].astype(jnp.float32)
+    return (rows * real).sum(0) / jnp.maximum(real.sum(), 1.0)
+
+
+def standardised(rows: jax.Array, mask: jax.Array) -> jax.Array:
+    """Each feature of the rows `[n, w]` float32 shifted and scaled to mean 0 and deviation 1 over those of `mask`.
+
+    What all rows have in common goes, what tells them apart stays; deviations far below 0.01 are not blown up.
+    """
+    centred = rows - mean_of(rows, mask)[None]
+    return centred * jax.lax.rsqrt(mean_of(jnp.square(centred), mask)[None] + 1e-4)

@@ -1,8 +1,8 @@
 """The plan file: format "graphrl-plan", version 1, read strictly.
 
-A plan of kernels is version 2, which has `chip`, whose figures their run times follow from, and `inlined`, the names of
-the ops that kernels compute; its placement and order name kernels by their roots. The model holds `memory_limit` and
-`cpus` only where the problem has them; an infinite bandwidth is null; gzip is read as well.
+A plan of kernels is version 2. It has `chip`, whose figures the kernels' run times follow from, and `inlined`, the
+names of the ops that kernels compute (`Inlining`); its placement and order name kernels by their roots. The model holds
+`memory_limit` and `cpus` only where the problem has them; an infinite bandwidth is null; gzip is read as well.
 """
 
 import dataclasses
@@ -11,17 +11,61 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from graphrl.costs.fusion.exact import KernelGraph, fused_graph, fusion_of
+from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, PlanError, near
 from graphrl.files import write_atomically
+from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.json import read_strict_json
 from graphrl.graphs.roofline import Chip
-from graphrl.plan.inlining import Inlining
 from graphrl.plan.steps import OpStep, Step, TransferStep
 from graphrl.units import whole
 
 if TYPE_CHECKING:
     from graphrl.plan.plan import Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Inlining:
+    """Which ops kernels compute.
+
+    Attributes:
+      chip: whose figures the run times of kernels follow from.
+      inlined: names of the ops that do not run by themselves, in the graph's order.
+    """
+
+    chip: Chip
+    inlined: tuple[str, ...]
+
+    @classmethod
+    def of(cls, graph: ComputationGraph) -> "Inlining | None":
+        """That of a graph of kernels; None if its ops are none."""
+        if not isinstance(graph, KernelGraph):
+            return None
+        problem = graph.fusion.problem
+        return cls(problem.chip, problem.names(graph.fusion.inlined))
+
+    def kernels(self, graph: ComputationGraph) -> KernelGraph:
+        """The kernels of a graph of single ops, or the graph itself if it is that of these kernels.
+
+        Raises:
+          PlanError: an op is not the graph's, may not be inlined, or makes a kernel too large.
+        """
+        if isinstance(graph, KernelGraph) and self.of(graph) == self:
+            return graph
+        number = {op.name: index for index, op in enumerate(graph.ops)}
+        chosen = np.zeros(len(graph.ops), bool)
+        for name in self.inlined:
+            if name not in number:
+                raise PlanError(f"inlined names op {name!r}, which graph {graph.name!r} does not have")
+            if chosen[number[name]]:
+                raise PlanError(f"inlined names op {name!r} twice: once is enough")
+            chosen[number[name]] = True
+        return fused_graph(fusion_of(fusion_problem(graph, self.chip), chosen))
+
 
 FORMAT, VERSION, FUSED_VERSION = "graphrl-plan", 1, 2
 _KEYS = (

@@ -16,9 +16,8 @@ from matplotlib.ticker import MaxNLocator
 from graphrl.colours import COLOURS, FAINT, GREY, GRID, LIMIT, PALE, TEXT
 from graphrl.costs.maps.exact import MapCosts
 from graphrl.costs.maps.problem import MapProblem
-from graphrl.plan.lanes import clean
 from graphrl.plan.memory_map import MemoryMap
-from graphrl.plan.plot import DPI, WIDTH, Picture, draw_heading
+from graphrl.plan.plot import DPI, WIDTH, Picture, clean, draw_heading
 from graphrl.units import byte_unit, format_bytes, format_seconds, time_unit
 
 OUTPUTS_ALPHA, LINE = 0.4, 1.2  # weights are drawn full; the width of a capacity's line

@@ -1,7 +1,7 @@
-"""Plan: the answer to a user. Which device runs each op, in which order, and exactly what that costs.
+"""Plan: the answer to a user. It has the device of each op, the order, and their exact costs.
 
-Its steps are in `plan/steps.py`, the file format in `plan/format.py`, time and memory as curves in `plan/timeline.py`,
-the trace in `plan/trace.py`, and the picture in `plan/plot.py` and `plan/lanes.py`.
+Its steps are in `plan/steps.py`, the file format in `plan/format.py`, the trace and the curves of time and memory in
+`plan/trace.py`, and the picture in `plan/plot.py`.
 """
 
 import dataclasses
@@ -18,11 +18,9 @@ from graphrl.costs.exact import Costs, evaluate
 from graphrl.costs.problem import Problem
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.plan.format import plan_from_dict, plan_to_dict, read_plan, write_plan
-from graphrl.plan.inlining import Inlining
+from graphrl.plan.format import Inlining, plan_from_dict, plan_to_dict, read_plan, write_plan
 from graphrl.plan.steps import PlacedOps, Step, Steps, order_array, placement_array
-from graphrl.plan.timeline import Timeline
-from graphrl.plan.trace import write_trace
+from graphrl.plan.trace import Timeline, write_trace
 from graphrl.units import format_objective
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What an agent offers to the training loop and to the commands: all that a new agent has to bring."""
+"""The interface of an agent to the training loop and the commands: all that a new agent has to provide."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -12,10 +12,9 @@ from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import common_sizes
 from graphrl.learning.learner import Batch, Learner
-from graphrl.training.config import RunConfig
+from graphrl.training.config import RunConfig, Schedule
 from graphrl.training.data import Data, DataConfig, Padded, Shared
 from graphrl.training.policy import Policy
-from graphrl.training.schedule import Schedule
 
 
 class AgentConfig(Protocol):

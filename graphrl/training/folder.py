@@ -1,16 +1,109 @@
-"""The folder of a run: one process has it at a time, and a run that never began leaves it as it was."""
+"""The folder of a run: its lock, and the record `metrics.jsonl`.
+
+One process has the folder at a time, and a run that never began leaves it as it was. The record is a JSON object a
+line, and the same for TensorBoard: `{"step": 12, "seconds": 3.4, "bucket": 96, "loss": ...}` for an update and
+`{"step": 25, "validation": {...}}` for an evaluation on the held-out graphs.
+"""
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import make_folder, shown
-from graphrl.training import devices, metrics
+from graphrl.training import devices
 from graphrl.training.checkpoints import Checkpoints
+
+if TYPE_CHECKING:
+    from io import FileIO
+
+    from tensorboardX import SummaryWriter
+
+
+FILE, BOARD = "metrics.jsonl", "tensorboard"
+
+
+class MetricsLog:
+    """Appends; a line is in the operating system's hands when the call returns, so that kill -9 loses none."""
+
+    def __init__(self, file: "FileIO", board: "SummaryWriter") -> None:
+        self._file, self._board = file, board
+
+    def update(self, step: int, seconds: float, bucket: int, values: Mapping[str, float]) -> None:
+        """Records an update.
+
+        Args:
+          step: from 1.
+          seconds: of training until then.
+          bucket: padded ops of its graphs.
+          values: finite.
+        """
+        self._append({"step": step, "seconds": round(seconds, 3), "bucket": bucket, **values})
+        self._show("train", step, values)
+
+    def validation(self, step: int, values: Mapping[str, float]) -> None:
+        """Records means over the held-out graphs."""
+        self._append({"step": step, "validation": dict(values)})
+        self._show("validation", step, values)
+        self._board.flush()
+
+    def _append(self, value: Mapping[str, object]) -> None:
+        line = memoryview(json.dumps(value, allow_nan=False).encode() + b"\n")
+        while line:
+            line = line[self._file.write(line) :]
+
+    def _show(self, group: str, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._board.add_scalar(f"{group}/{name}", value, step)
+
+
+@contextlib.contextmanager
+def metrics_log(folder: Path, after: int | None) -> Iterator[MetricsLog]:
+    """The record of a run's folder for the length of a `with`.
+
+    Args:
+      folder: of the run.
+      after: step of the checkpoint that the run goes on from: later lines and points are cut; None starts anew.
+
+    Raises:
+      GraphrlError: the files cannot be written.
+    """
+    from tensorboardX import SummaryWriter
+
+    try:
+        with open(folder / FILE, "a+b", buffering=0) as file:
+            _cut(file, after)
+            purge = None if after is None else after + 1
+            with SummaryWriter(str(folder / BOARD), purge_step=purge, flush_secs=10) as board:
+                yield MetricsLog(file, board)
+    except OSError as error:
+        raise GraphrlError(f"cannot write into {shown(folder)}: {error.strerror or error}") from None
+
+
+def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, object]]:
+    """The lines of a run's `metrics.jsonl`, for plots."""
+    with open(Path(folder) / FILE, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def _cut(file: "FileIO", after: int | None) -> None:
+    """Removes what is later than the checkpoint, a line that was cut short too."""
+    file.seek(0)
+    whole = 0
+    for line in file.readall().splitlines(keepends=True):
+        try:
+            if after is None or json.loads(line)["step"] > after:
+                break
+        except (ValueError, KeyError, TypeError):
+            break
+        whole += len(line)
+    file.truncate(whole)
+
 
 SETTINGS, _LOCK = "run.json", ".lock"
 
@@ -53,7 +146,7 @@ def owned(folder: Path, resume: bool) -> Iterator[None]:
 
 def _written(folder: Path) -> list[Path]:
     """What a run makes before its first checkpoint: files, folders, and around them the folders on the way."""
-    inside = [folder / name for name in (SETTINGS, metrics.FILE, _LOCK, metrics.BOARD)]
+    inside = [folder / name for name in (SETTINGS, FILE, _LOCK, BOARD)]
     return [*inside, folder, *folder.parents]
 
 
@@ -75,7 +168,7 @@ def _clear(folder: Path, ours: list[Path]) -> None:
     """Removes these, innermost first; folders only where nobody else has put anything."""
     with contextlib.suppress(OSError):  # the error that led here says more than one of clearing up
         for path in ours:
-            if path == folder / metrics.BOARD:
+            if path == folder / BOARD:
                 shutil.rmtree(path, ignore_errors=True)
             elif path.is_dir():
                 path.rmdir()

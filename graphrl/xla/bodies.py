@@ -4,8 +4,8 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from graphrl.graphs.readers.hlo.flops import known_trips
 from graphrl.graphs.readers.hlo.module import Computation, HloModule, OutputAlias
+from graphrl.graphs.readers.hlo.work import known_trips
 
 
 def as_program(module: HloModule, computation: Computation) -> HloModule:

@@ -1,23 +1,194 @@
-"""XLA's compiler with a say in its schedule: capture what it would run, and have it run another order.
+"""Schedules for XLA's compiler: capture the module that it would run, and have it run another order.
 
-Where jax has no name of its own for what is needed (jax 0.10), the private ones are here; `available` says whether
-they are there.
+jax calls one function for each module that XLA compiles. `_Compilation` replaces it, once in a process. It passes
+unmarked modules through untouched. For a marked one it carries out the answer of the module's rule and checks the
+result: it restores donation, has XLA use its other scheduler, and keeps XLA's own schedule where an order needs more
+than was predicted.
+
+Where jax has no public name for what is needed (jax 0.10), this file uses private ones; `available` says whether they
+are there, and which platforms take schedules.
 """
 
 import contextlib
 import copy
+import io
 import secrets
+import threading
+import time
 import warnings
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.module import HloModule
-from graphrl.xla import backend, callback
-from graphrl.xla.backend import SCHEDULERS, renamed
-from graphrl.xla.callback import Rule, Scheduler, Unplanned
+from graphrl.xla import callback
+from graphrl.xla.callback import Answer, Rule, Scheduler, Unplanned
+from graphrl.xla.donation import donating
 from graphrl.xla.planning.cache import Places, named_orders
+
+# What XLA is told for each of its schedulers.
+SCHEDULERS: dict[Scheduler, dict[str, Any]] = {
+    "default": {},
+    "memory": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
+}
+_OURS = "_graphrl"  # an attribute of the function in jax's place
+_installing = threading.Lock()
+_TRUE = 0.01  # by how much of a figure a prediction may be wrong
+_LONGEST = 200  # characters of a reason
+_loaded = threading.local()  # `.last`: what this thread loaded, with its serialized form, until jax's cache keeps it
+
+
+class _OtherScheduler(Exception):
+    """Ends a compilation whose module is to be scheduled by XLA's other scheduler."""
+
+
+def install() -> None:
+    """Puts `_Compilation` in the place of jax's function, once in a process.
+
+    Raises:
+      ImportError, AttributeError: this jax has no such functions.
+    """
+    from jax._src import compiler
+
+    with _installing:
+        if not hasattr(compiler.backend_compile_and_load, _OURS):
+            compiler._cache_write = _writing_whole(compiler._cache_write)
+            compiler.backend_compile_and_load = _instead_of(compiler.backend_compile_and_load)
+
+
+class _Serialized(NamedTuple):
+    """Stands for an executable where jax's cache on disk asks for its serialized form."""
+
+    data: bytes
+
+    def serialize(self) -> bytes:
+        return self.data
+
+
+def _writing_whole(original: Any) -> Any:
+    """jax's writing into its cache on disk: an executable that was loaded serializes without its code (0.10.2)."""
+
+    def write(key: str, seconds: float, name: str, backend: Any, executable: Any, *callbacks: Any) -> Any:
+        loaded, data = _loaded.__dict__.pop("last", (None, b""))
+        executable = _Serialized(data) if loaded is executable else executable
+        return original(key, seconds, name, backend, executable, *callbacks)  # jax 0.11 has no callbacks
+
+    return write
+
+
+def _instead_of(original: Any) -> Any:
+    def compile_and_load(backend: Any, module: Any, devices: Any, options: Any, callbacks: Sequence[Any]) -> Any:
+        rule = callback.rule_of(module.operation.attributes["sym_name"].value.encode())
+        if rule is None:
+            return original(backend, module, devices, options, callbacks)
+        return _Compilation(original, (backend, devices, options, callbacks), module).run(rule)
+
+    setattr(compile_and_load, _OURS, True)
+    return compile_and_load
+
+
+def renamed(module: Any, mark: str) -> Any:
+    """A copy of a StableHLO module whose name bears the mark."""
+    from jaxlib.mlir import ir
+
+    content = io.BytesIO()
+    module.operation.write_bytecode(file=content)
+    with module.context:
+        clone = ir.Module.parse(content.getvalue())
+        name = ir.StringAttr(clone.operation.attributes["sym_name"]).value
+        clone.operation.attributes["sym_name"] = ir.StringAttr.get(callback.marked(name, mark))
+    return clone
+
+
+class _Compilation:
+    """One module on its way through XLA."""
+
+    def __init__(self, original: Any, target: tuple[Any, Any, Any, Sequence[Any]], module: Any) -> None:
+        self._original, self._module = original, module
+        self._backend, self._devices, self._options, self._callbacks = target
+
+    def run(self, rule: Rule) -> Any:
+        """The loaded executable."""
+        answers: list[Answer] = []
+        began = time.perf_counter()
+
+        def recording(module: HloModule) -> Any:
+            try:
+                answer = rule(module)
+            except Unplanned as unplanned:
+                unplanned.seconds = time.perf_counter() - began
+                raise
+            if isinstance(answer, Answer):
+                answers[:] = [answer]
+                if answer.scheduler != "default":
+                    raise _OtherScheduler
+            return answer
+
+        try:
+            executable = self._compiled(recording)
+        except Exception as error:
+            reason = callback.reason(error)
+            if reason is None:
+                raise
+            if not isinstance(reason, _OtherScheduler):
+                callback.keep_reason(error, reason)
+                raise
+            return self._by_scheduler(answers[0].scheduler)
+        return self._checked(executable, answers[0]) if answers else executable
+
+    def _compiled(self, rule: Rule | None) -> Any:
+        mark = secrets.token_hex(8)  # of this compilation alone: other threads may compile the same function
+        if rule is not None:
+            callback.set_rule(mark, rule)
+        try:
+            module = renamed(self._module, mark)
+            return self._original(self._backend, module, self._devices, self._options, self._callbacks)
+        finally:
+            callback.drop_rule(mark)
+
+    def _by_scheduler(self, scheduler: Scheduler) -> Any:
+        before = list(self._options.env_option_overrides)
+        self._options.env_option_overrides = [*before, *SCHEDULERS[scheduler].items()]
+        try:
+            return self._compiled(None)
+        finally:
+            self._options.env_option_overrides = before
+
+    def _checked(self, executable: Any, answer: Answer) -> Any:
+        """The executable, with its donated arguments, unless it breaks what was promised of it."""
+        from jax._src.compilation_cache import is_cache_used
+
+        if answer.module is None:
+            return executable
+        if answer.temp_bytes is not None:
+            temp = _temporaries(executable)
+            if abs(temp - answer.temp_bytes) > _TRUE * answer.temp_bytes:
+                if answer.otherwise is not None and temp + answer.undonated_bytes > answer.otherwise_bytes:
+                    return self.run(answer.otherwise)
+                own = self._compiled(None)
+                answer.mistaken(temp, _temporaries(own), "")
+                if _temporaries(own) <= temp + answer.undonated_bytes:
+                    return own
+        if not answer.aliases:
+            return executable
+        try:
+            data = donating(self._backend.serialize_executable(executable), answer.aliases)
+            loaded = self._backend.deserialize_executable(data, self._devices, self._options, self._callbacks)
+        except Exception as error:  # of a jaxlib that does it otherwise: XLA's own schedule keeps all donation
+            own = self._compiled(None)
+            why = " ".join(f"donated arguments cannot be kept: {error}".split())[:_LONGEST]
+            answer.mistaken(_temporaries(executable), _temporaries(own), why)
+            return own
+        if is_cache_used(self._backend):
+            _loaded.last = loaded, data
+        return loaded
+
+
+def _temporaries(executable: Any) -> int:
+    return int(executable.get_compiled_memory_stats().temp_size_in_bytes)
+
 
 PLATFORM = "cpu"
 GPUS = ("gpu", "cuda", "rocm")  # as jax names them
@@ -47,7 +218,7 @@ def available(platform: str = PLATFORM) -> str | None:
         return "XLA's hook for schedules is for one process: several would have to agree on one order of collectives"
     try:
         callback.register()
-        backend.install()
+        install()
         _check_private_names()
     except (ImportError, AttributeError, NotImplementedError) as error:
         return f"jax {jax.__version__} has no hook for schedules (jax and jaxlib from 0.10.2 have it): {error}"

@@ -22,9 +22,8 @@ from graphrl.optimize import DEFAULT_SECONDS
 from graphrl.solvers.base import Progress
 from graphrl.xla import callback, hook, libraries
 from graphrl.xla.callback import Unplanned
-from graphrl.xla.decorated import Decorated
+from graphrl.xla.decorated import Decorated, function_name, named_as
 from graphrl.xla.libraries import Library
-from graphrl.xla.naming import function_name, named_as
 from graphrl.xla.planning.cache import VERSION
 from graphrl.xla.planning.planner import Planner
 from graphrl.xla.report import Report

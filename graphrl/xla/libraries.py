@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from graphrl.xla.naming import named_as
+from graphrl.xla.decorated import named_as
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -1,4 +1,4 @@
-"""What planning a compiled program gained, for people and for machines."""
+"""Report of what planning a compiled program gained, as a table and as data."""
 
 import dataclasses
 from typing import Any

@@ -1,20 +1,22 @@
-"""How much the resident size of a process rises while an executable runs, by the schedule that it was compiled with.
+"""Measured rise of a process's resident size while an executable runs, by the schedule that it was compiled with.
 
 XLA's own figure says what it plans to hold; this is what the operating system sees. Each measurement is a process of
 its own, which builds the program, compiles it, makes its arguments, and then samples its resident size every
 `INTERVAL` seconds from before the first call until its results are there. So the rise holds the temporaries, the
-results, and what XLA's threads and kernels allocate beside them. Of that the C library keeps much when it is freed:
+results, and what XLA's threads and kernels allocate beside them. The C library keeps much of that when it is freed:
 glibc raises the size from which it asks the system for memory of its own, and gives it back, as blocks are freed, and
 below that size the blocks' places depend on threads and their timing. On EfficientNetB0's training step that is 400
 MB, and on others it differs by schedule, so that it hides what a schedule saves. `returning` fixes that size.
 
-A program is named by a `Recipe`, since a function cannot travel to another process. Linux only (`/proc`).
+A `Recipe` names a program, since a function cannot travel to another process. `random_arguments` makes arguments of
+which only the shapes are known: random numbers that keep values finite. Linux only (`/proc`).
 """
 
 import dataclasses
 import hashlib
 import importlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -23,6 +25,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 from graphrl.errors import GraphrlError
 
@@ -96,7 +102,7 @@ def measure_resident(
       schedule: XLA's "default" or "memory" scheduler; or keyword arguments of `graphrl.compile`, whose plan the new
         process reads from the disk or, before it measures, searches for; or orders of computations as
         `hook.compile_in_order` takes them (`planning.cache.places_of`).
-      seed: of the arguments that the recipe leaves abstract (`xla.arguments`).
+      seed: of the arguments that the recipe leaves abstract (`random_arguments`).
       returning: whether the process gives all that kernels free back to the system at once (glibc). It then runs
         slower, and what is left is close to XLA's figure.
 
@@ -149,8 +155,6 @@ def _compile(fn: Any, args: tuple[Any, ...], schedule: Schedule) -> Any:
 def _run(compiled: Any, args: tuple[Any, ...], seed: int) -> Resident:
     """One call under the sampler's eyes."""
     import jax
-
-    from graphrl.xla.arguments import random_arguments
 
     given = jax.block_until_ready(random_arguments(args, seed))
     sampler = _Sampler()
@@ -211,6 +215,40 @@ def digest(results: Any) -> str:
         sha256.update(f"{array.dtype}{array.shape}".encode())
         sha256.update(array.tobytes())
     return sha256.hexdigest()
+
+
+LEAST_SCALE = 0.02  # standard deviation of large arrays: embeddings, images
+
+
+def random_arguments(args: Any, seed: int = 0) -> Any:
+    """`args` with every `jax.ShapeDtypeStruct` replaced by an array of that shape and type; arrays stay.
+
+    Vectors and scalars (scales, variances, biases) are 1 + 0.1 N(0, 1): variances must be positive. Larger arrays are
+    normal with He's standard deviation for kernels, sqrt(2 / product of all dimensions but the last), and at least
+    `LEAST_SCALE`. Integers are 0 or 1: valid as token, index, mask and key.
+
+    Args:
+      args: a pytree.
+      seed: equal seeds give equal arrays.
+    """
+    generator = np.random.default_rng(seed)
+
+    def fill(leaf: Any) -> Any:
+        return _draw(leaf.shape, leaf.dtype, generator) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+
+    return jax.tree_util.tree_map(fill, args)
+
+
+def _draw(shape: tuple[int, ...], dtype: Any, generator: np.random.Generator) -> jax.Array:
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        keys = jax.random.split(jax.random.key(int(generator.integers(2**31)), impl=dtype._impl.name), math.prod(shape))
+        return keys.reshape(shape)
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.asarray(generator.integers(0, 2, shape, np.int8), dtype)
+    numbers = generator.standard_normal(shape, np.float32)
+    if len(shape) < 2:
+        return jnp.asarray(1 + 0.1 * numbers, dtype)
+    return jnp.asarray(numbers * max(LEAST_SCALE, math.sqrt(2 / max(1, math.prod(shape[:-1])))), dtype)
 
 
 if __name__ == "__main__":

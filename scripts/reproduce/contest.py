@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from graphrl.commands.cache import keep_compiled
+from graphrl.commands.common import keep_compiled
 from graphrl.commands.progress import runs_bar
 from graphrl.compare.cluster import share
 from graphrl.compare.comparison import compare

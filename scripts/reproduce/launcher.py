@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from graphrl.commands.cache import keep_compiled
+from graphrl.commands.common import keep_compiled
 from graphrl.commands.parser import Parser
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, near

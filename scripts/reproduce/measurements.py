@@ -1,7 +1,7 @@
 """What was measured, in a file of one JSON object a line, so that a script that was stopped goes on where it was.
 
 A line is `{"key": {...}, "value": {...} or null, "error": text or null, "machine", "graphrl", "jax", "date"}`; of lines
-with equal keys the last counts (`graphrl.compare.store`).
+with equal keys the last counts (`graphrl.compare.comparison`).
 """
 
 import datetime
@@ -16,7 +16,7 @@ import jax
 
 import graphrl
 from graphrl.bench.machine import device_name
-from graphrl.compare.store import Kind, Store, open_store
+from graphrl.compare.comparison import Kind, Store, open_store
 from graphrl.cores import count_cores
 from graphrl.errors import GraphrlError
 from reproduce.apart import each_apart

@@ -1,19 +1,33 @@
-"""EGRL as the training loop and the commands see it."""
+"""EGRL as an agent of the training loop, and as methods that plan memory maps.
 
+`AGENT` is what training and the commands use. `solve` searches for a map of the given graph by evolution and policy
+gradient, from new networks or from a trained policy. `solve_policy` asks a trained policy for a map at once.
+"""
+
+import dataclasses
+import functools
 from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
 
 from graphrl.agents.egrl.config import EgrlConfig
-from graphrl.agents.egrl.domain import Layers, layers
+from graphrl.agents.egrl.domain import Layers, domain, layers
 from graphrl.agents.egrl.learner import learner
-from graphrl.agents.egrl.policy import Policy
-from graphrl.costs.maps.chips import NNP_I
+from graphrl.agents.egrl.network import OF_NETWORKS, Policy, networks
+from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.padding import MapSizes, common_sizes
 from graphrl.costs.maps.problem import map_problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.coarsen import load_layers
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.layers.models import load_layers
+from graphrl.learning import collaborative
+from graphrl.plan.memory_map import MemoryMap
+from graphrl.solvers.maps.task import MapTask, map_solver
 from graphrl.training.agent import Agent
+from graphrl.training.config import Schedule
 from graphrl.training.data import DataConfig
-from graphrl.training.schedule import Schedule
 
 
 def batch(config: EgrlConfig, graphs: Sequence[ComputationGraph], to: MapSizes) -> Layers:
@@ -56,3 +70,134 @@ AGENT = Agent(
     sizes=sizes,
     shares="individuals",
 )
+
+
+MAX_STEPS = 2_000  # attention looks at all pairs of steps, and every player of a generation at once: some 10 GB
+
+
+@map_solver("egrl", "EGRL: evolution and policy gradient of graph networks, on the given graph")
+def solve(
+    task: MapTask,
+    *,
+    variant: str = "egrl",
+    reward: str = "rectified",
+    hint: str = "none",
+    preference: float = 0.0,
+    encoder: str = "means",
+    width: int = 16,
+    depth: int = 2,
+    population: int = 20,
+    boltzmann: float = 0.0,
+    entropy: float = 0.2,
+    rate: float = 1e-3,
+    strength: float = 0.05,
+    chromosome_strength: float = 0.1,
+    temperature: float = 10.0,
+    operators: str = "paper",
+    gradient_steps: float = 0.25,
+    migrate_every: int = 1,
+    endless: bool = False,
+    discounts: str = "0.99",
+    checkpoint: str = "",
+) -> MemoryMap:
+    """Every roll-out of the population and of the learner is an evaluation; the first is of the compiler's own map.
+
+    Args:
+      options: see `EgrlConfig`.
+      discounts: with a plus sign between two, as in "0.9+0.99".
+      checkpoint: as of `solve_policy`: the first network and the learner begin with that policy, and networks are as it
+        has them; by default all are new.
+
+    Raises:
+      GraphrlError: the checkpoint cannot be read, or is for another number of memories.
+      ProblemError: an option is out of range, or the graph has more than 2,000 ops.
+    """
+    if task.problem.steps > MAX_STEPS:
+        raise ProblemError(
+            f"method 'egrl' takes graphs of up to {MAX_STEPS:,} ops: this one has {task.problem.steps:,}"
+        )
+    config = EgrlConfig(
+        variant=variant,  # type: ignore[arg-type]
+        reward=reward,  # type: ignore[arg-type]
+        hint=hint,  # type: ignore[arg-type]
+        preference=preference,
+        encoder=encoder,  # type: ignore[arg-type]
+        width=width,
+        depth=depth,
+        population=population,
+        boltzmann=boltzmann,
+        entropy=entropy,
+        rate=rate,
+        strength=strength,
+        chromosome_strength=chromosome_strength,
+        temperature=temperature,
+        operators=operators,  # type: ignore[arg-type]
+        gradient_steps=gradient_steps,
+        migrate_every=migrate_every,
+        endless=endless,
+        discounts=_discounts(discounts),
+    )
+    if not checkpoint:
+        return _search(task, config, None)
+    policy = Policy.load(checkpoint).checked(task.problem)
+    config = dataclasses.replace(config, **{name: getattr(policy.config, name) for name in OF_NETWORKS})
+    return _search(task, config, policy.params)
+
+
+@map_solver("egrl-policy", "the map that EGRL's trained policy asks for, or its hint if that is faster: no search")
+def solve_policy(task: MapTask, *, checkpoint: str = "", alone: bool = False) -> MemoryMap:
+    """An evaluation for the policy's map, and one for each that its hint is chosen from (9 for three memories).
+
+    Args:
+      alone: whether the answer is the policy's own map, also where the hint is faster; one evaluation.
+      checkpoint: of `graphrl train egrl`, or a file of `Policy.save`; by default the policy that the package ships for
+        chips of so many memories.
+
+    Raises:
+      GraphrlError: it cannot be read, or is for another number of memories.
+    """
+    policy = Policy.load(checkpoint) if checkpoint else Policy.shipped(task.problem)
+    maps = policy.checked(task.problem).ask(task.problem)
+    task.evaluate(maps[:1] if alone else maps)
+    return task.answer(task.answered())
+
+
+def _discounts(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split("+"))
+    except ValueError:
+        raise ProblemError(f"discounts is {text!r}: must be numbers with '+' between them, as in 0.9+0.99") from None
+
+
+def _search(task: MapTask, config: EgrlConfig, policy: Any) -> MemoryMap:
+    """Generations until the budget is spent; of the last one the maps that it is enough for."""
+    instances, root = layers([task.problem], hint=config.hint), jax.random.key(task.seed)
+    task.evaluate(task.fastest[None])
+    state = _init(config, task.problem.memories, instances, root, policy)
+    while not task.spent():
+        state, _, actions = _generation(config, task.problem.memories, state, instances, root)
+        task.evaluate(rows_of(actions, task.problem.steps))
+    return task.answered()
+
+
+def rows_of(actions: jax.Array, steps: int) -> np.ndarray:
+    """Actions `[t, k, 1, N, 2]` as maps `[t * k, 2n]` int64, weights and then outputs."""
+    maps = np.asarray(actions, np.int64).reshape(-1, *actions.shape[3:])[:, :steps]
+    return maps.swapaxes(1, 2).reshape(len(maps), -1)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _init(config: EgrlConfig, memories: int, instances: Layers, key: jax.Array, policy: Any) -> collaborative.State:
+    return collaborative.init(config.settings, *_parts(config, memories), instances, key, policy)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
+def _generation(
+    config: EgrlConfig, memories: int, state: collaborative.State, instances: Layers, root: jax.Array
+) -> Any:
+    key = jax.random.fold_in(root, state.step)
+    return collaborative.generation(config.settings, *_parts(config, memories), state, key, instances)
+
+
+def _parts(config: EgrlConfig, memories: int) -> tuple[Any, Any]:
+    return domain(memories, config.reward), networks(config, memories)

@@ -1,16 +1,14 @@
-"""What a search by EGRL, and its training on a set of graphs, is made from."""
+"""Settings of EGRL: of a search on one graph, and of training on a set of graphs."""
 
 import dataclasses
 from typing import Literal, get_args
 
 from graphrl.agents.egrl.domain import Hint, Reward
-from graphrl.costs.maps.chip import MemoryChip
-from graphrl.costs.maps.chips import find_chip
+from graphrl.costs.maps.chip import MemoryChip, find_chip
 from graphrl.errors import ProblemError
-from graphrl.learning.boltzmann import Source
-from graphrl.learning.collaborative.settings import Settings
-from graphrl.learning.evolution import EvolutionSettings
-from graphrl.learning.ranges import MOST, check_ranges
+from graphrl.learning.collaborative import Settings
+from graphrl.learning.evolution import EvolutionSettings, Source
+from graphrl.learning.learner import MOST, check_ranges
 from graphrl.learning.sac import SacSettings
 
 Variant = Literal["egrl", "ea", "pg"]
@@ -28,7 +26,7 @@ class EgrlConfig:
       chip: name or file of the chip that maps are for; the policy has outputs for its memories.
       variant: "egrl"; its parts alone: "ea", evolution, or "pg", policy gradient.
       learning: how `graphrl train egrl` trains a policy: by the "search" that `variant` names, or by "ppo" (ours), see
-        `amortised`.
+        `learner.update_ppo`.
       samples: maps of every graph in an update of PPO.
       reward: see `domain.evaluate`; "valid" is the paper's, "rectified" ours.
       hint: the map that networks see beside the features: "none", everything in memory 0, as in the paper; "compiler",

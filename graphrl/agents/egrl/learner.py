@@ -1,4 +1,7 @@
-"""EGRL's learner: a step is a generation of the search on all training graphs, or an update of PPO on them."""
+"""EGRL's learner: an update is a generation of the search on all training graphs, or an update of PPO on them.
+
+PPO learns from one policy's maps of many graphs. Each map is an episode of one step.
+"""
 
 import functools
 from collections.abc import Callable
@@ -8,14 +11,64 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from graphrl.agents.egrl import amortised
 from graphrl.agents.egrl.config import EgrlConfig
-from graphrl.agents.egrl.domain import Layers, domain, speedup
+from graphrl.agents.egrl.domain import Layers, domain, observe, speedup, start
+from graphrl.agents.egrl.domain import evaluate as evaluate_maps
 from graphrl.agents.egrl.network import likeliest, networks
-from graphrl.learning.collaborative.mesh import on_mesh as search_on_mesh
-from graphrl.learning.collaborative.search import State
-from graphrl.learning.learner import Learner, Metrics
-from graphrl.learning.spread import on_mesh
+from graphrl.learning import learner as learning
+from graphrl.learning import ppo
+from graphrl.learning.collaborative import State
+from graphrl.learning.collaborative import on_mesh as search_on_mesh
+from graphrl.learning.learner import Learner, LearnerState, Metrics, on_mesh
+from graphrl.learning.ppo import oneshot
+from graphrl.learning.ppo.rollout import PolicyValue
+from graphrl.learning.ppo.settings import PpoSettings
+from graphrl.networks.base import Network
+
+# A map's advantage is over the other maps of its graph: nothing is asked of a value network, which has no parameters.
+_NO_VALUE = Network(lambda key, observation: {}, lambda params, observation: jnp.float32(0))
+
+
+def init_ppo(config: EgrlConfig, instances: Layers, key: jax.Array, policy: Any = None) -> LearnerState:
+    """See `Learner`."""
+    first = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), instances)
+    return ppo.init(ppo_settings(config), _networks(config, instances), key, observe(first, start(first)), policy)
+
+
+def update_ppo(config: EgrlConfig, state: LearnerState, key: jax.Array, batch: Layers) -> tuple[LearnerState, Metrics]:
+    """`config.samples` maps of every graph, and what PPO learns from them.
+
+    The metrics are those of `oneshot.learn`, without the error of values that there are none of.
+    """
+    try_key, learn_key = jax.random.split(key)
+    of, both, graphs = ppo_settings(config), _networks(config, batch), batch.placed.shape[0]
+
+    def one(key: jax.Array, problem: Layers) -> oneshot.Tried:
+        earned = functools.partial(evaluate_maps, problem, reward=config.reward)
+        return oneshot.tried(of, both, state.params, key, observe(problem, start(problem)), earned)
+
+    maps = jax.vmap(one)(learning.keys(try_key, graphs), batch)
+    state, metrics = oneshot.learn(of, both, state, learning.keys(learn_key, graphs), maps)
+    del metrics["value_error"]
+    return state, metrics
+
+
+def ppo_settings(config: EgrlConfig) -> PpoSettings:
+    """Of PPO. The ratio is of each choice: of hundreds the product leaves the clip's range at once."""
+    return PpoSettings(
+        steps=1,
+        environments=config.samples,
+        minibatches=1,
+        ratio="choice",
+        entropy=config.entropy,
+        value=0.0,
+        rate=config.rate,
+        gradient_norm=1.0,
+    )
+
+
+def _networks(config: EgrlConfig, batch: Layers) -> PolicyValue:
+    return PolicyValue(networks(config, batch.problem.memories).actor, _NO_VALUE)
 
 
 def learner(config: EgrlConfig, mesh: Mesh, instances: Layers) -> Learner:
@@ -30,7 +83,7 @@ def learner(config: EgrlConfig, mesh: Mesh, instances: Layers) -> Learner:
     judge = jax.jit(functools.partial(evaluate, config))
     if config.learning == "search":
         return _search(config, mesh, instances, judge)
-    begin, update = functools.partial(amortised.init, config, instances), functools.partial(amortised.update, config)
+    begin, update = functools.partial(init_ppo, config, instances), functools.partial(update_ppo, config)
     return on_mesh(Learner(begin, update, judge, score="speedup"), mesh)._replace(evaluate=judge)
 
 

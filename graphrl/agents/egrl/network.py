@@ -1,20 +1,25 @@
-"""EGRL's actor and critic on problems of memory maps."""
+"""EGRL's actor and critic on problems of memory maps, and the trained policy with the maps that it makes."""
 
 import functools
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphrl.agents.egrl.config import EgrlConfig
-from graphrl.agents.egrl.domain import Layers, observe, start
+from graphrl.agents.egrl.domain import Layers, layers, observe, start, uniform
+from graphrl.costs.maps.padding import MapSizes, common_sizes
+from graphrl.costs.maps.problem import MapProblem, map_problem
+from graphrl.errors import ProblemError
 from graphrl.learning.sac import ActorCritic
-from graphrl.networks.base import Network, network
+from graphrl.networks.base import SMALL, Network, network
+from graphrl.networks.encoders import NeighbourMeans
 from graphrl.networks.graph_unet import GraphUNet
-from graphrl.networks.mlp import SMALL
-from graphrl.networks.neighbour_means import NeighbourMeans
-from graphrl.networks.sub_actions import Acted, SubActionLogits, TwinValue
+from graphrl.networks.heads import Acted, SubActionLogits, TwinValue
+from graphrl.training import policy
 
 _NEVER = -20.0  # logit of a memory for what is not there
 
@@ -52,3 +57,82 @@ def likeliest(config: EgrlConfig, actor: Any, problem: Layers) -> jax.Array:
     """The map that an actor asks for in the only step of an episode: `[N, 2]` int32."""
     apply = networks(config, problem.problem.memories).actor.apply
     return apply(actor, observe(problem, start(problem))).argmax(-1).astype(jnp.int32)
+
+
+OF_NETWORKS = ("hint", "preference", "encoder", "width", "depth", "heads")  # settings that networks are made by
+
+# What training differs in from a search by default: what learned most from 18 graphs in a minute.
+TRAINED: dict[str, Any] = {
+    "learning": "ppo",
+    "rate": 0.01,
+    "entropy": 0.02,
+    "variant": "ea",
+    "population": 30,
+    "hint": "uniform",
+    "preference": 2.0,
+    "width": 32,
+}
+
+
+class Policy(policy.Policy[EgrlConfig]):
+    """See `training.policy.Policy`."""
+
+    agents: ClassVar[tuple[str, ...]] = ("egrl",)
+    defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
+    network: ClassVar[str] = "encoder, width, depth, heads and the chip's number of memories"
+    settings = staticmethod(functools.partial(EgrlConfig, **TRAINED))
+
+    @staticmethod
+    def initial(config: EgrlConfig, key: jax.Array) -> Any:
+        """See `training.policy.Policy`."""
+        instance = _one(layers([map_problem(policy.smallest(), config.problem)], hint=config.hint))
+        memories = instance.problem.memories
+        return networks(config, memories).actor.init(key, observe(instance, start(instance)))
+
+    @classmethod
+    def shipped(cls, problem: MapProblem) -> Self:
+        """The policy that the package ships for chips of so many memories.
+
+        Raises:
+          GraphrlError: there is none.
+        """
+        return cls.named([f"memories-{problem.memories}"], f"chips of {problem.memories} memories")
+
+    def checked(self, problem: MapProblem) -> Self:
+        """The policy itself.
+
+        Raises:
+          ProblemError: the problem's chip has another number of memories than the one that it was trained for.
+        """
+        chip = self.config.problem
+        if problem.memories != len(chip.memories):
+            raise ProblemError(
+                f"the policy is for the {len(chip.memories)} memories of chip {chip.name!r}: chip "
+                f"{problem.chip.name!r} has {problem.memories}"
+            )
+        return self
+
+    def ask(self, problem: MapProblem) -> np.ndarray:
+        """The map that it asks for, and then those that its hint is chosen from, weights and then outputs each:
+        `[1 + k, 2n]` int64.
+        """
+        instance = _one(layers([problem], _roomy(problem), self.config.hint))
+        asked = np.asarray(_asked(self.config, self.params, instance), np.int64)
+        maps = np.concatenate([asked[None, : problem.steps], uniform(problem, self.config.hint)])
+        return maps.swapaxes(1, 2).reshape(len(maps), -1)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _asked(config: EgrlConfig, params: Any, instance: Layers) -> jax.Array:
+    return likeliest(config, params, instance)
+
+
+def _one(batch: Layers) -> Layers:
+    return jax.tree.map(lambda leaf: leaf[0], batch)
+
+
+def _roomy(problem: MapProblem) -> MapSizes:
+    """Sizes that most problems share whose steps have the same next power of two: a program for each is enough."""
+    own = common_sizes([problem])
+    steps = 1 << (own.steps - 1).bit_length()
+    return MapSizes(steps, max(2 * steps, own.rows), max(steps, own.reads))

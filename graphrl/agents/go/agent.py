@@ -1,14 +1,45 @@
-"""GO and its predecessor GDP as the training loop and the commands see them."""
+"""GO and its predecessor GDP as agents of the training loop, and GO's methods with a trained policy.
+
+`solve` improves a list schedule with the policy: in one call of the network, or with further learning on the graph.
+`solve_portfolio` runs the stages of `auto` first.
+
+`coarse` clusters a large graph, so that the policy sees some hundred clusters: as many nodes as the graphs that it was
+trained on have. A change of a cluster moves all its ops. Only the observation is coarse. To cost a plan, the device of
+a cluster is given to each of its ops, in the order of the whole graph. So the clusters may depend on one another in a
+cycle. They are sorted by the mean position of their ops, and the policy does not see edges against this order.
+"""
 
 import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple
 
-from graphrl.agents.go.batch import batch
-from graphrl.agents.go.learner import learner
-from graphrl.agents.go.policy import GdpPolicy, Policy
-from graphrl.learning.spread import on_mesh
+import jax
+import numpy as np
+
+from graphrl.agents.go.config import GoSettings
+from graphrl.agents.go.decode import DOMAINS, Decoder, Rank, Start, domain, hinted
+from graphrl.agents.go.learner import batch, learner, tuned
+from graphrl.agents.go.network import GdpPolicy, Policy, drawn, ranked_changes
+from graphrl.costs.problem import Problem
+from graphrl.envs.compile.features import Played
+from graphrl.envs.compile.generator import Choices, CompileParams, instance
+from graphrl.errors import ProblemError
+from graphrl.files import shown
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.padding import octave_sizes
+from graphrl.learning.learner import on_mesh
+from graphrl.plan import Plan
+from graphrl.solvers import auto
+from graphrl.solvers.base import Task
+from graphrl.solvers.clusters import Clusters, has_parts
+from graphrl.solvers.portfolio import Stage
+from graphrl.solvers.solver import solver
 from graphrl.training.agent import Agent
+from graphrl.training.config import Schedule
 from graphrl.training.data import DataConfig
-from graphrl.training.schedule import Schedule
 
 SEEN = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "layered")
 
@@ -29,3 +60,299 @@ AGENT = Agent(
     schedule=Schedule(steps=400, validate_every=50, checkpoint_every=25),
 )
 GDP = dataclasses.replace(AGENT, policy=GdpPolicy)
+
+
+class Coarse(NamedTuple):
+    """k clusters of a graph of n ops."""
+
+    graph: ComputationGraph  # k ops, in a topological order
+    cluster: np.ndarray  # [n] int64, of each op
+
+
+def coarse(graph: ComputationGraph, group: np.ndarray, place: np.ndarray) -> Coarse:
+    """The graph of clusters.
+
+    Args:
+      group: `[n]`, equal numbers are one cluster.
+      place: `[n]`, of each op in an order.
+    """
+    a, (_, cluster) = graph.arrays, np.unique(group, return_inverse=True)
+    mean = np.bincount(cluster, place) / np.bincount(cluster)
+    rank = np.empty(len(mean), np.int64)
+    rank[np.argsort(mean, kind="stable")] = np.arange(len(mean))
+    cluster = rank[cluster]
+    source, target = cluster[a.producer[a.use_tensor]], cluster[a.use_op]
+    onward = source < target
+    uses = np.unique(np.stack([source[onward], target[onward], a.use_tensor[onward]], 1), axis=0)
+    pairs, pair = np.unique(uses[:, :2], axis=0, return_inverse=True)
+    sizes = np.bincount(pair.ravel(), a.tensor_bytes[uses[:, 2]], len(pairs)).astype(np.int64)
+    outputs: list[list[Tensor]] = [[] for _ in mean]
+    inputs: list[list[str]] = [[] for _ in mean]
+    for number, ((one, other), size) in enumerate(zip(pairs.tolist(), sizes.tolist(), strict=True)):
+        outputs[one].append(Tensor(f"t{number}", size))
+        inputs[other].append(f"t{number}")
+    runtime = np.bincount(cluster, a.runtime).tolist()
+    ops = (
+        Op(f"c{i}", runtime=seconds, inputs=tuple(inputs[i]), outputs=tuple(outputs[i]))
+        for i, seconds in enumerate(runtime)
+    )
+    return Coarse(ComputationGraph(graph.name, tuple(ops)), cluster)
+
+
+def seen(coarse: Coarse, problem: Problem, placement: np.ndarray, settings: GoSettings) -> tuple[CompileParams, Played]:
+    """The instance of the clusters that begins at a placement `[n]` of the ops, and how that runs. Each cluster must be
+    on one device.
+    """
+    k = len(coarse.graph.ops)
+    devices, level = np.zeros(k, np.int64), np.full(k, settings.levels // 2)
+    devices[coarse.cluster] = placement
+    params = instance(
+        coarse.graph,
+        problem,
+        octave_sizes(coarse.graph),
+        devices=max(problem.devices, *settings.devices),
+        levels=settings.levels,
+        baseline=1.0,
+        start=Choices(devices, level),
+        order=np.arange(k),
+        reach=settings.reach,
+    )
+    return params, Decoder(coarse.graph, problem, params).played(devices, level)
+
+
+MOST = 4096  # plans of a round
+MOST_UPDATES = 1000
+MOST_TRIES = 1_000_000
+FEWEST, FACTOR = 300, 4  # clusters of the first round, and how many times as many the next has
+CHUNK, WALKED = 128, 4_000_000  # changes between two looks at the clock, and ops and uses that are walked in them
+HINT_SHARE = 0.5  # of the time, in which quick plans are made; what takes longer is left out
+ROUND_SECONDS = 2e-6  # that a round takes on a core before its first plan, for each op and use
+HASTY_SECONDS = 30.0  # of a search: with less the network is compiled in haste
+LOOK_SHARE = 0.3  # of the time, in which plans of a round are costed
+PLAY_SHARE, COMPILE_SECONDS = 0.1, 8.0  # of the time that "go+" has for plans of GO; what compiling the network takes
+
+# placement, priority and changes -> placement: see `Decoder.climb`
+Climb = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
+def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
+    """Of the policy that the methods below play. Takes their options.
+
+    Raises:
+      GraphrlError: it cannot be read.
+    """
+    return _policy(problem, checkpoint).digest
+
+
+@solver(
+    "go",
+    "the best of the plans that GO's policy draws around a quick rule's",
+    colocates=True,
+    objectives=tuple(DOMAINS),
+    digest=digest,
+)
+def solve(
+    task: Task, *, samples: int = 64, tries: int = 4096, rounds: int = 4, finetune: int = 0, checkpoint: str = ""
+) -> Plan:
+    """A list schedule (under max_load a split), and plans that the policy draws around the best so far, in rounds that
+    begin while the budget lasts, if it is enough for one; an evaluation is a plan. A round is a call of the network;
+    the first of its plans is the likeliest. Then single ops move, the likeliest change first, again and again, and stay
+    where that makes nothing worse. On large graphs the first rounds see and move clusters of ops: some 300, each round
+    four times as many.
+
+    Args:
+      samples: plans of a round.
+      tries: changes of single ops, or clusters, in a round.
+      rounds: how many; 0 is the quick rule's plan alone.
+      finetune: updates of PPO on the graph before that, each from a round of plans of its own: as many as the
+        evaluations are enough for, whatever the seconds.
+      checkpoint: of `graphrl train go`, or a file of `Policy.save`; by default the policy that the package ships.
+
+    Raises:
+      GraphrlError: the checkpoint cannot be read.
+      ProblemError: an option is out of range; the policy is for another objective.
+    """
+    for name, value, least, most in (
+        ("samples", samples, 1, MOST), ("tries", tries, 0, MOST_TRIES), ("rounds", rounds, 0, MOST),
+        ("finetune", finetune, 0, MOST_UPDATES),
+    ):  # fmt: skip
+        if not least <= value <= most:
+            raise ProblemError(f"{name} is {value}: must be from {least} to {most:,}")
+    policy = _policy(task.problem, checkpoint)
+    with task.uncounted():
+        domain(task.problem).prepare()
+    seconds = math.inf if task.budget.seconds is None else task.budget.seconds
+    start = domain(task.problem).start(task.graph, task.problem, HINT_SHARE * seconds)
+    if _round_seconds(task.graph) > seconds - task.seconds and not finetune:
+        return task.answer(task.plan(*domain(task.problem).plan(task.graph, task.problem, start), evaluations=1))
+    search = _Search(task, policy, start)
+    if finetune:
+        search.learn(finetune)
+    for number in range(rounds):
+        if task.over(search.evaluations):
+            break
+        search.draw(samples, tries, number)
+    return task.answer(search.plan())
+
+
+@solver(
+    "go+",
+    "what auto does, and plans of go to begin with where a tenth of the time is enough for them",
+    colocates=True,
+    objectives=tuple(DOMAINS),
+    digest=digest,
+)
+def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoint: str = "") -> Plan:
+    """The stages of `auto`, so that it is behind `auto` by no more than what a tenth of the time is worth; below 80 s
+    it is `auto`, as compiling the network may take 8. Args and errors: as `solve`.
+    """
+    _policy(task.problem, checkpoint)  # a portfolio passes over methods that cannot run
+    with task.uncounted():
+        domain(task.problem).prepare()
+    portfolio, budget = auto.begun(task), task.budget
+    go = Stage(solve, options=lambda _: {"samples": samples, "rounds": rounds, "checkpoint": checkpoint})
+    plays = budget.seconds is None or PLAY_SHARE * budget.seconds >= COMPILE_SECONDS
+    return portfolio.run([*[go] * plays, *auto.stages(task.graph, task.problem, budget)])
+
+
+def _round_seconds(graph: ComputationGraph) -> float:
+    """What a round takes, or so, but for the clusters of large graphs and where the network is compiled first."""
+    return ROUND_SECONDS * (len(graph.ops) + len(graph.arrays.use_op))
+
+
+def _policy(problem: Problem, checkpoint: str) -> Policy:
+    policy = Policy.load(checkpoint) if checkpoint else Policy.default(problem)
+    trained = policy.config.problem.objective
+    if trained != problem.objective:
+        raise ProblemError(f"{shown(checkpoint)} is a policy for {trained}: the problem's is {problem.objective}")
+    return policy
+
+
+class _Coarse(NamedTuple):
+    """Clusters of the graph, and who runs plans of them."""
+
+    clusters: Clusters
+    decoder: Decoder
+
+
+class _Search:
+    """The best choices so far, and the instance that begins at them."""
+
+    def __init__(self, task: Task, policy: Policy, start: Start) -> None:
+        self._task, self._policy, self._n = task, policy, len(task.graph.ops)
+        self._hasty = task.budget.seconds is not None and task.budget.seconds < HASTY_SECONDS
+        to = task.sizes or octave_sizes(task.graph)
+        self._instance = hinted(task.graph, task.problem, to, policy.config, start)
+        decoder = domain(task.problem).decoder(task.graph, task.problem, self._instance)
+        self._decoder = decoder
+        self._coarse: _Coarse | None = None
+        if isinstance(decoder, Decoder) and has_parts(task.graph):  # clusters stand in the order of their ops
+            self._coarse = _Coarse(Clusters(task.graph, task.problem), decoder)
+        self._best = self._of(self._instance.start)
+        self._rank: Rank = self._decoder.rank(*self._best)
+        self.evaluations = 1
+        task.best = self.plan
+
+    def plan(self) -> Plan:
+        """Of the best choices."""
+        return self._task.plan(*self._decoder.plan(*self._best), evaluations=self.evaluations)
+
+    def draw(self, samples: int, tries: int, number: int) -> None:
+        """A round around the best; the `number` tells rounds apart. For a share of the time plans that were drawn are
+        looked at whatever the clock says: the compilation of the first round may have taken all seconds.
+        """
+        group = self._groups(FEWEST * FACTOR**number)
+        if self._coarse is None or group is None:
+            params, of, climb = self._instance, np.arange(self._n), self._decoder.climb
+            logits = self._logits(params, self._decoder.played(*self._best))
+        else:
+            decoder = self._coarse.decoder
+            view = coarse(self._task.graph, group, decoder.run(*self._best)[1])
+            params, played = seen(view, self._task.problem, self._best[0], self._policy.config)
+            logits, of = {"placement": self._logits(params, played)["placement"]}, view.cluster
+            climb = functools.partial(decoder.climb, group=group)
+        rng = np.random.default_rng([self._task.seed, number])
+        plans = drawn(logits, params.start, samples, rng)
+        seconds = self._task.budget.seconds
+        end = math.inf if seconds is None else time.perf_counter() + LOOK_SHARE * seconds
+        for placement, priority in zip(plans.placement, plans.priority, strict=True):
+            if self._most(1) < 1 or time.perf_counter() >= end:
+                break
+            self._consider(Choices(placement[of], priority[of] if group is None else self._best[1]))
+        if "placement" in logits:
+            changes = ranked_changes(logits["placement"], np.asarray(params.start.placement))
+            changes[:, 0] = np.unique(of, return_index=True)[1][changes[:, 0]]
+            self._climb(changes, tries, climb)
+        self._begin_at_best()
+
+    def _logits(self, params: CompileParams, played: Played) -> dict[str, np.ndarray]:
+        return self._policy.logits(params, played, hasty=self._hasty)
+
+    def _groups(self, count: int) -> np.ndarray | None:
+        """Some `count` clusters of the best plan; None where they would be hardly fewer than the ops."""
+        if self._coarse is None or 2 * count > self._n:
+            return None
+        return self._coarse.clusters.of(self._best[0], count)
+
+    def _climb(self, changes: np.ndarray, tries: int, climb: Climb) -> None:
+        """Makes changes one after the other while there is time, and keeps those that make nothing worse; all of them
+        again as long as that gains.
+        """
+        while len(changes) and tries > 0:
+            before = self._rank
+            self._pass(changes[:tries], climb)
+            tries -= len(changes)
+            if self._rank == before or self._task.over(self.evaluations):
+                return
+
+    def _pass(self, changes: np.ndarray, climb: Climb) -> None:
+        step = max(1, min(CHUNK, WALKED // self._decoder.walked))
+        for begin in range(0, len(changes), step):
+            chunk = changes[begin : begin + self._most(step)]
+            if self._task.over(self.evaluations) or not len(chunk):
+                return
+            self.evaluations += len(chunk)
+            candidate = climb(*self._best, chunk), self._best[1]
+            rank = self._decoder.rank(*candidate, self._rank)
+            if rank <= self._rank:
+                self._rank, self._best = rank, candidate
+                self._task.report(self.evaluations, rank[1])
+
+    def _most(self, count: int) -> int:
+        """As many evaluations, or as are left."""
+        most = self._task.budget.evaluations
+        return count if most is None else min(count, most - self.evaluations)
+
+    def learn(self, updates: int) -> None:
+        """Some updates of PPO from here on: the policy is then another, and the best that it drew is looked at."""
+        settings = dataclasses.replace(self._policy.config, transfers=(self._task.problem.transfer,))
+        if settings.learning != "ppo":  # its rate is imitation's
+            settings = dataclasses.replace(settings, ppo=dataclasses.replace(settings.ppo, rate=GoSettings().ppo.rate))
+        if (most := self._task.budget.evaluations) is not None:
+            updates = min(updates, (most - self.evaluations) // settings.ppo.environments)
+        if updates < 1:
+            return
+        key = jax.random.fold_in(jax.random.key(self._task.seed), MOST)  # no round's
+        params, best = tuned(settings, self._policy.params, self._instance, key, updates)
+        self._policy = dataclasses.replace(self._policy, params=params)
+        self.evaluations += updates * settings.ppo.environments - 1
+        self._consider(best)
+        self._begin_at_best()
+
+    def _consider(self, choices: Choices) -> None:
+        self.evaluations += 1
+        candidate = self._of(choices)
+        rank = self._decoder.rank(*candidate, self._rank)
+        if rank < self._rank:
+            self._rank, self._best = rank, candidate
+            self._task.report(self.evaluations, rank[1])
+
+    def _begin_at_best(self) -> None:
+        to = self._instance.order.shape[0] - self._n
+        start = Choices(*(np.pad(choice, (0, to)).astype(np.int32) for choice in self._best))
+        self._instance = dataclasses.replace(self._instance, start=start)
+
+    def _of(self, choices: Choices) -> tuple[np.ndarray, np.ndarray]:
+        """Devices and levels of the real ops, `[n]` int64 each, with groups together."""
+        placement, priority = (np.asarray(choice, np.int64)[: self._n] for choice in choices[:2])
+        return self._decoder.together(placement), priority

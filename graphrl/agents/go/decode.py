@@ -1,23 +1,43 @@
-"""What choices of `Compile-v0` are as schedules, and what these cost: on the host, exactly."""
+"""Choices of `Compile-v0` as plans, and their exact costs, on the host.
 
+A `Domain` says all that GO needs to know of an objective: the plan that episodes begin with, and the decoder of
+choices. All other files of GO are the same for every objective; the environment has its own functions for each
+(`envs/compile/reward.py`). For the makespan, `Decoder` makes schedules. For the largest load of pipelined execution
+(`max_load`), `LoadDecoder` makes plans.
+
+Episodes begin with the plan of a quick heuristic, as choices of `Compile-v0`. Devices are alike: without such a plan a
+policy cannot tell them apart and can only guess. GO's authors do not say what breaks this symmetry. With a plan,
+devices differ by the ops on them.
+"""
+
+import dataclasses
 import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
+import jax.numpy as jnp
 import numpy as np
 
+from graphrl.agents.go.config import GoSettings
 from graphrl.compiled import announced
 from graphrl.costs import exact
-from graphrl.costs.problem import Problem
-from graphrl.envs.compile.instance import CompileParams, instance
-from graphrl.envs.compile.played import Played
-from graphrl.envs.compile.played_on_host import played_on_host
+from graphrl.costs.device.loads import PaddedPipeline
+from graphrl.costs.problem import Objective, Problem
+from graphrl.envs.compile.features import Played, loaded, played_on_host
+from graphrl.envs.compile.generator import Choices, CompileParams, instance
 from graphrl.graphs.graph import ComputationGraph, Op
+from graphrl.graphs.padding import Sizes
 from graphrl.graphs.topology import rings
 from graphrl.solvers.base import PlacedOrder
-from graphrl.solvers.sending.ordering import in_order_of
-from graphrl.solvers.sending.plans import placed
-from graphrl.solvers.sending.rule import with_sends
+from graphrl.solvers.loads import anneal, stages
+from graphrl.solvers.loads.anneal import chain
+from graphrl.solvers.loads.anneal import climb as climb_loads
+from graphrl.solvers.loads.groups import Groups, placed_order
+from graphrl.solvers.loads.stages import quick_plan
+from graphrl.solvers.sending.plans import in_order_of, placed, with_sends
 from graphrl.solvers.sending.search import changed_makespans, climb, makespan
-from graphrl.solvers.sending.solver import prepare_with_lists
+from graphrl.solvers.sending.solver import prepare_with_lists, quick_start
 
 Rank = tuple[int, float]  # bytes over the memory limit, seconds
 
@@ -122,3 +142,176 @@ class Decoder:
 def saved(now: float, makespans: np.ndarray) -> np.ndarray:
     """How many percent shorter makespans are than the one that is now; 0 where they are not."""
     return np.maximum(0, 100 * (1 - makespans / max(now, 1e-30)))
+
+
+NONE = np.empty((0, 2), np.int64)  # of changes, and of energies
+
+
+@functools.cache
+def prepare_loads() -> None:
+    """Compiles what costs and quick plans need, or loads it, once in a process."""
+    exact.prepare()
+    stages.prepare()
+    anneal.prepare()
+    graph, problem = ComputationGraph("one", (Op("a"),)), Problem("max_load")
+    groups = Groups.of_ops(graph, problem)
+    with announced(climb_loads, "go for max_load", seconds=5):
+        instance(graph, problem)
+        placed_order(graph, problem, np.zeros(1, np.int64))
+        climb_loads(chain(groups, np.zeros(1, np.int64), np.random.SeedSequence(0)), NONE, np.empty((0, 1)))
+
+
+class LoadDecoder:
+    """`Decoder` for the largest load: see there. Priorities count for nothing."""
+
+    walked = 1  # of a group's neighbours, next to nothing
+
+    def __init__(self, graph: ComputationGraph, problem: Problem, instance: CompileParams) -> None:
+        assert isinstance(instance.problem, PaddedPipeline)
+        n = len(graph.ops)
+        self._graph, self._problem, self._pipeline = graph, problem, instance.problem
+        self._leader, self._rows = np.asarray(instance.leader)[:n], len(instance.leader)
+        groups = Groups.of_ops(graph, problem)
+        self._group, count = groups.of, len(groups.weight)
+        self._chain = chain(groups, np.zeros(count, np.int64), np.random.SeedSequence(0))
+        self._free = np.zeros((0, problem.devices))
+
+    def together(self, placement: np.ndarray) -> np.ndarray:
+        """A placement `[n]` with every group on the device of its first op in the order."""
+        return placement[self._leader]
+
+    def rank(self, placement: np.ndarray, priority: np.ndarray, best: Rank | None = None) -> Rank:
+        """See `Decoder.rank`."""
+        self._climb(placement, NONE, self._free)
+        excess, seconds = self._chain.rank.tolist()
+        return round(excess), seconds
+
+    def played(self, placement: np.ndarray, priority: np.ndarray) -> Played:
+        """See `Decoder.played`."""
+        rows = np.zeros(self._rows, np.int32)
+        rows[: len(placement)] = self.together(placement)
+        return loaded(self._pipeline, jnp.asarray(rows)).played
+
+    def gains(self, placement: np.ndarray, priority: np.ndarray) -> np.ndarray:
+        """How many percent less the energy is by which annealing goes (`loads/anneal.py`: the largest load alone does
+        not tell most changes apart) where one group is on another device: `[n, d]` float64 of its first op.
+        """
+        energies = np.empty((len(self._chain.device), self._problem.devices))
+        self._climb(placement, NONE, energies)
+        now = float(energies[0, self._chain.device[0]])
+        decides = self._leader == np.arange(len(placement))
+        return np.where(decides[:, None], saved(now, energies[self._group]), 0)
+
+    def climb(self, placement: np.ndarray, priority: np.ndarray, changes: np.ndarray) -> np.ndarray:
+        """See `Decoder.climb`."""
+        of_groups = np.stack([self._group[changes[:, 0]], changes[:, 1]], 1)
+        self._climb(placement, of_groups, self._free)
+        return self._chain.device[self._group]
+
+    def plan(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:
+        """See `Decoder.plan`."""
+        return placed_order(self._graph, self._problem, self.together(placement))
+
+    def _climb(self, placement: np.ndarray, changes: np.ndarray, energies: np.ndarray) -> None:
+        self._chain.device[self._group] = self.together(placement)
+        climb_loads(self._chain, changes, energies)
+
+
+class PlanDecoder(Protocol):
+    """Costs choices `[n]` of one graph, exactly, and changes them: see `Decoder`."""
+
+    walked: int
+
+    def together(self, placement: np.ndarray) -> np.ndarray: ...
+
+    def rank(self, placement: np.ndarray, priority: np.ndarray, best: Rank | None = None) -> Rank: ...
+
+    def played(self, placement: np.ndarray, priority: np.ndarray) -> Played: ...
+
+    def gains(self, placement: np.ndarray, priority: np.ndarray) -> np.ndarray: ...
+
+    def climb(self, placement: np.ndarray, priority: np.ndarray, changes: np.ndarray) -> np.ndarray: ...
+
+    def plan(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder: ...
+
+
+class Start(NamedTuple):
+    """A quick plan."""
+
+    placement: np.ndarray  # [n] devices
+    order: np.ndarray | None  # [n] ops, None where no order matters
+    seconds: float  # makespan, or largest load
+
+
+@dataclasses.dataclass(frozen=True)
+class Domain:
+    """What belongs to one objective.
+
+    Attributes:
+      start: of a graph, a problem and the seconds that it may take.
+      plan: that a start means.
+      decoder: of a graph, a problem and an instance of them.
+      prepare: compiles what these need but for the network, or loads it, once in a process.
+    """
+
+    start: Callable[[ComputationGraph, Problem, float], Start]
+    plan: Callable[[ComputationGraph, Problem, Start], PlacedOrder]
+    decoder: Callable[[ComputationGraph, Problem, CompileParams], PlanDecoder]
+    prepare: Callable[[], None]
+
+
+def domain(problem: Problem) -> Domain:
+    """That of a problem; its objective is one of `DOMAINS`."""
+    return DOMAINS[problem.objective]
+
+
+def _list_schedule(graph: ComputationGraph, problem: Problem, seconds: float) -> Start:
+    start = quick_start(graph, problem, seconds)
+    return Start(start.placement, start.ops, start.makespan)
+
+
+def _list_plan(graph: ComputationGraph, problem: Problem, start: Start) -> PlacedOrder:
+    assert start.order is not None
+    return start.placement, with_sends(graph, problem, start.placement, start.order)
+
+
+def _quick_split(graph: ComputationGraph, problem: Problem, seconds: float) -> Start:
+    plan = quick_plan(graph, problem, seconds)
+    return Start(plan.decisions(graph)[0], None, plan.value)
+
+
+def _split_plan(graph: ComputationGraph, problem: Problem, start: Start) -> PlacedOrder:
+    return placed_order(graph, problem, start.placement)
+
+
+DOMAINS: dict[Objective, Domain] = {
+    "makespan": Domain(_list_schedule, _list_plan, Decoder, prepare),
+    "max_load": Domain(_quick_split, _split_plan, LoadDecoder, prepare_loads),
+}
+
+
+def hinted(
+    graph: ComputationGraph,
+    problem: Problem,
+    to: Sizes,
+    settings: GoSettings,
+    begin: Start | None = None,
+    devices: int = 1,
+) -> CompileParams:
+    """The instance, for a policy of these settings, that begins at the hint, with its order; its time is the baseline.
+    See `generator.instance`; the hint is that of `Domain.start` if none is given. It has as many devices, or more.
+    """
+    if begin is None:
+        begin = domain(problem).start(graph, problem, math.inf)
+    n = len(graph.ops)
+    return instance(
+        graph,
+        problem,
+        to,
+        devices=max(devices, problem.devices, *settings.devices),
+        levels=settings.levels,
+        baseline=begin.seconds,
+        start=Choices(begin.placement, np.full(n, settings.levels // 2)),
+        order=begin.order,
+        reach=settings.reach,
+    )

@@ -1,11 +1,19 @@
-"""GO's learner: PPO on `Compile-v0`, from a heuristic's plan on.
+"""GO's learner: imitation of a teacher, then PPO on `Compile-v0`, from a heuristic's plan on.
 
-A round draws plans beside the one that the policy sees; the next round begins at the best so far. Every round is an
-episode of one step, which is how the policy is played (`solver.py`).
+The teacher climbs from the hint. It computes the gain of every change of one op, makes the best change, and repeats
+this as long as the best change gains. Each of its stops is a `Lesson`: exact costs of thousands of plans. PPO would
+have to estimate these from rewards that sum the effects of many changes.
+
+In PPO, a round draws plans around the one that the policy sees. The next round begins at the best plan so far. Every
+round is an episode of one step, as it is when a trained policy plans (`agent.py`).
+
+`Batch` has the problems of training graphs.
 """
 
 import dataclasses
 import functools
+import zlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,20 +21,187 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from graphrl.agents.go.batch import Batch
-from graphrl.agents.go.lessons import Lesson, imitation_loss
-from graphrl.agents.go.network import networks
-from graphrl.agents.go.policy import smallest
-from graphrl.agents.go.settings import SENDS, GoSettings
+from graphrl.agents.go.config import SENDS, GoSettings
+from graphrl.agents.go.decode import PlanDecoder, domain, hinted, saved
+from graphrl.agents.go.network import networks, smallest
+from graphrl.costs.problem import SCHEDULED, Problem, Transfer
 from graphrl.envs.compile.env import INVALID
-from graphrl.envs.compile.instance import Choices, CompileParams
-from graphrl.envs.compile.outcome import outcome
-from graphrl.envs.compile.run import possible
-from graphrl.learning import descent, ppo, spread
+from graphrl.envs.compile.features import Played
+from graphrl.envs.compile.generator import Choices, CompileParams
+from graphrl.envs.compile.observation import shown
+from graphrl.envs.compile.reward import outcome, possible
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes
+from graphrl.learning import learner as descent
+from graphrl.learning import learner as spread
+from graphrl.learning import ppo
 from graphrl.learning.learner import Learner, LearnerState, Metrics
 from graphrl.learning.ppo import oneshot
-from graphrl.learning.ppo.choices import likeliest, sample
+from graphrl.learning.ppo.settings import likeliest, sample
 from graphrl.mesh import AXIS, make_mesh
+from graphrl.networks.base import Network
+
+LARGEST = 2.0  # percent of the makespan that a change counts as
+NATS = 20.0  # by which a change is to be likelier than none, for each percent
+MOST_MADE = 0.1  # changes between two stops, a share of the ops
+
+
+class Lesson(NamedTuple):
+    """One instance, and s stops of a teacher on it."""
+
+    instance: CompileParams
+    starts: Choices  # [s, n] each
+    gains: Choices  # [s, n, o] float32 each: percent of the makespan; 0 for what was chosen, and at least 0
+    played: Played  # [s, n, ...], how they ran
+
+
+def lesson(
+    graph: ComputationGraph, problem: Problem, instance: CompileParams, stops: int, tasks: Sequence[str]
+) -> Lesson:
+    """Of a graph whose instance begins at a plan; other tasks than these stay as they are."""
+    n = len(graph.ops)
+    decoder = domain(problem).decoder(graph, problem, instance)
+    chosen = [np.asarray(choice, np.int64)[:n].copy() for choice in (instance.start.placement, instance.start.priority)]
+    devices, levels = instance.runs_on.shape[1], 0 if instance.levels is None else len(instance.levels)
+    to, starts, gains, runs = len(instance.order), [], [], []
+    for _ in range(stops):
+        each = [np.zeros((n, problem.devices)), np.zeros((n, levels))]
+        if "placement" in tasks:
+            each[0] = decoder.gains(chosen[0], chosen[1])
+        if "priority" in tasks:
+            each[1] = _gains_of_levels(decoder, chosen, levels)
+        starts.append([choice.copy() for choice in chosen])
+        gains.append(each)
+        runs.append(decoder.played(chosen[0], chosen[1]))
+        _climb(decoder, chosen, each)
+        chosen[0] = decoder.together(chosen[0])
+    return Lesson(
+        instance,
+        Choices(*(_padded(np.stack(each), (to,)).astype(np.int32) for each in zip(*starts, strict=True))),
+        Choices(
+            *(
+                _padded(np.stack(each), (to, count)).astype(np.float32)
+                for each, count in zip(zip(*gains, strict=True), (devices, levels), strict=True)
+            )
+        ),
+        Played(*(np.stack(each) for each in zip(*runs, strict=True))),  # type: ignore[arg-type]
+    )
+
+
+def _padded(rows: np.ndarray, to: tuple[int, ...]) -> np.ndarray:
+    """With zeros at the ends of all axes but the first."""
+    return np.pad(rows, [(0, 0), *((0, size - had) for size, had in zip(to, rows.shape[1:], strict=True))])
+
+
+def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], lesson: Lesson) -> jax.Array:
+    """How far what the policy thinks of changes is from what they gain, percent squared: a mean over all changes, stops
+    and tasks, `[]` float32.
+
+    A change is to be likelier than none by `NATS` for each percent that it gains, if it were made alone; none counts as
+    more than `LARGEST`, and those for the worse as 0, for a worse plan is not taken. So all gains of a graph teach, and
+    the policy stays as uncertain as they are: where only what its changes are expected to gain counts, it ends at a few
+    of them, and of its plans, all nearly the same, the best is no better than by chance.
+    """
+
+    def of_stop(start: Choices, gains: Choices, played: Played) -> jax.Array:
+        observation = shown(dataclasses.replace(lesson.instance, start=start), start, tasks, played)
+        logits, error = policy.apply(params, observation), jnp.float32(0)
+        for task in tasks:
+            mask = observation.action_mask[task]
+            was = jax.nn.one_hot(observation.previous[task], mask.shape[-1], dtype=bool)
+            ahead = logits[task] - jnp.where(was, logits[task], 0.0).sum(-1, keepdims=True)
+            wrong = ahead / NATS - jnp.clip(getattr(gains, task), 0.0, LARGEST)
+            changes = mask & ~was & (mask.sum(-1, keepdims=True) > 1)
+            error += jnp.square(jnp.where(changes, wrong, 0.0)).sum() / jnp.maximum(changes.sum(dtype=jnp.float32), 1.0)
+        return error / len(tasks)
+
+    return jax.vmap(of_stop)(lesson.starts, lesson.gains, lesson.played).mean()
+
+
+def _gains_of_levels(decoder: PlanDecoder, chosen: list[np.ndarray], levels: int) -> np.ndarray:
+    """How many percent the makespan falls where one op has another level: `[n, levels]`, 0 where it does not fall."""
+    placement, level = chosen
+    now, makespans = decoder.rank(placement, level)[1], np.empty((len(level), levels))
+    for op, other in np.ndindex(makespans.shape):
+        was, level[op] = level[op], other
+        makespans[op, other] = decoder.rank(placement, level)[1]
+        level[op] = was
+    return saved(now, makespans)
+
+
+def _climb(decoder: PlanDecoder, chosen: list[np.ndarray], gains: list[np.ndarray]) -> None:
+    """Makes the changes that gain, the best first, if they still do."""
+    n, now, made = len(chosen[0]), decoder.rank(chosen[0], chosen[1]), 0
+    gain = np.stack([each.max(1, initial=0) for each in gains])
+    for which in np.argsort(-gain, axis=None, kind="stable"):
+        task, op = divmod(int(which), n)
+        if gain[task, op] <= 0 or made >= MOST_MADE * n:
+            return
+        was = chosen[task][op]
+        chosen[task][op] = gains[task][op].argmax()
+        rank = decoder.rank(chosen[0], chosen[1])
+        if rank < now:
+            now, made = rank, made + 1
+        else:
+            chosen[task][op] = was
+
+
+Batch = dict[str, Any]  # by transfer model `CompileParams`, or a `Lesson` to imitate; leading axis g on each
+
+
+def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer) -> Problem:
+    """The problem of a graph under a transfer model: how many devices, and how slow transfers are, by its name. Under
+    max_load the graph's machine, if it names one, and its tensors may say what is left of that.
+    """
+    which = zlib.crc32(graph.name.encode())
+    devices = settings.devices[which % len(settings.devices)]
+    slowness = settings.slowness[which // len(settings.devices) % len(settings.slowness)]
+    a = graph.arrays
+    seconds = slowness * (a.runtime.mean() if a.num_ops else 0.0)
+    size = float(a.tensor_bytes.mean()) if a.num_tensors else 0.0
+    slow = {} if seconds <= 0 or size <= 0 else {"latency": 0.2 * seconds, "bandwidth": size / (0.8 * seconds)}
+    objective = settings.problem.objective
+    machine = {"devices": devices} if graph.machine is None or objective in SCHEDULED else {}
+    return Problem.on(graph.machine, objective=objective, transfer=transfer, **machine, **slow)
+
+
+def batch(settings: GoSettings, graphs: Sequence[ComputationGraph], to: Sizes) -> Batch:
+    """Graphs as instances under each transfer model, for imitation as lessons."""
+    machines = [graph.machine for graph in graphs if graph.machine is not None]
+    most = max((machine.accelerators + machine.cpus for machine in machines), default=1)
+    get = functools.partial(_CACHE.get, settings, to, most)
+    rows = {transfer: [get(graph, transfer) for graph in graphs] for transfer in settings.models}
+    return {transfer: jax.tree.map(lambda *leaves: np.stack(leaves), *each) for transfer, each in rows.items()}
+
+
+class _Cache:
+    """What was made of graphs: a hint takes milliseconds, and a lesson a second."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._made = most, dict[Any, Any]()
+
+    def get(self, settings: GoSettings, to: Sizes, devices: int, graph: ComputationGraph, transfer: Transfer) -> Any:
+        """The row of a graph in a batch of so many devices, or more."""
+        key = settings, to, devices, id(graph), transfer
+        if key not in self._made:
+            if len(self._made) >= self._most:
+                self._made.clear()
+            row = _row(settings, to, devices, graph, transfer)
+            self._made[key] = graph, row  # the graph lives on, and so is its id
+        return self._made[key][1]
+
+
+_CACHE = _Cache(4096)
+
+
+def _row(
+    settings: GoSettings, to: Sizes, devices: int, graph: ComputationGraph, transfer: Transfer
+) -> CompileParams | Lesson:
+    problem = problem_of(settings, graph, transfer)
+    instance = hinted(graph, problem, to, settings, devices=devices)
+    if settings.learning == "ppo":
+        return instance
+    return lesson(graph, problem, instance, settings.stops, settings.network.tasks)
 
 
 class _Stand(NamedTuple):

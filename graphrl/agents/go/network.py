@@ -1,20 +1,37 @@
-"""GO's two networks: the policy, and the value of where it stands, with a graph network of its own."""
+"""GO's policy and value networks, each with its own graph network, and the trained policy with the plans it makes."""
 
-from typing import Any
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from graphrl.agents.go.config import GoConfig
+from graphrl.agents.go.config import GDP_NETWORK, GoConfig, GoSettings
+from graphrl.costs.device.decisions import DeviceProblem
+from graphrl.costs.fusion.problem import fusion_problem
+from graphrl.costs.problem import Problem
+from graphrl.envs.compile.features import Played
+from graphrl.envs.compile.generator import Choices, CompileParams, instance
+from graphrl.envs.compile.observation import Observation, shown
+from graphrl.envs.compile.reward import nothing_played
 from graphrl.learning.ppo import PolicyValue
-from graphrl.learning.ppo.choices import NEVER
+from graphrl.learning.ppo.settings import NEVER
 from graphrl.networks.base import Network, network
-from graphrl.networks.decisions import DecisionLogits, DecisionVectors, OpEmbedding
-from graphrl.networks.graph_sage import GraphSage
+from graphrl.networks.decisions import (
+    DecisionLogits,
+    DecisionVectors,
+    Modulation,
+    OpEmbedding,
+    SegmentAttention,
+    SegmentLayer,
+    TaskHeads,
+)
+from graphrl.networks.encoders import GraphSage
 from graphrl.networks.heads import GraphValue
-from graphrl.networks.segment_attention import SegmentAttention, SegmentLayer
-from graphrl.networks.superposition import Modulation
-from graphrl.networks.task_heads import TaskHeads
+from graphrl.training import policy
 
 
 def networks(config: GoConfig) -> PolicyValue:
@@ -77,3 +94,89 @@ def _layer(config: GoConfig) -> SegmentLayer:
 
 def _attention(config: GoConfig) -> SegmentAttention:
     return SegmentAttention(config.width, config.heads, config.segment, config.cached)
+
+
+_ANY = DeviceProblem.of(Problem("makespan"))
+# On a CPU, what XLA compiles in a tenth of the time, and what then runs up to five times as long (jax 0.10.2).
+HASTE = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
+if jax.__version_info__ < (0, 11):  # later ones have no such option
+    HASTE["xla_cpu_use_fusion_emitters"] = False
+
+
+class Policy(policy.Policy[GoSettings]):
+    """See `training.policy.Policy`."""
+
+    agents: ClassVar[tuple[str, ...]] = ("go", "gdp")
+    defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
+    network: ClassVar[str] = "agent.network"
+    settings = staticmethod(GoSettings)
+
+    @staticmethod
+    def initial(config: GoSettings, key: jax.Array) -> Any:
+        """See `training.policy.Policy`."""
+        return networks(config.network).policy.init(key, smallest(config))
+
+    def logits(self, params: CompileParams, played: Played, *, hasty: bool = False) -> dict[str, np.ndarray]:
+        """Of each task that it decides the logits `[n, o]` float32, for an instance after its start, which ran so;
+        `hasty` where there is no time to compile the network well, if that is for a CPU.
+        """
+        params = dataclasses.replace(params, problem=_ANY)  # which it does not see: one program for all
+        logits = _hasty_logits if hasty and jax.default_backend() == "cpu" else _logits
+        return dict(jax.device_get(logits(self.config, self.params, params, played)))
+
+
+class GdpPolicy(Policy):
+    """GDP's by default (Zhou et al., "GDP: Generalized Device Placement for Dataflow Graphs", 2019): placement alone,
+    without superposition and without what couples tasks.
+    """
+
+    settings = staticmethod(functools.partial(GoSettings, network=GDP_NETWORK))
+
+
+def smallest(settings: GoSettings) -> Observation:
+    """An observation to make parameters with."""
+    graph = policy.smallest()
+    fusion = fusion_problem(graph) if "fusion" in settings.network.tasks else None
+    params = jax.tree.map(jnp.asarray, instance(graph, settings.problem, levels=settings.levels, fusion=fusion))
+    return shown(params, params.start, settings.network.tasks, nothing_played(params))
+
+
+def _logits_of(settings: GoSettings, policy: Any, params: CompileParams, played: Played) -> dict[str, jax.Array]:
+    observation = shown(params, params.start, settings.network.tasks, played)
+    logits: Any = networks(settings.network).policy.apply(policy, observation)
+    return dict(logits)
+
+
+_logits = jax.jit(_logits_of, static_argnums=0)
+_hasty_logits = jax.jit(_logits_of, static_argnums=0, compiler_options=HASTE)
+
+
+def drawn(logits: dict[str, np.ndarray], start: Choices, samples: int, rng: np.random.Generator) -> Choices:
+    """Choices by their logits: `[samples, n]` int32 each, the likeliest first, the rest drawn; of other tasks as they
+    were. On the host: a program that draws takes as long to compile as the network, and longer to run.
+    """
+    kept = Choices(*(np.broadcast_to(was, (samples, len(was))) for was in start[:2]))
+    return kept._replace(**{task: _options(of_task, samples, rng) for task, of_task in logits.items()})
+
+
+def _options(logits: np.ndarray, samples: int, rng: np.random.Generator) -> np.ndarray:
+    sums = np.cumsum(np.exp(logits - logits.max(1, keepdims=True), dtype=np.float64), 1)
+    sums /= sums[:, -1:]  # so that what may not be chosen is not, whatever is rounded
+    options = np.empty((samples, len(logits)), np.int32)
+    options[0] = logits.argmax(1)
+    for sample in range(1, samples):
+        options[sample] = (rng.random(len(logits))[:, None] >= sums).sum(1)
+    return options
+
+
+def ranked_changes(logits: np.ndarray, placement: np.ndarray) -> np.ndarray:
+    """Ops and other devices than they have, by how much likelier than these: `[k, 2]` int64, without what may not be.
+
+    Args:
+      logits: `[n, d]`, of devices.
+      placement: `[n]`.
+    """
+    ahead = logits - np.take_along_axis(logits, np.asarray(placement)[:, None], 1)
+    ahead[(logits <= NEVER / 2) | (np.arange(logits.shape[1]) == np.asarray(placement)[:, None])] = -np.inf
+    order = np.argsort(-ahead, axis=None, kind="stable")[: np.isfinite(ahead).sum()]
+    return np.stack(np.unravel_index(order, ahead.shape), 1).astype(np.int64)

@@ -1,11 +1,35 @@
-"""REGAL as the training loop and the commands see it: as published, and with a list schedule as a hint."""
+"""REGAL as agents of the training loop, and as methods: the trained network proposes, BRKGA searches.
+
+There are two agents: as published, and with a list schedule as a hint. Methods:
+
+- "regal" is the paper's.
+- "regal-hint": the policy sees a plan of list scheduling with the graph (`RegalConfig.hint`). So BRKGA searches near
+  that plan.
+- "idrs" and "idrs-hint" only sample from the proposals: the paper's instance-dependent random search.
+- "regal+" is `auto` with the proposals of "regal-hint".
+"""
 
 import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
 
+from graphrl.agents.regal.config import Hint
 from graphrl.agents.regal.learner import learner
-from graphrl.agents.regal.policy import HintPolicy, Policy
-from graphrl.envs.proposal.instance import instances
-from graphrl.learning.spread import on_mesh
+from graphrl.agents.regal.network import HintPolicy, Policy
+from graphrl.costs.problem import Problem
+from graphrl.envs.proposal import instances
+from graphrl.errors import ProblemError
+from graphrl.learning.learner import on_mesh
+from graphrl.plan import Plan
+from graphrl.solvers import auto
+from graphrl.solvers.base import PlacedOrder, Task
+from graphrl.solvers.chromosomes.brkga import Parameters
+from graphrl.solvers.chromosomes.brkga_solver import evolve
+from graphrl.solvers.portfolio import Stage
+from graphrl.solvers.rules.plan_builder import prepare
+from graphrl.solvers.solver import solver
 from graphrl.training.agent import Agent
 
 AGENT = Agent(
@@ -16,3 +40,116 @@ AGENT = Agent(
     opponents=("brkga", "brkga-tuned", "list"),
 )
 HINT = dataclasses.replace(AGENT, policy=HintPolicy)
+
+
+SEARCH_SHARE = 0.3  # of the budget of "regal+", as `brkga+` has in `auto`
+_ONLY_MUTANTS = Parameters(population=81, elites=1, mutants=80)  # every offspring is drawn from the proposals
+
+
+def digest(hint: Hint, problem: Problem, *, checkpoint: str = "", **_: object) -> str:
+    """Of the policy that the methods with such a hint play. Takes their options.
+
+    Raises:
+      GraphrlError: it cannot be read.
+    """
+    return _chosen(problem, checkpoint, hint).digest
+
+
+_published, _hinted = functools.partial(digest, "none"), functools.partial(digest, "list")
+
+
+@solver("regal", "REGAL as published: brkga with the proposals of a trained policy", digest=_published)
+def solve(task: Task, *, checkpoint: str = "", starts: Sequence[PlacedOrder] = ()) -> Plan:
+    """BRKGA with proposals that the policy makes for the graph.
+
+    Args:
+      checkpoint: of `graphrl train regal`, or a file of `Policy.save`; by default the policy that the package ships
+        for the objective (and for `link` transfers, where it ships one).
+      starts: plans that are part of the first population.
+
+    Raises:
+      GraphrlError: the checkpoint cannot be read, is for another number of devices, or its policy has a hint.
+    """
+    return _search(task, "none", checkpoint, starts=starts)
+
+
+@solver(
+    "regal-hint",
+    "regal whose policy sees a list schedule and proposes plans around it",
+    digest=_hinted,
+    prepare=prepare,
+)
+def solve_hint(task: Task, *, checkpoint: str = "", starts: Sequence[PlacedOrder] = ()) -> Plan:
+    """As `solve`, with policies of `graphrl train regal-hint`."""
+    return _search(task, "list", checkpoint, starts=starts)
+
+
+@solver(
+    "idrs",
+    "REGAL's random search: the best of samples from the proposals of regal",
+    digest=_published,
+)
+def solve_samples(task: Task, *, checkpoint: str = "") -> Plan:
+    """Args and errors: as `solve`."""
+    return _search(task, "none", checkpoint, _ONLY_MUTANTS)
+
+
+@solver("idrs-hint", "the best of samples from the proposals of regal-hint", digest=_hinted, prepare=prepare)
+def solve_samples_hint(task: Task, *, checkpoint: str = "") -> Plan:
+    """Args and errors: as `solve_hint`."""
+    return _search(task, "list", checkpoint, _ONLY_MUTANTS)
+
+
+@solver("regal+", "the proposals of regal-hint, then what auto does, from the best", digest=_hinted, prepare=prepare)
+def solve_portfolio(task: Task, *, checkpoint: str = "") -> Plan:
+    """The plans that `auto` begins with, list scheduling among them, are in the first population of "regal-hint", for 3
+    tenths of the budget; `auto`'s searches go on from the best.
+
+    Args and errors: as `solve_hint`.
+    """
+    _policy(task, checkpoint, "list")  # a portfolio passes over methods that do not take a problem
+
+    def proposing(plans: list[Plan]) -> dict[str, Any]:
+        return {"checkpoint": checkpoint, "starts": [plan.decisions(task.graph) for plan in plans]}
+
+    others = auto.stages(task.graph, task.problem, task.budget)
+    return auto.begun(task).run(itertools.chain([Stage(solve_hint, SEARCH_SHARE, options=proposing)], others))
+
+
+def _chosen(problem: Problem, checkpoint: str, hint: Hint) -> Policy:
+    return Policy.load(checkpoint) if checkpoint else Policy.shipped(problem, hint)
+
+
+def _policy(task: Task, checkpoint: str, hint: Hint) -> Policy:
+    """The policy to play.
+
+    Raises:
+      GraphrlError: it cannot be read, is for another number of devices, or is of the other kind.
+    """
+    policy, devices = _chosen(task.problem, checkpoint, hint), task.problem.devices
+    if policy.config.hint != hint:
+        raise ProblemError(
+            f"method {task.method!r} has a policy with agent.hint={policy.config.hint}: must be one with "
+            f"agent.hint={hint}; {'regal' if hint == 'list' else 'regal-hint'} plays it"
+        )
+    if policy.config.problem.devices != devices:
+        raise ProblemError(
+            f"method {task.method!r} has a policy for {policy.config.problem.devices} devices: must not be {devices}"
+        )
+    return policy
+
+
+def _search(
+    task: Task,
+    hint: Hint,
+    checkpoint: str,
+    parameters: Parameters | None = None,
+    starts: Sequence[PlacedOrder] = (),
+) -> Plan:
+    policy = _policy(task, checkpoint, hint)
+    return evolve(
+        task,
+        parameters or policy.config.parameters,
+        starts,
+        lambda sizes: policy.propose(task.graph, sizes, task.seed, task.problem),
+    )

@@ -1,12 +1,12 @@
-"""What a REGAL learner is made from."""
+"""Settings of REGAL's learner."""
 
 import dataclasses
 from typing import Literal, get_args
 
 from graphrl.costs.problem import Problem
-from graphrl.envs.proposal.coding import CodingName
+from graphrl.envs.proposal import CodingName
 from graphrl.errors import ProblemError
-from graphrl.learning.ranges import MOST, check_ranges
+from graphrl.learning.learner import MOST, check_ranges
 from graphrl.learning.reinforce import Baseline
 from graphrl.solvers.chromosomes.brkga import Parameters
 

@@ -1,4 +1,4 @@
-"""REGAL's learner: graphs in, better proposals out. Contextual-bandit REINFORCE on `Proposal-v0`."""
+"""REGAL's learner: contextual-bandit REINFORCE on `Proposal-v0`."""
 
 import functools
 from typing import Any
@@ -9,11 +9,11 @@ import numpy as np
 import optax
 
 from graphrl.agents.regal.config import RegalConfig
-from graphrl.agents.regal.network import networks
-from graphrl.agents.regal.policy import played, smallest
-from graphrl.envs.proposal.env import ProposalEnv, observe
-from graphrl.envs.proposal.instance import ProposalParams
-from graphrl.learning import descent, reinforce, spread
+from graphrl.agents.regal.network import networks, played, smallest
+from graphrl.envs.proposal import ProposalEnv, ProposalParams, observe
+from graphrl.learning import learner as descent
+from graphrl.learning import learner as spread
+from graphrl.learning import reinforce
 from graphrl.learning.learner import Learner, LearnerState
 
 

@@ -1,11 +1,11 @@
-"""What a Topoformer learner is made from."""
+"""Settings of Topoformer's learner."""
 
 import dataclasses
 from typing import Literal, get_args
 
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.learning.ranges import MOST, check_ranges
+from graphrl.learning.learner import MOST, check_ranges
 from graphrl.networks.topological_attention import EncoderName, encoder
 
 Baseline = Literal["leave-one-out", "greedy-rollout"]

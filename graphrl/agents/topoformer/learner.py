@@ -1,7 +1,7 @@
-"""Topoformer's learner: graphs in, better priorities out. REINFORCE (eq. 9) on orders of `Ordering-v0`.
+"""Topoformer's learner: REINFORCE (eq. 9) on orders of `Ordering-v0`.
 
-Deviations from the paper: several orders are drawn of each graph, and they may be one another's baseline; the reward is
-the peak relative to the baseline's, so that graphs of all sizes and units weigh the same, and advantages are divided by
+Deviations from the paper: several orders are drawn of each graph, and they may be one another's baseline. The reward is
+the peak relative to the baseline's, so that graphs of all sizes and units weigh the same. Advantages are divided by
 their root mean square and clipped (`reinforce.policy_term`).
 """
 
@@ -14,14 +14,15 @@ import jax.numpy as jnp
 import optax
 
 from graphrl.agents.topoformer.config import PROBLEM, TopoformerConfig
-from graphrl.agents.topoformer.network import orders
-from graphrl.agents.topoformer.policy import Policy
+from graphrl.agents.topoformer.network import Policy, orders
+from graphrl.costs.device.decisions import DeviceProblem
 from graphrl.costs.device.evaluate import evaluate as costs
-from graphrl.costs.device.problem import DeviceProblem
-from graphrl.decoding.orders import on_one_device
-from graphrl.envs.ordering.instance import OrderingParams
+from graphrl.decoding.stepwise import on_one_device
+from graphrl.envs.ordering import OrderingParams
 from graphrl.graphs.padding import PaddedGraph
-from graphrl.learning import descent, reinforce, spread
+from graphrl.learning import learner as descent
+from graphrl.learning import learner as spread
+from graphrl.learning import reinforce
 from graphrl.learning.learner import Learner
 
 RANDOM = 100  # orders by random priorities, whose best is what a policy is measured by: the paper's "random order"

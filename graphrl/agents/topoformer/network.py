@@ -1,8 +1,9 @@
-"""Topoformer's networks, and the distribution over orders that each of them is for a batch of graphs."""
+"""Topoformer's networks, their distributions over orders of a batch of graphs, and the trained policy."""
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -10,15 +11,15 @@ import jax.numpy as jnp
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.decoding.beam import beam, beam_with
 from graphrl.decoding.likelihood import log_prob
-from graphrl.decoding.orders import Rollout
 from graphrl.decoding.rollout import greedy, sample
-from graphrl.decoding.stepwise import Context, Logits, log_prob_with, rollout_with
-from graphrl.envs.ordering.instance import OrderingParams
+from graphrl.decoding.stepwise import Context, Logits, Rollout, log_prob_with, rollout_with
+from graphrl.envs.ordering import OrderingParams, instance
 from graphrl.graphs.padding import PaddedGraph
 from graphrl.networks.autoregressive import AutoregressiveDecoder, Prepared, Stepwise, stepwise
 from graphrl.networks.base import Network, network
 from graphrl.networks.heads import Priorities
 from graphrl.networks.topological_attention import TopologicalEncoder, encoder
+from graphrl.training import policy
 
 
 class Seen(NamedTuple):
@@ -160,3 +161,46 @@ def _encoder(config: TopoformerConfig) -> TopologicalEncoder:
         tied=config.tied,
         dtype=config.precision,
     )
+
+
+Decoding = Literal["greedy", "sample", "beam"]
+
+
+class Policy(policy.Policy[TopoformerConfig]):
+    """See `training.policy.Policy`."""
+
+    agents: ClassVar[tuple[str, ...]] = ("topoformer",)
+    defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
+    network: ClassVar[str] = "encoder and sizes"
+    settings = staticmethod(TopoformerConfig)
+
+    @staticmethod
+    def initial(config: TopoformerConfig, key: jax.Array) -> Any:
+        """See `training.policy.Policy`."""
+        return initial(config, key, instance(policy.smallest()))
+
+    def rollout(self, batch: OrderingParams, decoding: Decoding, count: int = 16, seed: int = 0) -> Rollout:
+        """Orders of a batch of instances.
+
+        Args:
+          batch: leading axis g.
+          decoding: of section 4.2.
+          count: orders that "sample" draws of each graph, the width of "beam".
+          seed: of what is drawn.
+
+        Returns:
+          Arrays of leading shape `[g, k]`, where k is `count` for "sample", else 1.
+        """
+        keys = jax.random.split(jax.random.key(seed), batch.nodes.shape[0])
+        return _rollout(self.params, batch, keys, self.config, decoding, 1 if decoding == "greedy" else count)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "decoding", "count"))
+def _rollout(
+    params: Any, batch: OrderingParams, keys: jax.Array, config: TopoformerConfig, decoding: Decoding, count: int
+) -> Rollout:
+    policy = orders(config, params, batch)
+    if decoding == "sample":
+        return policy.sample(keys, count)
+    drawn = policy.greedy() if decoding == "greedy" else policy.beam(count)
+    return jax.tree.map(lambda x: x[:, None], drawn)

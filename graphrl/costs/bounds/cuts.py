@@ -1,21 +1,68 @@
-"""The least memory in which an op can run, over all orders: a minimum cut.
+"""Least memory in which each op can run, over all orders: a minimum cut.
 
-When op v has run, the ops that have run are a set S that holds with every op its predecessors, holds v, and holds no
-successor of v. A buffer is live then if its producer is in S and it is pinned or one of its users is not, and v's own
-inputs, outputs and workspace were there while v ran. So what v needs is at least the minimum, over all such S, of the
-bytes of live buffers. Each buffer is a hyperedge from its producer to its users that costs its bytes if S parts them,
-which is a cut in a network: producer -> buffer with the buffer's bytes as capacity, buffer -> user and op ->
-predecessor without limit (Lawler 1973 on cuts of hypergraphs; that one may ask for closed sets, Picard 1976).
-The maximum over v bounds every order from below; the set S of a minimum is where a good order goes through when it
-runs v (solvers/min_cut).
+When op v has run, the ops that have run are a set S. S contains v and all predecessors of its ops, but no successor of
+v. A buffer is then live if its producer is in S and it is pinned or one of its users is not in S. While v ran, its
+inputs, outputs and workspace were there too. So v needs at least the minimum, over all such S, of the bytes of live
+buffers.
+
+This is a cut in a network. Each buffer is a hyperedge from its producer to its users, which costs its bytes if S
+separates them: producer -> buffer with the buffer's bytes as capacity, buffer -> user and op -> predecessor without
+limit (Lawler 1973 on cuts of hypergraphs; Picard 1976 on closed sets). The maximum over v bounds every order from
+below. A good order passes through the set S of a minimum when it runs v (solvers/orders/min_cut.py).
+
+`Needs` has each op's figures that depend on no order. Shared buffers are counted once, with the least size they can
+have:
+
+- An alias and its source are one buffer. On several devices it may also be a copy, with the declared bytes of any of
+  them.
+- An output that may take over an input's buffer is not counted in addition to that buffer at its own op. Afterwards it
+  counts as the smaller of the two. The two are never the same memory while both are live, since a buffer changes hands
+  only after its last use.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.costs.bounds.needs import Needs
-from graphrl.graphs.graph import ComputationGraph
+from graphrl.costs.exact.memory import SharedBuffers
+from graphrl.costs.exact.routes import Routes
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph
+
+
+class Needs:
+    """Least sizes and users of the buffers of a graph of n ops and t tensors, a buffer named by its first tensor.
+
+    Attributes:
+      least: `[t]` int64, the least bytes that the buffer of each tensor can have; 0 for aliases.
+      pinned: `[t]` bool, never freed.
+      users: `[u, 2]` int64, distinct (buffer, op that uses it), sorted.
+      own: `[n]` int64, bytes that an op needs beside what is live: its workspace, and outputs that take over nothing.
+    """
+
+    def __init__(self, graph: ComputationGraph, devices: int = 1) -> None:
+        a = graph.arrays
+        buffers = SharedBuffers(graph, Problem(), Routes(graph, Problem(), np.zeros(a.num_ops, int)))
+        self.least = _least_bytes(graph, buffers, devices)
+        self.pinned = buffers.pinned
+        self.users = np.unique(np.stack([buffers.of[a.use_tensor], a.use_op.astype(np.int64)], 1), axis=0)
+        self.own = a.workspace_bytes.copy()
+        np.add.at(self.own, a.producer, np.where((a.alias == NONE) & (a.reuses < 0), a.tensor_bytes, 0))
+
+
+def _least_bytes(graph: ComputationGraph, buffers: SharedBuffers, devices: int) -> np.ndarray:
+    a = graph.arrays
+    least = np.where(a.alias == EXTERNAL, 0, a.tensor_bytes)
+    sharing = np.flatnonzero((a.alias >= 0) | (a.reuses >= 0))
+    for tensor in sharing[np.argsort(a.rank[a.producer[sharing]], kind="stable")].tolist():
+        if a.alias[tensor] >= 0 and devices == 1:  # no copies
+            least[tensor] = least[a.alias[tensor]]
+        else:
+            least[tensor] = min(least[tensor], least[max(a.alias[tensor], a.reuses[tensor])])
+    smallest = least.copy()
+    np.minimum.at(smallest, buffers.of, least)
+    return np.where(buffers.of == np.arange(a.num_tensors), smallest, 0)
+
 
 MAX_BITS = 60  # of the sum of all sizes: the flow is in int64; of more, the lowest bits are left out, so that cuts may
 # then be said to need less than they do, and be not quite least

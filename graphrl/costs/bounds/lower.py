@@ -1,39 +1,80 @@
 """Lower bounds of the objectives: no plan is below them, whatever its placement and order.
 
 Makespan, for all transfer models (transfers only ever add waiting), d devices:
+
 - the longest path of run times through data and control edges;
 - for a set J of ops, head + work(J) / d + tail (Carlier 1987): head is the least time before any op of J can start,
-  tail the least time from the end of any op of J to the end of the last op. The sets tried are
-  {head >= h and tail >= q} for all q and up to 256 values h; with h = q = 0 it is work / d;
+  tail the least time from the end of any op of J to the end of the last op. The sets tried are {head >= h and tail >=
+  q} for all q and up to 256 values h; with h = q = 0 it is work / d;
 - where all run times and transfer times are whole seconds, so is every makespan: the bound is rounded up.
 
-Peak memory: what op v needs on one device is at least the memory of a minimum cut (bounds/cuts.py). Call it need(v). It
-is at least total(v), which needs no cut: a buffer is live at v whatever the order if its producer is an ancestor of v
-and one of its users is v or a descendant of v, or if it is kept; so are v's outputs and its workspace.
-- On one device the peak is at least need(v), plus all weights if they are resident. Cuts are made for the ops that
-  need most in some order (the caller's, best a good plan's), until that order says that the rest need less, or the
-  ops to be tried are used up.
-- On d devices it is at least a d-th of that, rounded up. All devices share one order, and at v's place in it every
-  such buffer is live somewhere: if its next user u (at v's place or later) is on the producer's device, there; if u
-  is elsewhere, in the copy that u will read if that transfer has run, else on the producer's device, where the
-  transfer is still to be counted as a use. Releases come after the comparison, and what a device holds between two
-  of its entries it also held when one of them was compared. So the devices' peaks sum to need(v) or more.
+Peak memory: on one device op v needs at least need(v), the memory of a minimum cut (bounds/cuts.py). need(v) is at
+least total(v), which needs no cut: a buffer is live at v whatever the order if its producer is an ancestor of v and one
+of its users is v or a descendant of v, or if it is kept; so are v's outputs and its workspace. Shared buffers are
+counted once, with the least size they can have (`Needs`).
+
+- On one device the peak is at least need(v), plus all weights if they are resident. Cuts are made for the ops that need
+  most in some order (the caller's, best a good plan's), until that order says that the rest need less, or the ops to be
+  tried are used up.
+- On d devices it is at least a d-th of that, rounded up. All devices share one order, and at v's place in it every such
+  buffer is live somewhere: if its next user u (at v's place or later) is on the producer's device, there; if u is
+  elsewhere, in the copy that u will read if that transfer has run, else on the producer's device, where the transfer is
+  still to be counted as a use. Releases come after the comparison, and what a device holds between two of its entries
+  it also held when one of them was compared. So the devices' peaks sum to need(v) or more.
 - On d devices one op's inputs, outputs, workspace and own weights must still be together on its device.
 - When everything has run, all kept tensors are live.
 
-Shared buffers are counted once, with the least size they can have (bounds/needs.py).
+Largest load (`load_bound`): each group of colocated ops counts as one op, and transfers are free.
+
+- Every group runs somewhere, at best on the faster kind of device.
+- The loads of a accelerators and c CPUs add up to the run times. Let a part of every group run on each kind: the least
+  possible load is then that of a fractional knapsack, in which the groups that a CPU slows down least go to the CPUs.
 """
 
 import math
 
 import numpy as np
 
-from graphrl.costs.bounds.cuts import Cuts, work
-from graphrl.costs.bounds.loads import load_bound
-from graphrl.costs.bounds.needs import Needs
+from graphrl.costs.bounds.cuts import Cuts, Needs, work
 from graphrl.costs.bounds.probing import probed_bound
-from graphrl.costs.problem import Problem
+from graphrl.costs.problem import Pipeline, Problem
 from graphrl.graphs.graph import ComputationGraph
+
+ROUNDING = 1e-12  # relative: of sums in another order
+
+
+def load_bound(graph: ComputationGraph, problem: Problem) -> float:
+    """Seconds that the largest load of no placement is below, memory aside; inf where a group cannot run anywhere."""
+    pipeline = Pipeline.of(graph, problem)
+    groups = int(pipeline.colocation.max()) + 1
+    accelerator, cpu = (np.bincount(pipeline.colocation, kind, minlength=groups) for kind in pipeline.runtime.T)
+    if not problem.accelerators:
+        accelerator[:] = np.inf
+    if not problem.cpus:
+        cpu[:] = np.inf
+    largest = float(np.minimum(accelerator, cpu).max())
+    return max(largest, _shared(accelerator, cpu, problem)) * (1 - ROUNDING) if np.isfinite(largest) else largest
+
+
+def _shared(accelerator: np.ndarray, cpu: np.ndarray, problem: Problem) -> float:
+    """The least load if groups could be divided."""
+    if not problem.cpus or not problem.accelerators:
+        return float(np.minimum(accelerator, cpu).sum()) / problem.devices
+    never, always = np.isinf(cpu), np.isinf(accelerator)
+    either = ~never & ~always
+    fast, slow = accelerator[either], cpu[either]
+    order = np.argsort(slow / np.maximum(fast, 1e-300), kind="stable")
+    # After the first k of them have gone to the CPUs: loads of both kinds; the lines cross within one group.
+    left = float(accelerator[never].sum()) + np.append(0.0, np.cumsum(fast[order][::-1]))[::-1]
+    gone = float(cpu[always].sum()) + np.append(0.0, np.cumsum(slow[order]))
+    left, gone = left / problem.accelerators, gone / problem.cpus
+    k = int(np.argmax(gone >= left)) if (gone >= left).any() else len(left) - 1
+    if k == 0 or gone[k] < left[k]:
+        return float(max(left[k], gone[k]))
+    rise, fall = gone[k] - gone[k - 1], left[k - 1] - left[k]
+    part = (left[k - 1] - gone[k - 1]) / (rise + fall) if rise + fall > 0 else 0.0
+    return float(gone[k - 1] + part * rise)
+
 
 HEADS = 256  # thresholds of the makespan bound
 PAIRS = 20_000**2  # (op, op) pairs of the memory bound: above 20,000 ops, only a sample of them is tried as v

@@ -1,17 +1,17 @@
 """Keys to orders in the form for GPUs and TPUs: the same orders as `decode.py`, by few and large operations.
 
 A step pops the best ready node of every lane and updates all slots of the lane at once: one row of a matrix says what
-the popped node releases, and subtracting it, testing who is ready and taking the largest key are one pass over
-`[L, u]` that XLA fuses, several unrolled steps together. That is O(u) work a node, but few kernels a step, where
-the scatters of `decode.py` cannot fuse. The trip count is static: the host waits for no step.
+the popped node releases, and subtracting it, testing who is ready and taking the largest key are one pass over `[L, u]`
+that XLA fuses, several unrolled steps together. That is O(u) work a node, but few kernels a step, where the scatters of
+`decode.py` cannot fuse. The trip count is static: the host waits for no step.
 
-Slots are those of graphs/rows.py: when an op has run, its slot holds the transfers of its first tensor, the one of the
-largest key first, so that the state is no wider on many devices than on one.
+Slots are those of graphs/padding.py: when an op has run, its slot holds the transfers of its first tensor, the one of
+the largest key first, so that the state is no wider on many devices than on one.
 
 The matrix has a row for each op, each tensor (for its transfers) and one of zeros (for idle steps). An entry is twice
-the number of tensors read, which only counts where the reader is on the device that they are now on, plus 1 for what
-is released anyway: control successors and the further tensors of an op. It takes 2 bytes an entry: 1 MB for each graph
-of 512 ops and 512 tensors.
+the number of tensors read, which only counts where the reader is on the device that they are now on, plus 1 for what is
+released anyway: control successors and the further tensors of an op. It takes 2 bytes an entry: 1 MB for each graph of
+512 ops and 512 tensors.
 """
 
 from typing import NamedTuple
@@ -21,10 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from graphrl.costs.device.decode import Schedule
+from graphrl.costs.device.decode import Clocks, Node, Schedule, advance, start_clocks
 from graphrl.costs.device.indexing import take
 from graphrl.costs.device.lanes import IDLE, Lanes, node_count, take_rows
-from graphrl.costs.device.timing import Clocks, Node, advance, start_clocks
 from graphrl.costs.problem import Transfer
 from graphrl.graphs.padding import PaddedGraph, Sizes
 

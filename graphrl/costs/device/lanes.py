@@ -14,8 +14,7 @@ import numpy as np
 
 from graphrl.costs.device.decisions import Decisions
 from graphrl.costs.device.indexing import put_max, take
-from graphrl.graphs.padding import PaddedGraph, Sizes
-from graphrl.graphs.rows import READS
+from graphrl.graphs.padding import READS, PaddedGraph, Sizes
 
 IDLE = np.int32(-1)  # in place of a packed key: not in the ready queue
 
@@ -23,7 +22,7 @@ IDLE = np.int32(-1)  # in place of a packed key: not in the ready queue
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Lanes:
-    """Shapes: see padding.py; lanes are the two axes `[g, p]`, or flattened, L = g * p."""
+    """Shapes: see graphs/padding.py; lanes are the two axes `[g, p]`, or flattened, L = g * p."""
 
     placement: jax.Array  # [n, g, p] int32
     source: jax.Array  # [t, g, p] int32, device of each tensor's producer

@@ -4,7 +4,18 @@ Memory is counted by place in the order, not by time: a buffer is born where its
 the last node that needs it, and what is live is a running sum over the order.
 
 A tensor has up to d **copies**: the one where its producer runs (copy 0) and one on each foreign device that reads it
-(copy 1 + s, see lanes.py).
+(copy 1 + s, see lanes.py). An **instance** is a copy of a tensor on a device: copy c of tensor i is instance c * t + i.
+
+Buffers that tensors share (`alias` and `reuses`) follow the rules of `costs/exact/memory.py`. Only graphs that are
+padded for shares use this code: others compile to the same program as without it. A **share** is an output x that uses
+the buffer of an input y of its op. That buffer belongs to the transferred copy of y on the op's device or, if y was
+made there, to y itself or, if y is an alias, to what y shares with.
+
+- An alias only makes the buffer live until its own end.
+- An output that reuses takes the buffer over if that would end at the op itself. Then its own allocation is spared, its
+  own end frees nothing, and the buffer ends where the output does, or where the one does that takes it from that.
+
+Both are chains of shares. Pointer doubling follows them in log2(s) rounds of gathers, with no loop over shares.
 """
 
 from typing import NamedTuple
@@ -13,10 +24,129 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from graphrl.costs.device.indexing import add, put, take
+from graphrl.costs.device.indexing import add, put, put_max, take
 from graphrl.costs.device.lanes import Lanes, by_device, entry_devices, node_count, scatter_max, take_rows
-from graphrl.costs.device.sharing import share_buffers
 from graphrl.graphs.padding import PaddedGraph
+
+
+class Shared(NamedTuple):
+    """What sharing makes of ends, frees and allocations."""
+
+    end: jax.Array  # [d, t, g, p] int32, see `memory.Copies`
+    freed: jax.Array  # [d, t, g, p] float32, byte units, see `memory.Copies`
+    allocated: jax.Array  # [c, L] float32, byte units
+
+
+class _Shares(NamedTuple):
+    """The shares of every graph; those of padding are of tensor t, and of instance d * t, which is none."""
+
+    tensor: jax.Array  # [g, s] int32, x
+    reuses: jax.Array  # [s, g, 1] bool
+    place: jax.Array  # [s, g, p] int32, of x's producer
+    instance: jax.Array  # [s, g, p] int32, of y on x's device
+    parent: jax.Array  # [s, g, p] int32, the share that made y an alias on this device; s where there is none
+    external: jax.Array  # [t, g, 1] bool, tensors that are aliases of external inputs
+
+
+def share_buffers(
+    graph: PaddedGraph, lanes: Lanes, place: jax.Array, end: jax.Array, freed: jax.Array, allocated: jax.Array
+) -> Shared:
+    """Ends, frees and allocations under sharing, from those where every tensor has a buffer of its own.
+
+    Args:
+      graph: a batch of graphs (leading axis g) with `sizes.shares` > 0.
+      lanes: what the placements imply.
+      place: `[N + 1, g, p]` int32, place of every node in the order.
+      end: `[d, t, g, p]` int32, as `memory.Copies.end`; c for never.
+      freed: `[d, t, g, p or 1]` float32, as `memory.Copies.freed`.
+      allocated: `[c, L]` float32, what the node at each place allocates.
+    """
+    d, t, g, p = end.shape
+    never, none = allocated.shape[0], d * t
+    shares = _shares(graph, lanes, place)
+    home = jnp.where(shares.external, never, end[0])  # so that nobody takes an external buffer over
+    ends = _with_none(jnp.concatenate([home, end[1:].reshape(none - t, g, p)]))
+    buffer = _gather(shares.instance, _chain_ends(shares.parent))
+    of_aliases = jnp.where(shares.reuses, -1, take_rows(ends, shares.tensor))
+    ends = put_max(_flat(ends), _index(buffer), of_aliases).reshape(none + 1, g, p)
+    takes, taker = _takers(shares, buffer, ends)
+    final = _gather(take_rows(ends, shares.tensor), _chain_ends(take_rows(taker, shares.tensor)))
+    # at most one share takes a buffer; of what the others write to none, nothing is read
+    ends = put(_flat(ends), _index(jnp.where(takes, buffer, none)), final)
+    frees = _with_none(jnp.broadcast_to(freed, end.shape).reshape(none, g, p))
+    owner = jnp.where(takes, shares.tensor.T[..., None], none)
+    owned = jnp.take_along_axis(graph.owned_bytes, jnp.minimum(shares.tensor, t - 1), 1).T[..., None]
+    nothing, spared = jnp.zeros_like(takes, jnp.float32), jnp.where(takes, -owned, 0.0)
+    return Shared(
+        end=ends.reshape(none + 1, g, p)[:none].reshape(d, t, g, p),
+        freed=put(_flat(frees), _index(owner), nothing).reshape(none + 1, g, p)[:none].reshape(d, t, g, p),
+        allocated=add(_flat(allocated), _index(shares.place), spared).reshape(allocated.shape),
+    )
+
+
+def _shares(graph: PaddedGraph, lanes: Lanes, place: jax.Array) -> _Shares:
+    t, g, _ = lanes.source.shape
+    none = (lanes.target.shape[0] + 1) * t
+    count = graph.sizes.shares
+    of_graph = jnp.arange(g, dtype=jnp.int32)[:, None]
+    index = jnp.arange(count, dtype=jnp.int32)[None, :]
+    # [g, t + 1] the share by which a tensor is an alias
+    alias = jnp.full((g, t + 1), count, jnp.int32)
+    alias = alias.at[of_graph, graph.share_tensor].set(jnp.where(graph.share_reuses, count, index))
+    alias = alias.at[:, t].set(count)
+    real_tensor, real_of = (jnp.minimum(tensor, t - 1) for tensor in (graph.share_tensor, graph.share_of))
+    here, there = take_rows(lanes.source, real_tensor), take_rows(lanes.source, real_of)
+    copy = jnp.where(here == there, 0, 1 + here - (here > there).astype(jnp.int32))
+    of = graph.share_of.T[..., None]
+    return _Shares(
+        tensor=graph.share_tensor,
+        reuses=graph.share_reuses.T[..., None],
+        place=take_rows(place, graph.producer[of_graph, real_tensor]),
+        instance=jnp.where(of < t, copy * t + of, none),
+        parent=jnp.where(copy == 0, alias[of_graph, graph.share_of].T[..., None], count),
+        external=((graph.owned_bytes == 0) & (graph.tensor_bytes > 0) & (alias[:, :t] == count)).T[..., None],
+    )
+
+
+def _takers(shares: _Shares, buffer: jax.Array, ends: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Which shares take their buffer over: `[s, g, p]` bool, and the share that takes each: `[d * t + 1, g, p]`, s for
+    none. If several outputs of an op want one buffer, the first has it.
+    """
+    count = buffer.shape[0]
+    index = jnp.arange(count, dtype=jnp.int32)[:, None, None]
+    wants = shares.reuses & (_gather(ends, buffer) == shares.place)
+    nobody = jnp.full_like(ends, count)
+    taker = _flat(nobody).at[_index(buffer)].min(jnp.where(wants, index, count)).reshape(ends.shape)
+    return wants & (_gather(taker, buffer) == index), taker
+
+
+def _chain_ends(following: jax.Array) -> jax.Array:
+    """The last share of the chain from each one, `[s, g, p]`, given the next of each (s for none)."""
+    count = following.shape[0]
+    index = jnp.arange(count, dtype=jnp.int32)[:, None, None]
+    following = jnp.where(following < count, following, index)
+    return lax.fori_loop(0, (count - 1).bit_length(), lambda _, chain: _gather(chain, chain), following)
+
+
+def _with_none(array: jax.Array) -> jax.Array:
+    """One more row, for what is none."""
+    return jnp.concatenate([array, jnp.zeros((1, *array.shape[1:]), array.dtype)])
+
+
+def _flat(array: jax.Array) -> jax.Array:
+    return array.reshape(-1)
+
+
+def _index(index: jax.Array) -> jax.Array:
+    """Indices `[s, g, p]` along the first axis of an `[x, g, p]` array, as those of the flat array."""
+    _, g, p = index.shape
+    return index * (g * p) + jnp.arange(g * p, dtype=jnp.int32).reshape(1, g, p)
+
+
+def _gather(array: jax.Array, index: jax.Array) -> jax.Array:
+    """`array[index]`, lane by lane: `[x, g, p]` by `[s, g, p]` gives `[s, g, p]`."""
+    return take(_flat(array), _index(index))
+
 
 _BLOCK = 16
 

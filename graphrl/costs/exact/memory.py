@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphrl.compiled import late_entry, shared
-from graphrl.compiled.records import rows_by
+from graphrl.compiled.structures import rows_by
 from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
-from graphrl.graphs.arrays import EXTERNAL, NONE
-from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph
 
 
 class SharedBuffers:

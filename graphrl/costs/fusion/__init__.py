@@ -3,7 +3,7 @@
 An op may be **inlined**: it does not run by itself; every kernel that reads its output computes it once more. That is
 legal where
 
-- its type is elementwise or moves data (`kinds.py` has the one table, for the names of jaxprs, HLO and ONNX),
+- its type is elementwise or moves data (`problem.py` has the one table, for the names of jaxprs, HLO and ONNX),
 - it has one output, which somebody reads and the graph does not keep, and no control edge begins or ends at it,
 - each of its readers is elementwise, moves data or reduces,
 - neither it nor any of its readers reads more tensors than a kernel has arguments.

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from graphrl.costs.fusion.kinds import TAKES_IN
-from graphrl.costs.fusion.problem import FusionProblem
+from graphrl.costs.fusion.problem import TAKES_IN, FusionProblem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import bucket
 

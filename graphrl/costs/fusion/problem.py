@@ -1,14 +1,45 @@
-"""What fusion sees of a graph: what each op reads, may take in and works, as arrays."""
+"""A graph as fusion sees it: what each op reads, may take in and computes, as arrays.
+
+What fusion may do with an op depends on its type: one table has the names of JAX's primitives, HLO and ONNX.
+"""
 
 import dataclasses
 import itertools
 
 import numpy as np
 
-from graphrl.costs.fusion.kinds import ELEMENTWISE, RENAMES, TAKES_IN
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.layers import LIGHT, REDUCTIONS
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
+
+_SEPARATE = frozenset(str.split("get-tuple-element optimization_barrier tuple"))
+_HLO_ARITHMETIC = """
+    count-leading-zeros exponential-minus-one is-finite log-plus-one popcnt reduce-precision round-nearest-afz
+    round-nearest-even shift-left shift-right-arithmetic shift-right-logical stochastic-convert
+"""
+_MOVES = """
+    Gather GatherElements GatherND
+    dynamic_slice gather random_unwrap random_wrap
+    bitcast-convert dynamic-slice
+"""
+
+# Each output element comes from few input elements, or is moved.
+ELEMENTWISE = (LIGHT - _SEPARATE) | frozenset(_HLO_ARITHMETIC.split()) | frozenset(_MOVES.split())
+# What takes inlined ops in.
+TAKES_IN = ELEMENTWISE | REDUCTIONS
+# Another name for the same bytes.
+RENAMES = frozenset(
+    str.split(
+        """
+        Flatten Identity Reshape Squeeze Unsqueeze
+        bitcast_convert_type expand_dims random_unwrap random_wrap reshape squeeze stop_gradient
+        bitcast bitcast-convert
+        variable
+        """
+    )
+)  # a variable is where parameters lie
+
 
 MAX_OPS, MAX_ARGUMENTS = 64, 40  # of a kernel
 

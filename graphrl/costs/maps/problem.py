@@ -8,9 +8,8 @@ from numpy.typing import ArrayLike
 
 from graphrl.costs.maps.chip import MemoryChip
 from graphrl.errors import PlanError, ProblemError
-from graphrl.graphs.arrays import EXTERNAL, NONE, GraphArrays
-from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.layers.weights import listed_weights
+from graphrl.graphs.coarsen import listed_weights
+from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph, GraphArrays
 from graphrl.units import format_bytes
 
 

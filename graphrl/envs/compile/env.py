@@ -8,10 +8,9 @@ import jax.numpy as jnp
 
 from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
-from graphrl.envs.compile.instance import Choices, CompileParams, Task
+from graphrl.envs.compile.generator import Choices, CompileParams, Task
 from graphrl.envs.compile.observation import Observation, observe, options_of, seen
-from graphrl.envs.compile.outcome import outcome
-from graphrl.envs.compile.run import Sends, possible
+from graphrl.envs.compile.reward import Sends, outcome, possible
 from graphrl.errors import ProblemError, clipped
 
 INVALID = -10.0  # reward of what cannot run
@@ -32,9 +31,9 @@ class CompileEnv:
     `max_load`) the largest load of a device: there placement is all that is decided.
 
     - Observation: the graph with its features, a topological order of its ops, features of the options of each task,
-      what may be chosen, what was chosen last, -1 for nothing yet, and how that ran: when ops and what they waited
-      for, and what devices did meanwhile (`played.py`), or devices' loads, and what they would be with an op elsewhere
-      (`loaded.py`). With fusion that is known of kernels' roots alone.
+      what may be chosen, what was chosen last, -1 for nothing yet, and how that ran (`features.py`): when ops ran and
+      what they waited for, and the devices' busy times; or devices' loads, and the loads with an op on another device.
+      With fusion that is known of kernels' roots alone.
     - Action: of each task an option for every op, a dictionary of int32 `[n]`: "placement", a device; "priority", a
       level: of the ready ops the highest level runs first, and of equal ones the first in the order (of some hundred
       that are neighbours in it the first of the graph, where keys of 50,000 ops are too coarse: `costs/device/lanes`).

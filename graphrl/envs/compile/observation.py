@@ -1,4 +1,4 @@
-"""What a policy of `Compile-v0` sees: a `networks.base.DecisionObservation`."""
+"""Observation of `Compile-v0`: a `networks.base.DecisionObservation`."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import jraph
 
-from graphrl.envs.compile.instance import Choices, CompileParams
-from graphrl.envs.compile.outcome import Outcome, outcome
-from graphrl.envs.compile.played import Played
-from graphrl.envs.compile.run import Sends, possible
+from graphrl.envs.compile.features import Played
+from graphrl.envs.compile.generator import Choices, CompileParams
+from graphrl.envs.compile.reward import Outcome, Sends, outcome, possible
 from graphrl.errors import ProblemError
 from graphrl.graphs.jraph_view import to_graphs_tuple
 

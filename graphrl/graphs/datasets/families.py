@@ -5,13 +5,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from graphrl.errors import ProblemError, near
-from graphrl.graphs.datasets.known_peak import LOG_UNIFORM, Bytes, KnownPeak
+from graphrl.graphs.datasets.known_peak import LOG_UNIFORM, Bytes, KnownPeak, in_tree, out_tree, series_parallel
 from graphrl.graphs.datasets.layered import Layered, layered
 from graphrl.graphs.datasets.pipelines import pipeline
 from graphrl.graphs.datasets.planted import planted
 from graphrl.graphs.datasets.regal_like import Model, RegalLike, regal_like
-from graphrl.graphs.datasets.series_parallel import series_parallel
-from graphrl.graphs.datasets.trees import in_tree, out_tree
 from graphrl.graphs.graph import ComputationGraph
 
 Options = Mapping[str, Any]

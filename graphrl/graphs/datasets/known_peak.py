@@ -1,17 +1,100 @@
-"""Graphs whose least peak memory on one device is known, drawn at random: what trees and series-parallel graphs share.
+"""Random trees and series-parallel graphs whose least peak memory on one device is known.
 
 Every edge is a tensor of its own with one reader, of random size; ops have a random workspace and run times of 1 to 9
 seconds. Sizes are whole bytes, log-uniform, so that a few large ones dominate as they do in real graphs.
+
+An op of such a graph changes the live bytes by a fixed amount, whatever ran before: it needs `hill` bytes above the
+level at its start and leaves the level changed by `net`. Minimising the highest level over series-parallel precedences
+is polynomial (Abdel-Wahab and Kameda 1978; Monma and Sidney 1979). Trees (Liu 1987, "An application of generalized tree
+pebbling to sparse matrix factorization") and two-terminal series-parallel graphs (Kayaaslan, Lambert, Marchal and Ucar,
+TCS 707, 2018) are cases of it:
+
+- A *segment* is a run of ops that some best order keeps together, with the hill and the net of the run.
+- Of two segments that may run in either order, this one goes first: one that frees (net < 0) before one that does not;
+  of two that free, the one of lower hill; of two that do not, the one of larger hill - net. This is Liu's rule. Run
+  backwards it is the rule for those that free: Kayaaslan et al. treat what runs before the minimum cut of a parallel
+  composition so, which frees more than it writes; what runs after it does not.
+- In series, where the order is given, neighbours that this rule would exchange become one segment.
+
+The best orders of parts are parts of a best order of the whole, so a graph is solved from the inside out with `series`
+and `parallel`. Ops are plain numbers; a segment's ops are kept as a tree of pairs, so that joining costs nothing.
+
+An in-tree ends in its root: every other op writes one tensor, which its parent reads. An out-tree begins at its root
+and writes one tensor for each child: it is an in-tree run backwards, and has the same optimum. Out-trees whose ops
+write a single tensor for all children are another problem, and are not made here.
 """
 
 import dataclasses
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets import hill_valley
+from graphrl.graphs.datasets import check_count, generator
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+
+Ops = int | tuple["Ops", "Ops"]
+
+
+class Segment(NamedTuple):
+    """A run of ops: bytes above the level at its start that it reaches, and by which it leaves the level changed."""
+
+    hill: int
+    net: int
+    ops: Ops
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """Segments that may run in any order run by ascending rank."""
+        return (True, self.net - self.hill) if self.net >= 0 else (False, self.hill)
+
+
+def op_segment(op: int, reads: int, writes: int, workspace: int) -> Segment:
+    """The segment of one op: its inputs live at its start and are freed after it, its outputs live on (bytes)."""
+    return Segment(writes + workspace, writes - reads, op)
+
+
+def series(*parts: Iterable[Segment]) -> list[Segment]:
+    """The segments of parts that run one after the other: ascending ranks."""
+    joined: list[Segment] = []
+    for part in parts:
+        for segment in part:
+            while joined and joined[-1].rank >= segment.rank:
+                before = joined.pop()
+                hill = max(before.hill, before.net + segment.hill)
+                segment = Segment(hill, before.net + segment.net, (before.ops, segment.ops))
+            joined.append(segment)
+    return joined
+
+
+def parallel(parts: Iterable[list[Segment]]) -> list[Segment]:
+    """The segments of parts that do not depend on one another, each as `series` or this function gave it."""
+    return sorted((segment for part in parts for segment in part), key=lambda segment: segment.rank)
+
+
+def peak(segments: Iterable[Segment]) -> int:
+    """The highest level that the segments reach from level 0, bytes."""
+    level = highest = 0
+    for segment in segments:
+        highest = max(highest, level + segment.hill)
+        level += segment.net
+    return highest
+
+
+def order(segments: Iterable[Segment]) -> list[int]:
+    """The ops of the segments, in order."""
+    ops: list[int] = []
+    for segment in segments:
+        left: list[Ops] = [segment.ops]
+        while left:  # trees of pairs can be deeper than Python's stack
+            item = left.pop()
+            if isinstance(item, int):
+                ops.append(item)
+            else:
+                left += (item[1], item[0])
+    return ops
+
 
 Edges = list[tuple[int, int]]  # (source op, target op), a tensor each
 
@@ -66,19 +149,17 @@ class Weights(NamedTuple):
         has_workspace = rng.random(num_ops) < sizes.workspace
         return cls(drawn[:num_edges], drawn[num_edges:] * has_workspace, rng.integers(1, 10, num_ops))
 
-    def segments(self, num_ops: int, edges: Edges) -> list[hill_valley.Segment]:
+    def segments(self, num_ops: int, edges: Edges) -> list[Segment]:
         """What each op does to the memory: `[num_ops]`."""
         reads, writes = [0] * num_ops, [0] * num_ops
         for (source, target), size in zip(edges, self.edge_bytes.tolist(), strict=True):
             writes[source] += size
             reads[target] += size
         sizes = enumerate(zip(reads, writes, self.workspace.tolist(), strict=True))
-        return [hill_valley.op_segment(op, *own) for op, own in sizes]
+        return [op_segment(op, *own) for op, own in sizes]
 
 
-def known_peak(
-    name: str, num_ops: int, edges: Edges, weights: Weights, segments: list[hill_valley.Segment]
-) -> KnownPeak:
+def known_peak(name: str, num_ops: int, edges: Edges, weights: Weights, segments: list[Segment]) -> KnownPeak:
     """The graph of the edges, with the optimum that `segments` (of the whole graph) hold.
 
     Ops are numbered in a topological order by the caller; their names are op0, op1 and so on.
@@ -93,4 +174,123 @@ def known_peak(
         for i, (seconds, workspace) in enumerate(zip(weights.runtime.tolist(), weights.workspace.tolist(), strict=True))
     )
     graph = ComputationGraph(name, ops)
-    return KnownPeak(graph, hill_valley.peak(segments), np.array(hill_valley.order(segments), np.int64))
+    return KnownPeak(graph, peak(segments), np.array(order(segments), np.int64))
+
+
+_MOST_BRANCHES = 4
+
+Series = tuple["Part", int, "Part"]  # what runs before an op, the op, what runs after it
+Part = None | Series | list["Part"]  # the ops between two terminals: none, in series, or branches in parallel
+
+
+def series_parallel(num_ops: int, seed: int, branching: float = 0.5, sizes: Bytes = LOG_UNIFORM) -> KnownPeak:
+    """A random series-parallel graph from one source to one sink.
+
+    The ops between two terminals are, while there are two or more, with probability `branching` shared among 2 to 4
+    parallel branches, and else in series: one op, drawn uniformly from the places that it can have, parts them.
+    A part without ops is an edge.
+
+    Args:
+      num_ops: source and sink included, at least 2.
+      seed: at least 0; graphs of different sizes and seeds are independent.
+      branching: see above.
+      sizes: of tensors and workspaces.
+
+    Raises:
+      ProblemError: too few ops, no probability, or a bad seed.
+    """
+    check_count("num_ops", num_ops, 2)
+    if not 0 <= branching <= 1:
+        raise ProblemError(f"branching is {branching}: must be a probability")
+    rng = generator("series-parallel", seed, num_ops)
+    inner = _draw(range(1, num_ops - 1), branching, rng)
+    edges: Edges = []
+    _add_edges(inner, 0, num_ops - 1, edges)
+    weights = Weights.draw(num_ops, len(edges), sizes, rng)
+    own = weights.segments(num_ops, edges)
+    segments = series([own[0]], _solve(inner, own), [own[-1]])
+    return known_peak(f"series-parallel-{num_ops}-{seed}", num_ops, edges, weights, segments)
+
+
+def _draw(ops: range, branching: float, rng: np.random.Generator, in_branch: bool = False) -> Part:
+    """A random part that holds `ops`, numbered in a topological order. A branch is not at once branched again."""
+    if not ops:
+        return None
+    if len(ops) > 1 and not in_branch and rng.random() < branching:
+        branches = int(rng.integers(2, min(_MOST_BRANCHES, len(ops)) + 1))
+        cuts = np.sort(rng.choice(np.arange(1, len(ops)), branches - 1, replace=False)).tolist()
+        return [_draw(ops[a:b], branching, rng, True) for a, b in zip([0, *cuts], [*cuts, len(ops)], strict=True)]
+    middle = int(rng.integers(len(ops)))
+    return _draw(ops[:middle], branching, rng), ops[middle], _draw(ops[middle + 1 :], branching, rng)
+
+
+def _add_edges(part: Part, source: int, target: int, edges: Edges) -> None:
+    if part is None:
+        edges.append((source, target))
+    elif isinstance(part, list):
+        for branch in part:
+            _add_edges(branch, source, target, edges)
+    else:
+        before, op, after = part
+        _add_edges(before, source, op, edges)
+        _add_edges(after, op, target, edges)
+
+
+def _solve(part: Part, own: list[Segment]) -> list[Segment]:
+    """The segments of a part, given those of the single ops."""
+    if part is None:
+        return []
+    if isinstance(part, list):
+        return parallel(_solve(branch, own) for branch in part)
+    before, op, after = part
+    return series(_solve(before, own), [own[op]], _solve(after, own))
+
+
+def in_tree(num_ops: int, seed: int, window: int | None = None, sizes: Bytes = LOG_UNIFORM) -> KnownPeak:
+    """A random in-tree: the root runs last.
+
+    Args:
+      num_ops: at least 1.
+      seed: at least 0; trees of different sizes and seeds are independent.
+      window: each op's parent is drawn uniformly from this many ops that stand next to it on the root's side: 1 gives
+        a chain, small numbers long thin trees; None draws from all of them (expected depth: log of the number).
+      sizes: of tensors and workspaces.
+
+    Raises:
+      ProblemError: too few ops, a window below 1, or a bad seed.
+    """
+    parent, rng = _parents("in-tree", num_ops, seed, window)
+    last = num_ops - 1  # op i of the recursive tree gets the number last - i, so that the root comes last
+    edges = [(last - i, last - p) for i, p in enumerate(parent, start=1)]
+    weights = Weights.draw(num_ops, len(edges), sizes, rng)
+    own = weights.segments(num_ops, edges)
+    parts: list[list[list[Segment]]] = [[] for _ in range(num_ops)]
+    for child, target in reversed(edges):
+        parts[target].append(series(parallel(parts[child]), [own[child]]))
+        parts[child].clear()
+    segments = series(parallel(parts[last]), [own[last]])
+    return known_peak(f"in-tree-{num_ops}-{seed}", num_ops, edges, weights, segments)
+
+
+def out_tree(num_ops: int, seed: int, window: int | None = None, sizes: Bytes = LOG_UNIFORM) -> KnownPeak:
+    """A random out-tree: the root runs first. Arguments and errors as of `in_tree`."""
+    parent, rng = _parents("out-tree", num_ops, seed, window)
+    edges = list(zip(parent, range(1, num_ops), strict=True))
+    weights = Weights.draw(num_ops, len(edges), sizes, rng)
+    own = weights.segments(num_ops, edges)
+    parts: list[list[list[Segment]]] = [[] for _ in range(num_ops)]
+    for source, child in reversed(edges):
+        parts[source].append(series([own[child]], parallel(parts[child])))
+        parts[child].clear()
+    segments = series([own[0]], parallel(parts[0]))
+    return known_peak(f"out-tree-{num_ops}-{seed}", num_ops, edges, weights, segments)
+
+
+def _parents(family: str, num_ops: int, seed: int, window: int | None) -> tuple[list[int], np.random.Generator]:
+    """Parents of ops 1 to n - 1 of a random recursive tree, each a smaller number; and the generator to go on with."""
+    check_count("num_ops", num_ops, 1)
+    check_count("window", num_ops if window is None else window, 1)
+    rng = generator(family, seed, num_ops, 0 if window is None else window)
+    op = np.arange(1, num_ops)
+    lowest = np.zeros_like(op) if window is None else np.maximum(0, op - window)
+    return rng.integers(lowest, op).tolist(), rng

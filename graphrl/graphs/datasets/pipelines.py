@@ -8,7 +8,7 @@ pass, with which it shares a device. The machine has 2 to 6 accelerators and a C
 
 import numpy as np
 
-from graphrl.graphs.datasets.seeds import check_count, generator
+from graphrl.graphs.datasets import check_count, generator
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.pipelined import Machine, Pipelined
 

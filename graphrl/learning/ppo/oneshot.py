@@ -1,7 +1,7 @@
-"""Episodes of one step that begin alike: of an instance all environments see the same, so the networks look once.
+"""PPO for episodes of one step that begin alike: all environments of an instance share one call of the networks.
 
-For GO's graphs, whose network takes longer than the environment, an update is thus nearly as fast with many
-environments as with one. Otherwise it is what `update` does.
+GO's network takes longer than its environment, so an update is nearly as fast with many environments as with one.
+Otherwise it is the same as `update`.
 """
 
 import functools
@@ -12,13 +12,11 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.envs.base import Environment
-from graphrl.learning import descent, spread
+from graphrl.learning import learner
 from graphrl.learning.learner import LearnerState, Metrics
-from graphrl.learning.ppo.advantages import normalised
-from graphrl.learning.ppo.choices import entropy, log_probs, sample, total
 from graphrl.learning.ppo.rollout import PolicyValue
-from graphrl.learning.ppo.settings import PpoSettings
-from graphrl.learning.ppo.update import clipped_gain, minibatches, movement, optimiser
+from graphrl.learning.ppo.settings import PpoSettings, entropy, log_probs, sample, total
+from graphrl.learning.ppo.update import clipped_gain, minibatches, movement, normalised, optimiser
 from graphrl.mesh import AXIS
 
 
@@ -98,13 +96,13 @@ def learn(
         of_graph = jax.vmap(lambda one, place: jax.tree.map(lambda leaf: leaf[place], one))(chosen, places)
         loss = functools.partial(_loss, settings, networks)
         gradient, metrics = jax.grad(loss, has_aux=True)(state.params, actions.observation, *of_graph)
-        state, metrics["gradient_norm"] = descent.descend(optimiser(settings), state, gradient)
+        state, metrics["gradient_norm"] = learner.descend(optimiser(settings), state, gradient)
         return state, metrics
 
     state, metrics = jax.lax.scan(step, state, minibatches(settings, keys))
     means = {name: values.mean() for name, values in metrics.items()}
     means["value_error"] = jnp.sqrt(means["value_error"])
-    return state, means | {"reward": spread.mean(actions.reward)}
+    return state, means | {"reward": learner.mean(actions.reward)}
 
 
 def _loss(
@@ -134,4 +132,4 @@ def _loss(
 
     each = jax.vmap(one)(observation, action, log_prob, advantage, reward)
     loss = settings.value * each["value_error"] - each.pop("gain") - settings.entropy * each["entropy"]
-    return loss.mean() / jax.lax.psum(1, AXIS), {name: spread.mean(values) for name, values in each.items()}
+    return loss.mean() / jax.lax.psum(1, AXIS), {name: learner.mean(values) for name, values in each.items()}

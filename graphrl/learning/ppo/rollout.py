@@ -1,14 +1,13 @@
-"""Roll-outs: so many steps of every environment, which reset themselves where an episode ends."""
+"""Roll-outs of a fixed number of steps of every environment, with automatic resets, and returns without exploration."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from graphrl.envs.base import Environment
-from graphrl.envs.wrappers import FINAL, AutoReset
-from graphrl.learning.ppo.choices import log_probs, sample
-from graphrl.learning.ppo.settings import PpoSettings
+from graphrl.envs.base import FINAL, AutoReset, Environment
+from graphrl.learning.ppo.settings import PpoSettings, likeliest, log_probs, sample
 from graphrl.networks.base import Network
 
 
@@ -91,3 +90,45 @@ def rollout(
         return jax.vmap(jax.vmap(act, (0, 0, None)))(split, runner, instances)
 
     return jax.lax.scan(step, runner, jnp.arange(settings.steps))
+
+
+@functools.partial(jax.jit, static_argnames=("env", "policy", "steps", "episodes"))
+def play(
+    env: Environment[Any, Any, Any],
+    policy: Network,
+    params: Any,
+    instances: Any,
+    key: jax.Array,
+    *,
+    steps: int,
+    episodes: int = 1,
+) -> jax.Array:
+    """The returns of episodes whose actions are the likeliest: `[g, episodes]` float32.
+
+    Args:
+      env: of one instance.
+      policy, params: who plays; see `PolicyValue`.
+      instances: `[g, ...]` each.
+      key: of what is random in the environments.
+      steps: after which an episode is left, if it is not over.
+      episodes: of each instance.
+    """
+
+    def one(key: jax.Array, instance: Any) -> jax.Array:
+        reset_key, play_key = jax.random.split(key)
+        state, first = env.reset(reset_key, instance)
+
+        def step(carry: tuple[Any, ...], key: jax.Array) -> tuple[tuple[Any, ...], None]:
+            state, observation, earned, over = carry
+            action = likeliest(policy.apply(params, observation))
+            state, timestep = env.step(key, state, action, instance)
+            earned += jnp.where(over, 0.0, timestep.reward)
+            return (state, timestep.observation, earned, over | timestep.done), None
+
+        begun = state, first.observation, jnp.float32(0), jnp.asarray(False)
+        (_, _, earned, _), _ = jax.lax.scan(step, begun, jax.random.split(play_key, steps))
+        return earned
+
+    graphs = jax.tree.leaves(instances)[0].shape[0]
+    keys = jax.random.split(key, (graphs, episodes))
+    return jax.vmap(jax.vmap(one, (0, None)))(keys, instances)

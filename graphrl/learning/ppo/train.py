@@ -1,4 +1,4 @@
-"""The loop for instances that stay the same: environments go on where the last roll-out left them."""
+"""Training loop of PPO for instances that stay the same: environments continue from the last roll-out's end."""
 
 import functools
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from graphrl.envs.base import Environment
-from graphrl.learning import spread
+from graphrl.learning import learner as spread
 from graphrl.learning.learner import LearnerState, Metrics
 from graphrl.learning.ppo.rollout import PolicyValue, Runner, begin, rollout
 from graphrl.learning.ppo.settings import PpoSettings

@@ -1,4 +1,8 @@
-"""An update: what was learned from a roll-out. For one device's share of the instances, see `learning.learner`."""
+"""An update of PPO from a roll-out, with generalised advantage estimation (Schulman et al. 2016).
+
+Advantages tell episodes that terminated from those that were truncated. All functions are for one device's share of the
+instances, see `learning.learner`.
+"""
 
 import functools
 from typing import Any, NamedTuple
@@ -8,13 +12,34 @@ import jax.numpy as jnp
 import optax
 
 from graphrl.envs.base import Environment
-from graphrl.learning import descent, spread
+from graphrl.learning import learner
 from graphrl.learning.learner import LearnerState, Metrics
-from graphrl.learning.ppo.advantages import advantages, normalised
-from graphrl.learning.ppo.choices import entropy, log_probs, total
 from graphrl.learning.ppo.rollout import PolicyValue, Trajectory, begin, rollout
-from graphrl.learning.ppo.settings import PpoSettings
+from graphrl.learning.ppo.settings import PpoSettings, entropy, log_probs, total
 from graphrl.mesh import AXIS
+
+
+def advantages(trajectory: Trajectory, discount: float, trace: float) -> jax.Array:
+    """How much better than expected each action was: `[t, g, a]` float32.
+
+    A_t = d_t + discount * trace * A_(t+1), d_t = r_t + discount * V(s_(t+1)) - V(s_t). Where an episode is over,
+    A_(t+1) does not count; V(s_(t+1)) does where it was only cut, and is that of the state that it was cut in.
+    """
+    surprise = trajectory.reward + discount * trajectory.following - trajectory.value
+    kept = discount * trace * (1 - trajectory.done.astype(jnp.float32))
+
+    def back(later: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        now = step[0] + step[1] * later
+        return now, now
+
+    return jax.lax.scan(back, jnp.zeros_like(surprise[0]), (surprise, kept), reverse=True)[1]
+
+
+def normalised(advantage: jax.Array) -> jax.Array:
+    """`[t, g, a]`, shifted and scaled to mean 0 and deviation 1 over the steps of each instance."""
+    centred = advantage - advantage.mean((0, 2), keepdims=True)
+    deviation = jnp.sqrt(jnp.square(centred).mean((0, 2), keepdims=True))
+    return centred / jnp.maximum(deviation, 1e-6)
 
 
 class _Rows(NamedTuple):
@@ -57,10 +82,10 @@ def update(
     """A roll-out from new episodes, and what is learned from it; see `Learner` and `improve`."""
     begin_key, play_key, learn_key = jax.random.split(key, 3)
     graphs = jax.tree.leaves(instances)[0].shape[0]
-    runner = begin(env, spread.keys(begin_key, graphs), instances, settings)
-    keys = spread.keys(play_key, graphs)
+    runner = begin(env, learner.keys(begin_key, graphs), instances, settings)
+    keys = learner.keys(play_key, graphs)
     _, trajectory = rollout(env, networks, state.params, runner, keys, instances, settings)
-    return improve(settings, networks, state, spread.keys(learn_key, graphs), trajectory)
+    return improve(settings, networks, state, learner.keys(learn_key, graphs), trajectory)
 
 
 def improve(
@@ -90,7 +115,7 @@ def improve(
         batch = jax.vmap(lambda one, place: jax.tree.map(lambda leaf: leaf[place], one))(rows, places)
         loss = functools.partial(_loss, settings, networks)
         gradient, metrics = jax.grad(loss, has_aux=True)(state.params, batch)
-        state, metrics["gradient_norm"] = descent.descend(optimiser(settings), state, gradient)
+        state, metrics["gradient_norm"] = learner.descend(optimiser(settings), state, gradient)
         return state, metrics
 
     state, metrics = jax.lax.scan(step, state, minibatches(settings, keys))
@@ -136,7 +161,7 @@ def _loss(
 
     each = jax.vmap(jax.vmap(one))(batch)
     loss = settings.value * each["value_error"] - each.pop("gain") - settings.entropy * each["entropy"]
-    return loss.mean() / jax.lax.psum(1, AXIS), {name: spread.mean(values) for name, values in each.items()}
+    return loss.mean() / jax.lax.psum(1, AXIS), {name: learner.mean(values) for name, values in each.items()}
 
 
 def clipped_gain(clip: float, moved: Any, advantage: jax.Array) -> jax.Array:
@@ -159,9 +184,9 @@ def movement(clip: float, moved: Any) -> dict[str, jax.Array]:
 
 def _earnings(trajectory: Trajectory) -> Metrics:
     done = trajectory.done.astype(jnp.float32)
-    ended, returns = spread.mean(done), spread.mean(done * trajectory.earned)
-    return {"reward": spread.mean(trajectory.reward), "return": returns / jnp.maximum(ended, 1e-9), "ended": ended}
+    ended, returns = learner.mean(done), learner.mean(done * trajectory.earned)
+    return {"reward": learner.mean(trajectory.reward), "return": returns / jnp.maximum(ended, 1e-9), "ended": ended}
 
 
 def optimiser(settings: PpoSettings) -> optax.GradientTransformation:
-    return descent.optimiser(settings.rate, settings.gradient_norm)
+    return learner.optimiser(settings.rate, settings.gradient_norm)

@@ -11,16 +11,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from graphrl.costs.device.problem import DeviceProblem
+from graphrl.costs.device.decisions import DeviceProblem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.chromosomes import chains as walks
+from graphrl.solvers.chromosomes.brkga_solver import search_population
 from graphrl.solvers.chromosomes.neighbourhood import Mix, random_solution
-from graphrl.solvers.chromosomes.population_search import search_population
 from graphrl.solvers.rules.list_scheduling import schedule
-from graphrl.solvers.rules.plan_builder.build import prepare
+from graphrl.solvers.rules.plan_builder import prepare
 from graphrl.solvers.solver import solver
 
 MIX = Mix(device=0.2, edge=0.1, place=0.4, swap=0.1, transfer=0.2)
@@ -47,7 +47,8 @@ def solve(
     and so ignore the task's sizes.
 
     Args:
-      start: "list", which the result is then never worse than (up to some 16,000 nodes: warm_start.py), or "random".
+      start: "list", which the result is then never worse than (up to some 16,000 nodes: `brkga_solver.chromosome`), or
+        "random".
       chains: how many walk.
       tries: neighbours that each of them looks at in a step.
       hot, cold: first and last temperature: a rise of the objective by that share is accepted with chance 1/e.

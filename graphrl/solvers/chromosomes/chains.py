@@ -5,7 +5,7 @@ replaces the chain's solution by Metropolis' rule. Where few moves are accepted,
 as as many steps of one, at a fraction of the time.
 
 What walks is *energy*, whose differences are relative: the logarithm of the objective and, under a memory limit, a
-penalty for the excess. What is kept is the best by `costs.device.fitness`.
+penalty for the excess. What is kept is the best by `costs.device.evaluate`.
 """
 
 from typing import NamedTuple
@@ -16,16 +16,14 @@ import numpy as np
 from jax import lax
 
 from graphrl.costs import exact
-from graphrl.costs.device.decisions import num_genes, to_genes
-from graphrl.costs.device.evaluate import DeviceCosts
-from graphrl.costs.device.fitness import measured, ranked
-from graphrl.costs.device.problem import DeviceProblem
+from graphrl.costs.device.decisions import DeviceProblem, num_genes, to_genes
+from graphrl.costs.device.evaluate import DeviceCosts, measured, ranked
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph
 from graphrl.random_bits import random_words, unit_interval
+from graphrl.solvers.chromosomes.brkga_solver import chromosome
 from graphrl.solvers.chromosomes.neighbourhood import WORDS, Mix, Solution, from_order, mutate, to_decisions
-from graphrl.solvers.chromosomes.warm_start import chromosome
 
 PENALTY = 5.0  # an excess of a hundredth of the memory limit weighs as much as a makespan that is 5% longer
 _LEAST = 1e-30  # stands in for an objective of 0
@@ -140,7 +138,7 @@ def start_at(
 def _fitness(
     graph: ComputationGraph, problem: Problem, padded: PaddedGraph, plan: tuple[np.ndarray, np.ndarray]
 ) -> float:
-    """What `costs.device.fitness` says of a plan, from its exact costs."""
+    """What `costs.device.evaluate` says of a plan, from its exact costs."""
     costs = exact.evaluate(graph, problem, *plan)
     bytes_, seconds = float(padded.byte_unit[0]), float(padded.second_unit[0])
     if problem.memory_limit is None:

@@ -26,8 +26,7 @@ from graphrl.costs.device.indexing import take
 from graphrl.costs.device.lanes import scatter_max, take_rows
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import PaddedGraph, Sizes
-from graphrl.graphs.rows import READS
+from graphrl.graphs.padding import READS, PaddedGraph, Sizes
 from graphrl.random_bits import random_words, unit_interval
 
 WORDS = 9  # random words that a move takes

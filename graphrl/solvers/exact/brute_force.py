@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from graphrl.costs.exact.clocks import Clocks
+from graphrl.costs.exact.evaluate import Clocks
 from graphrl.costs.exact.memory import MemoryWalk
 from graphrl.costs.exact.routes import Routes
 from graphrl.errors import ProblemError

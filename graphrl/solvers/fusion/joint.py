@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.fusion.exact import Fusion
-from graphrl.costs.fusion.fused_graph import KernelGraph, fused_graph
+from graphrl.costs.fusion.exact import Fusion, KernelGraph, fused_graph
 from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.costs.problem import Problem
 from graphrl.plan import Plan

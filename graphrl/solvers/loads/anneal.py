@@ -1,21 +1,270 @@
-"""Simulated annealing of placements for `max_load`, compiled: `moves.py` has the chain."""
+"""Simulated annealing of placements for `max_load` (method "anneal-load"), and greedy changes, compiled.
+
+`Chain` is a placement of groups whose loads follow every shift of a group. `anneal` makes moves of one or several
+groups at a falling temperature. `climb` tries given changes one after the other and keeps those that lower the energy;
+it also gives the energy of every single change.
+"""
 
 import functools
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.compiled import announced
-from graphrl.costs.problem import Problem
+from graphrl.compiled import announced, entry, integer, part
+from graphrl.compiled.structures import below, uniform
+from graphrl.costs.problem import ACCELERATOR, Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
-from graphrl.solvers.loads.blocks import Blocks
-from graphrl.solvers.loads.groups import Groups, placed_plan
-from graphrl.solvers.loads.moves import anneal, chain
+from graphrl.solvers.loads.groups import Blocks, Groups, placed_plan
 from graphrl.solvers.loads.stages import equal_placement
 from graphrl.solvers.solver import solver
+
+NEAR, ANY, SWAP = 0.3, 0.35, 0.75  # shares of moves, added up: to a neighbour's device, to any, two that change places
+MOST = 64  # groups that move together at most, in the rest of the moves
+SMOOTH = 4.0  # of the loads' norm of order 8 beside the largest load: many placements have one largest load
+PENALTY = 4.0  # largest loads that an excess of the whole limit costs
+TRIES = 8  # draws of a move before it is counted as made
+
+
+class Chain(NamedTuple):
+    """A placement of groups, what it costs, and the best that the chain met."""
+
+    runtime: np.ndarray  # [b, 2] float64, inf where it cannot run
+    weight: np.ndarray  # [b] float64, bytes
+    nets_start: np.ndarray  # [b + 1] int64, into the next
+    nets: np.ndarray  # [y] int64, nets of each group
+    ends_start: np.ndarray  # [m + 1] int64, into the next
+    ends: np.ndarray  # [y] int64, groups of each net, its producer first
+    seconds: np.ndarray  # [m] float64
+    kinds: np.ndarray  # [d] int64
+    device: np.ndarray  # [b] int64
+    readers: np.ndarray  # [m, d] int64, groups on a device that read a net
+    spread: np.ndarray  # [m] int64, devices with readers
+    load: np.ndarray  # [d] float64, seconds
+    held: np.ndarray  # [d] float64, bytes
+    best: np.ndarray  # [b] int64, device
+    rank: np.ndarray  # [2] float64, of the best: excess and largest load
+    moved: np.ndarray  # [MOST, 2] int64, groups of the move and where they were
+    seen: np.ndarray  # [b + 1] int64, the last move that drew a group; last, the number of moves
+    rng: np.ndarray  # [1] uint64
+    limits: np.ndarray  # [2] float64, bytes of an accelerator, and the penalty for a byte of excess
+
+
+def chain(groups: Groups, device: np.ndarray, seed: np.random.SeedSequence) -> Chain:
+    """A chain that begins with a device for each group, `[b]`."""
+    incidence, (count, devices) = groups.incidence(), (len(groups.weight), len(groups.kinds))
+    nets, limit = len(groups.seconds), groups.limit
+    lowest = float(np.minimum(groups.runtime[:, 0], groups.runtime[:, 1]).sum()) / devices
+    c = Chain(
+        runtime=groups.runtime,
+        weight=groups.weight.astype(np.float64),
+        nets_start=np.cumsum([0, *map(len, incidence)]),
+        nets=np.array([net for some in incidence for net in some], np.int64),
+        ends_start=np.cumsum([0, *map(len, groups.ends)]),
+        ends=np.array([group for ends in groups.ends for group in ends], np.int64),
+        seconds=groups.seconds,
+        kinds=groups.kinds,
+        device=device.copy(),
+        readers=np.zeros((nets, devices), np.int64),
+        spread=np.zeros(nets, np.int64),
+        load=np.zeros(devices),
+        held=np.zeros(devices),
+        best=device.copy(),
+        rank=np.full(2, np.inf),
+        moved=np.zeros((MOST, 2), np.int64),
+        seen=np.zeros(count + 1, np.int64),
+        rng=seed.generate_state(1, np.uint64),
+        limits=np.array([limit, PENALTY * lowest / limit]),
+    )
+    anneal(c, 0, 1.0, 1.0)
+    return c
+
+
+@part
+def recount(c: Chain) -> None:
+    """Loads anew, as sums drift."""
+    for device in range(len(c.load)):
+        c.load[device] = c.held[device] = 0.0
+    for group in range(len(c.device)):
+        c.load[c.device[group]] += c.runtime[group, c.kinds[c.device[group]]]
+        c.held[c.device[group]] += c.weight[group]
+    for net in range(len(c.seconds)):
+        c.spread[net] = 0
+        home = c.device[c.ends[c.ends_start[net]]]
+        for device in range(len(c.load)):
+            c.readers[net, device] = 0
+        for i in range(c.ends_start[net] + 1, c.ends_start[net + 1]):
+            device = c.device[c.ends[i]]
+            c.spread[net] += c.readers[net, device] == 0
+            c.readers[net, device] += 1
+        for device in range(len(c.load)):
+            if _pays(c, net, home, device):
+                c.load[device] += c.seconds[net]
+
+
+@part
+def _pays(c: Chain, net: int, home: int, device: int) -> bool:
+    """Whether a device sends or receives a net whose producer is on the device `home`."""
+    if c.kinds[device] != ACCELERATOR:
+        return False
+    here = c.readers[net, device] > 0
+    return here if device != home else c.spread[net] > here
+
+
+@part
+def shift(c: Chain, group: int, to: int) -> None:
+    """Moves a group to another device."""
+    was = c.device[group]
+    c.device[group] = to
+    c.load[was] -= c.runtime[group, c.kinds[was]]
+    c.load[to] += c.runtime[group, c.kinds[to]]
+    c.held[was] -= c.weight[group]
+    c.held[to] += c.weight[group]
+    for i in range(c.nets_start[group], c.nets_start[group + 1]):
+        net = c.nets[i]
+        producer, seconds = c.ends[c.ends_start[net]], c.seconds[net]
+        if producer == group:
+            c.load[was] += seconds * (integer(_pays(c, net, to, was)) - integer(_pays(c, net, was, was)))
+            c.load[to] += seconds * (integer(_pays(c, net, to, to)) - integer(_pays(c, net, was, to)))
+            continue
+        home = c.device[producer]
+        before = integer(_pays(c, net, home, was)), integer(_pays(c, net, home, to)), integer(_pays(c, net, home, home))
+        c.readers[net, was] -= 1
+        c.spread[net] -= c.readers[net, was] == 0
+        c.spread[net] += c.readers[net, to] == 0
+        c.readers[net, to] += 1
+        c.load[was] += seconds * (integer(_pays(c, net, home, was)) - before[0])
+        c.load[to] += seconds * (integer(_pays(c, net, home, to)) - before[1])
+        if home != was and home != to:
+            c.load[home] += seconds * (integer(_pays(c, net, home, home)) - before[2])
+
+
+@part
+def largest_load(c: Chain) -> float:
+    largest = c.load[0]
+    for device in range(1, len(c.load)):
+        largest = max(largest, c.load[device])
+    return largest
+
+
+@part
+def largest_excess(c: Chain) -> float:
+    excess = 0.0
+    for device in range(len(c.load)):
+        if c.kinds[device] == ACCELERATOR:
+            excess = max(excess, c.held[device] - c.limits[0])
+    return excess
+
+
+@part
+def energy_of(c: Chain, largest: float, excess: float) -> float:
+    """Seconds: the largest load, a norm of all, and a penalty."""
+    norm = 0.0
+    for device in range(len(c.load)):
+        ratio = c.load[device] / largest if largest > 0 else 0.0
+        square = ratio * ratio
+        norm += square * square * square * square
+    return largest * (1.0 + SMOOTH * np.sqrt(np.sqrt(np.sqrt(norm / len(c.load))))) + c.limits[1] * excess
+
+
+@part
+def _keep_best(c: Chain, largest: float, excess: float) -> None:
+    if excess < c.rank[0] or (excess == c.rank[0] and largest < c.rank[1]):
+        c.rank[0], c.rank[1] = excess, largest
+        for group in range(len(c.device)):
+            c.best[group] = c.device[group]
+
+
+@part
+def _neighbour(c: Chain, group: int) -> int:
+    """A group on one of its nets at random, itself if it has none."""
+    degree = c.nets_start[group + 1] - c.nets_start[group]
+    if degree == 0:
+        return group
+    net = c.nets[c.nets_start[group] + below(c.rng, degree)]
+    first = c.ends_start[net]
+    return c.ends[first + below(c.rng, c.ends_start[net + 1] - first)]
+
+
+@part
+def _take(c: Chain, count: int, group: int, to: int) -> int:
+    """Shifts a group as a part of the move; gives how many the move has."""
+    if c.device[group] == to or not np.isfinite(c.runtime[group, c.kinds[to]]):
+        return count
+    c.moved[count, 0], c.moved[count, 1] = group, c.device[group]
+    shift(c, group, to)
+    return count + 1
+
+
+@part
+def _draw(c: Chain) -> int:
+    """Makes a move; gives how many groups it has."""
+    u, group = uniform(c.rng), below(c.rng, len(c.device))
+    if u < NEAR:
+        return _take(c, 0, group, c.device[_neighbour(c, group)])
+    if u < ANY:
+        return _take(c, 0, group, below(c.rng, len(c.load)))
+    if u < SWAP:
+        other = below(c.rng, len(c.device))
+        was = c.device[group]
+        count = _take(c, 0, group, c.device[other])
+        return _take(c, count, other, was) if count else count
+    return _draw_cluster(c, group)
+
+
+@part
+def _draw_cluster(c: Chain, group: int) -> int:
+    """Groups of one device that hang together, to the device of one of their neighbours or to any."""
+    here, size = c.device[group], 2 << below(c.rng, 6)
+    to = here
+    for _ in range(TRIES):
+        to = c.device[_neighbour(c, group)]
+        if to != here:
+            break
+    if to == here:
+        to = below(c.rng, len(c.load))
+    if to == here:
+        return 0
+    c.seen[-1] += 1
+    number, count = c.seen[-1], integer(0)
+    for _ in range(2 * min(size, MOST)):
+        if c.device[group] == here and c.seen[group] != number:
+            c.seen[group] = number
+            count = _take(c, count, group, to)
+            if count == min(size, MOST):
+                break
+        other = _neighbour(c, group)
+        if c.device[other] == here or c.seen[other] == number:
+            group = other
+    return count
+
+
+@entry
+def anneal(c: Chain, moves: int, hot: float, cold: float) -> None:
+    """Makes some moves while the temperature falls geometrically from `hot` to `cold`, seconds."""
+    recount(c)
+    largest, excess = largest_load(c), largest_excess(c)
+    _keep_best(c, largest, excess)
+    energy = energy_of(c, largest, excess)
+    cooling = (cold / hot) ** (1.0 / max(1, moves))
+    temperature = hot
+    for _ in range(moves):
+        temperature *= cooling
+        count = _draw(c)
+        if count == 0:
+            continue
+        largest, excess = largest_load(c), largest_excess(c)
+        new = energy_of(c, largest, excess)
+        if new <= energy - temperature * np.log(uniform(c.rng)):
+            energy = new
+            _keep_best(c, largest, excess)
+            continue
+        for i in range(count - 1, -1, -1):
+            shift(c, c.moved[i, 0], c.moved[i, 1])
+
 
 HOT, COLD = 0.02, 2e-5  # temperatures, as parts of the first largest load
 ROUNDS = 5
@@ -98,3 +347,40 @@ class _Search:
             self._evaluations += count
             steps += 1
             task.report(self._evaluations, float(self._chain.rank[1]))
+
+
+ROUNDING = 1e-12  # relative, of sums in another order
+
+
+@entry
+def climb(c: Chain, changes: np.ndarray, energies: np.ndarray) -> None:
+    """Moves groups to other devices, `changes` `[k, 2]` int64, and keeps what lowers the energy (`energy_of`) and makes
+    neither the largest load nor the excess any larger. Without changes it costs the placement.
+
+    `energies` `[b, d]`, if it has rows, is filled with what each group's move alone comes to then; inf where it cannot
+    run. The costs are afterwards in `c.rank`.
+    """
+    recount(c)
+    largest, excess = largest_load(c), largest_excess(c)
+    energy = energy_of(c, largest, excess)
+    for row in range(len(changes)):
+        group, to = changes[row]
+        was = c.device[group]
+        if to == was or not np.isfinite(c.runtime[group, c.kinds[to]]):
+            continue
+        shift(c, group, to)
+        then, over = largest_load(c), largest_excess(c)
+        new = energy_of(c, then, over)
+        if new < energy * (1 - ROUNDING) and then <= largest * (1 + ROUNDING) and over <= excess:
+            energy, largest, excess = new, then, over
+        else:
+            shift(c, group, was)
+    c.rank[0], c.rank[1] = excess, largest
+    for group in range(len(energies)):
+        was = c.device[group]
+        for to in range(len(c.load)):
+            energies[group, to] = np.inf
+            if np.isfinite(c.runtime[group, c.kinds[to]]):
+                shift(c, group, to)
+                energies[group, to] = energy_of(c, largest_load(c), largest_excess(c))
+                shift(c, group, was)

@@ -21,8 +21,7 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.exact.cp_sat import solver as cp_sat
 from graphrl.solvers.loads import anneal
-from graphrl.solvers.loads.blocks import Blocks
-from graphrl.solvers.loads.groups import placed_order
+from graphrl.solvers.loads.groups import Blocks, placed_order
 from graphrl.solvers.loads.stages import equal_placement, stage_dp
 from graphrl.solvers.portfolio import Portfolio, Stage, best_as_hint
 

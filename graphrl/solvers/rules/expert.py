@@ -19,8 +19,8 @@ from graphrl.graphs.topology import least_first
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.rules.plan_builder.build import placed, prepare
-from graphrl.solvers.rules.plan_builder.state import Builder, builder
+from graphrl.solvers.rules.plan_builder import placed, prepare
+from graphrl.solvers.rules.plan_state import Builder, builder
 from graphrl.solvers.rules.simple import breadth_first
 from graphrl.solvers.solver import solver
 

@@ -15,7 +15,7 @@ import heapq
 
 from graphrl.graphs.topology import post_order
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.rules.one_pass import order_rule
+from graphrl.solvers.rules.simple import order_rule
 
 NOTHING = 2**200  # above any bytes * ops
 

@@ -1,21 +1,25 @@
-"""List scheduling: plans made in one pass over the ops, without search.
+"""List schedulers: plans made in one pass over the ops, without search (methods "list", "hlfet" and "etf").
 
-Makespan. Time runs along the device that is free first. Of the ops whose predecessors have ended by then, the one of
-highest level runs next (HLFET, Adam et al. 1974: the level is the longest path of run times to the end), where it
-finishes first, the transfers that it needs right before it. Deviations, each tried with and without, for finishing
-first alone keeps most ops on one device where transfers hold up their sender (`rendezvous`):
+"hlfet" and "etf" are the textbook schedulers, under every transfer model, and look at run times only. HLFET, highest
+level first with estimated times (Adam, Chandy & Dickson 1974): of the ops whose predecessors are placed, the one of
+highest level, where it can start first. ETF, earliest task first (Hwang, Chow, Anger & Lee 1989): of those ops, the one
+that can start first on any device, there; ties to the highest level. An op's level is the longest path of run times
+from its start to the end, without transfers ("static"). A start counts the op's transfers, which run right before it.
+
+"list" is the best of about ten plans by exact costs, O((n + e) (log n + d)) each; `quick_schedule` makes one.
+
+Makespan: time runs along the device that is free first. Of the ops whose predecessors have ended by then, the one of
+highest level runs next, where it finishes first, its transfers right before it. Deviations, each tried with and
+without, for finishing first alone keeps most ops on one device where transfers hold up their sender (`rendezvous`):
 - ops that need no transfer to the device that is free go before those that do;
 - a device pays for being busy longer than the first one, and for the time that others lose by sending.
 Everything on one device is tried too; under a memory limit also the plans for peak memory.
 
-Peak memory. On one device, the best of `memory_orders`. On several, the ops go in such an order, each where the fewest
-bytes are added among the devices that stay under a target (copies of inputs count), else where the peak is least; the
+Peak memory: on one device, the best of `memory_orders`. On several, the ops go in such an order, each where the fewest
+bytes are added among the devices that stay under a target (copies of inputs count), else where the peak is least. The
 target is found by bisection between the bound and the best peak.
 
-A memory limit is respected where it can be: a device that stays within it by the builder's estimate goes first.
-
-The best of all these plans by exact costs is the answer. Time: O((n + e) (log n + d)) a plan, about ten plans;
-`quick_schedule` makes one.
+A memory limit is kept where possible: a device that stays within it by the builder's estimate goes first.
 """
 
 import dataclasses
@@ -28,13 +32,23 @@ from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import least_first
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.memory_orders import memory_orders
-from graphrl.solvers.rules.plan_builder.append import BYTES, FINISH, Choice
-from graphrl.solvers.rules.plan_builder.build import highest_level_first, in_order, placed, prepare
-from graphrl.solvers.rules.plan_builder.state import Builder, builder
+from graphrl.solvers.rules.plan_builder import (
+    BYTES,
+    FINISH,
+    START,
+    Choice,
+    earliest_first,
+    highest_level_first,
+    in_order,
+    placed,
+    prepare,
+)
+from graphrl.solvers.rules.plan_state import Builder, builder
 from graphrl.solvers.solver import solver
 
 WORK = 100_000  # ops and uses, times devices, of which all list schedules take some second with exact costs
@@ -175,3 +189,39 @@ def _memory_plans(
             peak = float(b.peaks.max())
             low, high = (low if peak <= target else max(low, target)), min(high, peak)
             target = (low + high) / 2
+
+
+PAIR_SECONDS, USE_SECONDS = 6e-9, 1.5e-7  # of ETF: for two ops that are ready at once, and for an op or a use
+
+
+def hlfet(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
+    """HLFET. O((n + e) (log n + d)) for d devices. Ties of level go to the lower op, of starts to the lower device."""
+    b = builder(graph, problem)
+    order = least_first(b.ops["rank"][:-1], graph.arrays.waiting())
+    return in_order(b, np.array(order), Choice(START))
+
+
+def etf_seconds(graph: ComputationGraph, problem: Problem) -> float:
+    """What ETF takes, or so: it looks at all ops that are ready each time, counted here in the topological order."""
+    a, ready = graph.arrays, np.zeros(len(graph.ops), np.int64)
+    source, target = a.dependencies()
+    np.maximum.at(ready, target, a.rank[source] + 1)
+    pairs = float((a.rank - ready).sum())
+    return problem.devices * (PAIR_SECONDS * pairs + USE_SECONDS * (a.num_ops + len(a.use_op)))
+
+
+def etf(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
+    """ETF. Looks at every ready op on every device for every op: O(n w d) for d devices and w ready ops."""
+    return earliest_first(builder(graph, problem))
+
+
+@solver("hlfet", "highest level first, where it can start first (Adam et al. 1974)", colocates=True, prepare=prepare)
+def solve_hlfet(task: Task) -> Plan:
+    """One plan, whatever the budget and the seed."""
+    return task.answer(task.plan(*hlfet(task.graph, task.problem), evaluations=1))
+
+
+@solver("etf", "earliest task first, ties to the highest level (Hwang et al. 1989)", colocates=True, prepare=prepare)
+def solve_etf(task: Task) -> Plan:
+    """One plan, whatever the budget and the seed."""
+    return task.answer(task.plan(*etf(task.graph, task.problem), evaluations=1))

@@ -1,7 +1,7 @@
 """REGAL's "graph partitioning + depth first search": METIS places the ops, XLA's depth-first rule orders them.
 
 The ops are divided into parts of equal run time (for makespan) or bytes (for peak memory) so that few bytes cross
-(Karypis & Kumar 1998, through pymetis); each device then runs its ops in the order of `orders.xla.xla_depth_first`, and
+(Karypis & Kumar 1998, through pymetis); each device then runs its ops in the order of `rules.xla.xla_depth_first`, and
 a transfer runs right before its first reader. Deviations: REGAL partitions with XLA's Kernighan-Lin variant, which is
 not published; an edge weighs its tensor's bytes even where several readers share one transfer, since METIS counts the
 edges that are cut.
@@ -15,8 +15,8 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.rules.plan_builder.build import placed, prepare
-from graphrl.solvers.rules.plan_builder.state import builder
+from graphrl.solvers.rules.plan_builder import placed, prepare
+from graphrl.solvers.rules.plan_state import builder
 from graphrl.solvers.rules.xla import xla_depth_first
 from graphrl.solvers.solver import solver
 

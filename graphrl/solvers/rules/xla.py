@@ -26,7 +26,7 @@ import heapq
 
 from graphrl.graphs.topology import Waiting, post_order
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.rules.one_pass import order_rule
+from graphrl.solvers.rules.simple import order_rule
 
 SCALAR_BYTES = 8
 FIRST = 2**63 - 1  # int64's largest: the priority of scalars

@@ -9,10 +9,8 @@ import numpy as np
 
 from graphrl.compiled import inlined, integer, part
 from graphrl.costs.problem import Problem
-from graphrl.graphs.arrays import NONE
-from graphrl.graphs.graph import ComputationGraph
-from graphrl.solvers.schedules.readers import home
-from graphrl.solvers.schedules.state import ABSENT, Schedule
+from graphrl.graphs.graph import NONE, ComputationGraph
+from graphrl.solvers.schedules.state import ABSENT, Schedule, home
 
 BUFFER = np.dtype(
     [

@@ -16,9 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import inlined, integer, part
-from graphrl.compiled.random import below, coin, uniform
-from graphrl.solvers.schedules.readers import first_reader, home, set_first
-from graphrl.solvers.schedules.state import ABSENT, Schedule
+from graphrl.compiled.structures import below, coin, uniform
+from graphrl.solvers.schedules.state import ABSENT, Schedule, first_reader, home, set_first
 
 KINDS = ("shift", "device", "join", "jump", "cluster", "stretch", "send")
 SHIFT, DEVICE, JOIN, JUMP, CLUSTER, STRETCH, SEND = range(7)

@@ -1,9 +1,15 @@
-"""Annealing over explicit schedules as a `Solver`: the best schedule that its chains find within the budget.
+"""Methods "anneal-schedule" and "local-search": searches over explicit schedules, with the moves of `moves.py`.
 
-Under `rendezvous` the ops of graphs of 500 ops or more move in clusters (`solvers.clusters`), large ones first. Chains
-start at a list schedule, cool geometrically over the budget, and run side by side on as many cores as there are. A few
-times in all the worst of them goes on from where the best stands ("go with the winners", Aldous & Vazirani 1994). With
-evaluations alone a run depends on nothing else.
+"anneal-schedule" gives the best schedule that its chains find within the budget. Under `rendezvous` the ops of graphs
+of 500 ops or more move in clusters (`solvers.clusters`), large ones first. Chains start at a list schedule, cool
+geometrically over the budget, and run in parallel on all cores. A few times in all the worst of them goes on from the
+best one's schedule ("go with the winners", Aldous & Vazirani 1994). With evaluations alone a run depends on nothing
+else.
+
+"local-search" is REGAL's (BASELINES): from a random placement and schedule, greedily, by moving an op across devices or
+changing an op's place in the order; from a new random start when that no longer helps. Ours takes the first move that
+is not worse (REGAL does not say how many it looks at), so that it crosses plateaus. It compares the energy of annealing
+(`chain.py`). Transfers run right before they are needed.
 """
 
 import functools
@@ -24,11 +30,12 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
-from graphrl.solvers.chains import EXCHANGES, copied, copy_into
-from graphrl.solvers.clusters import LEVELS, Clusters, clustered, count_at
+from graphrl.solvers.clusters import EXCHANGES, LEVELS, Clusters, clustered, copied, copy_into, count_at
+from graphrl.solvers.flow import Flow
+from graphrl.solvers.orders.random_orders import Drawing
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
-from graphrl.solvers.rules.plan_builder.build import prepare as prepare_lists
-from graphrl.solvers.rules.plan_builder.build import prepared_beside as lists_beside
+from graphrl.solvers.rules.plan_builder import prepare as prepare_lists
+from graphrl.solvers.rules.plan_builder import prepared_beside as lists_beside
 from graphrl.solvers.schedules.chain import Best, anneal, no_best
 from graphrl.solvers.schedules.memory import Memory, memory
 from graphrl.solvers.schedules.moves import KINDS, Move, no_move
@@ -313,3 +320,65 @@ class _Search:
 def _split(high: int, count: int, low: int = 0) -> list[int]:
     """Numbers from low to high - 1, each dealt to one of `count` in turn: how many each has."""
     return [(high + count - 1 - i) // count - (low + count - 1 - i) // count for i in range(count)]
+
+
+LOCAL_SEARCH_MIX = dict.fromkeys(KINDS, 0.0) | {"shift": 0.5, "device": 0.5}
+ROUNDING = 1e-12  # of the energy: so small a rise is none, as sums of seconds depend on their order
+LOOK = 100  # moves between two looks at the budget, and at whether it is stuck
+
+
+@solver("local-search", "REGAL's local search: moves of one op, from one random plan after the other")
+def solve_local_search(task: Task, *, patience: int = 2000) -> Plan:
+    """An evaluation is a random plan or a move. Compiling does not count.
+
+    Args:
+      patience: moves in a row that make nothing better, after which it starts anew.
+
+    Raises:
+      ProblemError: patience is below 1.
+    """
+    if patience < 1:
+        raise ProblemError(f"patience is {patience}: must be at least 1")
+    with task.uncounted():
+        prepare(counts_memory(task.problem))
+    starts = _starts(task)
+    chain, evaluations, waited = next(starts), 1, 0
+    best, least = chain.best, _energy(chain)
+
+    def plan() -> Plan:
+        return task.plan(*best.plan, evaluations=evaluations)
+
+    task.best = plan
+    while not task.over(evaluations):
+        left = LOOK if task.budget.evaluations is None else task.budget.evaluations - evaluations
+        if waited >= patience:
+            chain, moves, waited = next(starts), 1, 0
+            least = _energy(chain)
+        else:
+            heat = max(ROUNDING * least, 1e-300)
+            moves = run_chain(chain, min(LOOK, patience - waited, left), heat, heat, LOCAL_SEARCH_MIX)
+            if moves == 0:  # no plan but this
+                break
+            better = _energy(chain) < least * (1 - ROUNDING)
+            least, waited = min(least, _energy(chain)), 0 if better else waited + moves
+        evaluations += moves
+        best = min(best, chain.best, key=lambda one: one.rank)
+        task.report(evaluations, best.objective(task.problem))
+    return plan()
+
+
+def _starts(task: Task) -> Iterator[Chain]:
+    """Chains at random plans."""
+    drawing, seeds = Drawing(Flow(task.graph)), np.random.SeedSequence(task.seed)
+    while True:
+        seed = seeds.spawn(1)[0]
+        rng = np.random.default_rng(seed)
+        orders = drawing.draw(rng, 1, by_priority=True)
+        assert orders is not None
+        placement = rng.integers(task.problem.devices, size=len(task.graph.ops))
+        yield start_chain(task.graph, task.problem, (placement, orders[0]), seed)
+
+
+def _energy(chain: Chain) -> float:
+    """That of the schedule where it stands."""
+    return float(chain.schedule.score[2])

@@ -1,4 +1,4 @@
-"""What a search over schedules walks on: a schedule with its clocks, as flat arrays.
+"""State of a search over schedules: an order, a placement and send times, with their clocks, as flat arrays.
 
 A *schedule* is a topological order of ops, a placement, and for each copy, the pair (tensor t, device b) of index
 t * devices + b, whether it is sent *early*, as soon as there is something to send, or late, right before the first op
@@ -6,17 +6,20 @@ that needs it. Early copies of an op follow it at once, in the order of tensors 
 first reader, in the order of its inputs. So a schedule is an order of ops and transfers as `costs` have it, whatever
 the placement, and a copy that a move makes necessary has its place at once.
 
-All is a named tuple of a few arrays of records, which numba compiles once for all sizes, and soon: how long it takes
-grows with the arrays that a function gets, and with the types of integers that it is called with. So integers that are
-passed on are of 64 bits. Records are small: what a walk reads of an op is in one line of the cache, and its integers
-are of 32 bits.
+First readers are kept up to date as ops move. A copy is needed on every device but the producer's that reads the
+tensor. Each op links the copies of which it is the first reader, in ascending order.
+
+The state is a named tuple of a few arrays of records, which numba compiles once for all sizes. Compile time grows with
+the arrays that a function gets, and with the types of integers that it is called with, so integers that are passed on
+are of 64 bits. Records are small, with integers of 32 bits: what a walk reads of an op is in one line of the cache.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.compiled.records import TRANSFERS, set_rows
+from graphrl.compiled import inlined, integer, part
+from graphrl.compiled.structures import TRANSFERS, set_rows
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import distinct
@@ -214,3 +217,62 @@ def _reduced(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray]:
                 ancestors |= reached[before] | 1 << before
         reached[op] = ancestors
     return np.array(source, np.int64), np.array(target, np.int64)
+
+
+@part
+def set_first(s: Schedule, copy: int, x: int) -> None:
+    """Makes op x the first reader of a copy, or ABSENT."""
+    ops, copies = s.ops, s.copies
+    entry = copies[copy]
+    if entry.first != ABSENT:
+        if entry.before == ABSENT:
+            ops[entry.first].copies = entry.after
+        else:
+            copies[entry.before].after = entry.after
+        if entry.after == ABSENT:
+            ops[entry.first].last = entry.before
+        else:
+            copies[entry.after].before = entry.before
+    entry.first = x
+    if x == ABSENT:
+        return
+    before, after = ABSENT, ops[x].copies
+    while after != ABSENT and after < copy:
+        before, after = after, copies[after].after
+    entry.before, entry.after = before, after
+    if before == ABSENT:
+        ops[x].copies = copy
+    else:
+        copies[before].after = copy
+    if after == ABSENT:
+        ops[x].last = copy
+    else:
+        copies[after].before = copy
+
+
+@part
+def first_reader(s: Schedule, t: int, device: int) -> int:
+    """The first op on a device that reads a tensor, or ABSENT."""
+    ops, rows = s.ops, s.rows
+    first, place = ABSENT, len(s.order)
+    if s.copies[t * s.devices + device].readers:
+        for e in range(s.tensors[t].users, s.tensors[t + 1].users):
+            user = ops[rows[e]]
+            if user.device == device and user.place < place:
+                first, place = rows[e], user.place
+    return first
+
+
+@inlined
+def home(s: Schedule, t: int) -> int:
+    """The device of a tensor's producer."""
+    return integer(s.ops[s.tensors[t].producer].device)
+
+
+@part
+def set_readers(s: Schedule) -> None:
+    """First readers of all copies of a schedule that has none."""
+    for t in range(len(s.tensors) - 1):
+        for device in range(s.devices):
+            if device != home(s, t):
+                set_first(s, t * s.devices + device, first_reader(s, t, device))

@@ -1,12 +1,25 @@
-"""What walks of such plans read and write: flat arrays of small records, as caches do not hold the largest graphs."""
+"""State, makespan and transfers of plans that are a placement and an order of ops alone: sends follow by a rule.
+
+The state is flat arrays of small records, as caches do not hold the largest graphs. `walk` computes the makespan
+without making the order of transfers; `with_sends` makes that order. `in_order_of` takes keys of ops: of the ready ops
+the one with the least key is next.
+
+The rule: a list schedule sends a tensor right before the op that waits for it. Under `rendezvous` both devices wait for
+one another then, each time. "Bundled" sends wait as often as an order of ops makes necessary: where an op cannot do
+without a tensor from some device, all that these two devices have for one another by then goes along, so that no later
+op makes them wait for it again. For each pair of devices these are the fewest points of the order that suffice
+(intervals from a tensor's producer to its first reader, stabbed greedily).
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.compiled.records import TRANSFERS, set_rows
+from graphrl.compiled import entry, integer, part
+from graphrl.compiled.structures import FREE, RENDEZVOUS, TRANSFERS, pop, push, rows_by, set_rows
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.topology import numbered
 
 # Where what belongs to an op begins, up to where the next one's does: its tensors, and rows, parts of `Placed.rows`.
 OP = np.dtype(
@@ -110,3 +123,187 @@ def put(plan: Placed, placement: np.ndarray, order: np.ndarray) -> None:
     plan.ops["device"][:-1] = placement
     plan.order[:] = order
     plan.ops["place"][order] = np.arange(len(order))
+
+
+@part
+def walk(plan: Placed, limit: float) -> float:
+    """Seconds of makespan; infinite if above the limit. The devices' clocks are then the plan's."""
+    ops, rows, clocks = plan.ops, plan.rows, plan.clocks
+    clocks[:] = plan.links[:] = 0.0
+    plan.walks[0] += 1
+    for p in range(len(plan.pairs)):
+        plan.pairs[p].waiting, plan.pairs[p].last = 0.0, -1
+    makespan = 0.0
+    for place in range(len(plan.order)):
+        v = plan.order[place]
+        here = ops[v].device
+        start = _met(plan, v) if plan.transfer == RENDEZVOUS else _arrival(plan, v)
+        for e in range(ops[v].awaits, ops[v + 1].awaits):
+            start = max(start, ops[rows[e]].end)
+        end = max(start, clocks[here]) + ops[v].runtime
+        ops[v].end = clocks[here] = end
+        makespan = max(makespan, end)
+        if end + ops[v].tail > limit:
+            return np.inf
+        if plan.transfer == RENDEZVOUS:
+            _announce(plan, v)
+    return makespan
+
+
+@part
+def _met(plan: Placed, v: int) -> float:
+    """The clock of an op's device after it and those whose tensors the op cannot do without have waited for one
+    another, with all that they have for one another by then.
+    """
+    ops, tensors, rows, clocks, pairs = plan.ops, plan.tensors, plan.rows, plan.clocks, plan.pairs
+    here, place = ops[v].device, ops[v].place
+    for e in range(ops[v].reads, ops[v + 1].reads):
+        writer = tensors[rows[e]].producer
+        there = ops[writer].device
+        if there == here:
+            continue
+        pair = min(here, there) * plan.devices + max(here, there)
+        if pairs[pair].last <= ops[writer].place:
+            now = max(clocks[here], clocks[there]) + pairs[pair].waiting
+            clocks[here] = clocks[there] = now
+            pairs[pair].waiting, pairs[pair].last = 0.0, place
+    return clocks[here]
+
+
+@part
+def _arrival(plan: Placed, v: int) -> float:
+    """When the last of an op's inputs from elsewhere has arrived, seconds. What it is the first to wait for is sent
+    now: under `link` behind what its writer's device sent before, what is written first goes first.
+    """
+    ops, tensors, rows, links, copies = plan.ops, plan.tensors, plan.rows, plan.links, plan.copies
+    here, arrival, missing = ops[v].device, 0.0, integer(0)
+    for e in range(ops[v].reads, ops[v + 1].reads):
+        t = integer(rows[e])
+        writer = tensors[t].producer
+        if ops[writer].device == here:
+            continue
+        if plan.transfer == FREE:
+            arrival = max(arrival, ops[writer].end + tensors[t].seconds)
+        elif copies[t * plan.devices + here].walk == plan.walks[0]:
+            arrival = max(arrival, copies[t * plan.devices + here].arrival)
+        else:
+            plan.keys[t] = ops[writer].place
+            missing = push(plan.missing, plan.keys, missing, t)
+    while missing > 0:
+        t = plan.missing[0]
+        missing = pop(plan.missing, plan.keys, missing)
+        writer = tensors[t].producer
+        there, copy = ops[writer].device, t * plan.devices + here
+        links[there] = max(links[there], ops[writer].end) + tensors[t].seconds
+        copies[copy].arrival, copies[copy].walk = links[there], plan.walks[0]
+        arrival = max(arrival, links[there])
+    return arrival
+
+
+@part
+def _announce(plan: Placed, v: int) -> None:
+    """What an op has written waits for being sent, to each device that reads it once."""
+    ops, tensors, rows, marks, devices = plan.ops, plan.tensors, plan.rows, plan.marks, plan.devices
+    here = ops[v].device
+    for t in range(ops[v].writes, ops[v + 1].writes):
+        if tensors[t].seconds <= 0.0:
+            continue
+        for device in range(devices):
+            marks[device] = 0
+        for e in range(tensors[t].users, tensors[t + 1].users):
+            there = ops[rows[e]].device
+            if there != here and marks[there] == 0:
+                marks[there] = 1
+                plan.pairs[min(here, there) * devices + max(here, there)].waiting += tensors[t].seconds
+
+
+@entry
+def in_order_of(plan: Placed, keys: np.ndarray, heap: np.ndarray, waits: np.ndarray) -> None:
+    """Puts the ops in that order; of equal keys the lower op is first.
+
+    Args:
+      plan: whose order is written.
+      keys: `[n]` float64.
+      heap, waits: `[n]` int64 each, overwritten.
+    """
+    ops, rows, n, length = plan.ops, plan.rows, len(plan.order), integer(0)
+    for v in range(n):
+        waits[v] = ops[v + 1].before - ops[v].before
+        if waits[v] == 0:
+            length = push(heap, keys, length, v)
+    for place in range(n):
+        v = heap[0]
+        length = pop(heap, keys, length)
+        plan.order[place] = v
+        ops[v].place = place
+        for e in range(ops[v].after, ops[v + 1].after):
+            u = integer(rows[e])
+            waits[u] -= 1
+            if waits[u] == 0:
+                length = push(heap, keys, length, u)
+
+
+def with_sends(graph: ComputationGraph, problem: Problem, placement: np.ndarray, ops: np.ndarray) -> np.ndarray:
+    """The order `[m] int64` of node ids: ops `[n]` in a topological order, and between them the transfers.
+
+    They are bundled under `rendezvous`, else right before the first op that waits for them. Of those that go before the
+    same op what is written first goes first, under `rendezvous` pair of devices by pair. O((n + e) log (n + e)).
+    """
+    a, n, devices = graph.arrays, len(ops), problem.devices
+    rank = np.empty(n, np.int64)
+    rank[ops] = np.arange(n)
+    placement = np.asarray(placement, np.int64)
+    source, target = placement[a.producer[a.use_tensor]], placement[a.use_op]
+    uses = np.flatnonzero(source != target)  # of one op by tensor
+    uses = rows_by(rank[a.use_op[uses]], uses, n)[1]
+    place, written = rank[a.use_op[uses]], rank[a.producer[a.use_tensor[uses]]]
+    cause = np.zeros(len(uses), np.int64)  # of the transfers before an op those of one cause go together
+    if problem.transfer == "rendezvous":
+        pair = np.minimum(source, target) * devices + np.maximum(source, target)
+        cause = _bundled(pair[uses], written, place, devices * devices)
+        place = place[cause]
+    transfer = a.use_tensor[uses].astype(np.int64) * devices + target[uses]
+    _, first, _ = numbered(transfer, a.num_tensors * devices)  # of the uses of one transfer, which have one cause
+    none = np.zeros(n, np.int64)
+    keys = [(none, written[first]), (none, cause[first]), (2 * np.arange(n) + 1, 2 * place[first])]
+    return np.concatenate([ops, n + transfer[first]])[np.lexsort([np.concatenate(key) for key in keys])]
+
+
+def _bundled(pair: np.ndarray, written: np.ndarray, needed: np.ndarray, pairs: int) -> np.ndarray:
+    """Of uses by their places `needed`, the use that makes its transfer go, before its own op: `[k] int64`."""
+    begins = np.concatenate([[0], np.cumsum(np.bincount(pair, minlength=pairs))])  # of each pair's rows in `causes`
+    causes, cause = np.zeros((2, len(pair)), np.int64)
+    bundle(pair, written, needed, begins, np.zeros(pairs, np.int64), causes, cause)
+    return cause
+
+
+@entry
+def bundle(
+    pair: np.ndarray,
+    written: np.ndarray,
+    needed: np.ndarray,
+    begins: np.ndarray,
+    counts: np.ndarray,
+    causes: np.ndarray,
+    cause: np.ndarray,
+) -> None:
+    """Writes `cause`, and in the rows of each pair the uses that made its devices wait for one another.
+
+    Args:
+      pair, written, needed: `[k]` int64, of each use its pair of devices, and the places of its writer and its op.
+      begins, counts: `[pairs + 1]` and `[pairs]` int64, where rows begin, and 0.
+      causes, cause: `[k]` int64 each.
+    """
+    for use in range(len(pair)):
+        which, low = pair[use], integer(0)
+        first, high = begins[which], counts[which]
+        while low < high:  # the first that waited after it was written
+            middle = (low + high) // 2
+            if needed[causes[first + middle]] <= written[use]:
+                low = middle + 1
+            else:
+                high = middle
+        if low == counts[which]:  # nothing was sent since it was written
+            causes[first + low] = use
+            counts[which] += 1
+        cause[use] = causes[first + low]

@@ -1,4 +1,4 @@
-"""Simulated annealing of such plans, compiled."""
+"""Compiled simulated annealing of plans whose sends follow by the rule of `plans.py`."""
 
 import functools
 import math
@@ -7,15 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import announced, entry, integer, part
-from graphrl.compiled.random import below, uniform
+from graphrl.compiled.structures import below, uniform
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.solvers.base import PlacedOrder
-from graphrl.solvers.chains import copied, copy_into
-from graphrl.solvers.clusters import Clusters
-from graphrl.solvers.sending.plans import Placed, placed, put
-from graphrl.solvers.sending.rule import with_sends
-from graphrl.solvers.sending.walk import walk
+from graphrl.solvers.clusters import Clusters, copied, copy_into
+from graphrl.solvers.sending.plans import Placed, placed, put, walk, with_sends
 
 NAME = "anneal-ops"
 WEIGHT = 0.1  # of the mean last clock in the energy

@@ -1,9 +1,12 @@
-"""XLA's buffer assignment on the CPU, followed closely enough to know its temporary memory without compiling.
+"""XLA's buffer assignment on the CPU, followed closely enough to predict its temporary memory without compiling.
 
 What XLA reports as `temp_size_in_bytes` is not the peak of the live bytes: results of the program lie in buffers of
 their own, into which earlier temporaries go that fit; some instructions write over an operand; the rest lies in a heap
-whose packing leaves holes. One module per step: `dataflow` (what values there are), `buffers` (which of them share a
-buffer), `live_ranges` (when they are needed), `outputs` (buffers of their own), `heap` and `packing`.
+whose packing leaves holes. One module per step:
+
+- `buffers`: the values of a module, and which of them share a buffer;
+- `heap`: when values are needed in a schedule, and the packing of the heap;
+- `outputs`: buffers outside the heap.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,10 +14,8 @@ from types import MappingProxyType
 
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.assignment.buffers import ModuleBuffers
-from graphrl.xla.assignment.heap import heap_blocks
-from graphrl.xla.assignment.live_ranges import live_ranges
+from graphrl.xla.assignment.heap import heap_blocks, heap_size, live_ranges
 from graphrl.xla.assignment.outputs import assign_outputs
-from graphrl.xla.assignment.packing import heap_size
 from graphrl.xla.callback import check_sequence
 
 ALIGNMENT = 64  # bytes, of every buffer

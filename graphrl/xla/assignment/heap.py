@@ -1,14 +1,89 @@
-"""Temporaries in one heap: what is written in place, and from when to when every block is taken.
+"""Size of XLA's heap of temporaries in a given schedule.
 
-After `HeapSimulator::RunComputation` (xla/service/heap_simulator/heap_simulator.cc).
+Three steps, each after a file of XLA:
+
+- `live_ranges`: from when to when each value is needed; `HloLiveRange` (xla/hlo/utils/hlo_live_range.cc);
+- `heap_blocks`: values that are written in place share a block, which is taken and freed at certain times;
+  `HeapSimulator::RunComputation` (xla/service/heap_simulator/heap_simulator.cc);
+- `heap_size`: addresses for the blocks; `GlobalDecreasingSizeBestFitHeap`, `ChooseBestHeapAlgorithm` (the same file).
 """
 
 import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from graphrl.graphs.readers.hlo.module import Computation
 from graphrl.xla.assignment.buffers import ModuleBuffers
-from graphrl.xla.assignment.live_ranges import LiveRanges
+
+
+@dataclasses.dataclass(slots=True)
+class LiveRanges:
+    """Times count the instructions of all computations that run in sequence, those of a callee before its caller.
+
+    Attributes:
+      start, end: first and last time of every value, both included. [V]
+      time: of every instruction, of the start and of the end of every computation: `ModuleBuffers.times`. [N + 2C]
+      stop: the time after the last instruction.
+    """
+
+    start: np.ndarray
+    end: np.ndarray
+    time: np.ndarray
+    stop: int
+
+
+def live_ranges(buffers: ModuleBuffers, schedule: Mapping[str, Sequence[str]]) -> LiveRanges:
+    """The live ranges of a module's values when its computations, by name, run in these orders of all instructions."""
+    time, stop = _times(buffers, schedule)
+    values = range(len(buffers.flow.values))
+    start = time[[buffers.start_time(v) for v in values]]
+    end = np.zeros(len(values), np.int64)
+    first = np.flatnonzero(np.diff(buffers.owner, prepend=-1))
+    end[buffers.owner[first]] = np.maximum.reduceat(time[buffers.times], first)
+    for buffer in buffers.buffers:
+        if buffer.kind == "parameter" and not buffer.donated:
+            makers = [buffers.flow.nodes[buffers.flow.values[v].node].instruction.opcode for v in buffer.values]
+            end[[v for v, opcode in zip(buffer.values, makers, strict=True) if opcode == "parameter"]] = stop
+    for buffer in buffers.buffers:
+        if len(buffer.values) > 1:
+            _one_after_the_other(buffer.values, start, end)
+    return LiveRanges(start, end, time, stop)
+
+
+def _one_after_the_other(values: Sequence[int], start: np.ndarray, end: np.ndarray) -> None:
+    """A value in a shared buffer ends where the next one begins (`HloLiveRange::NormalizeAliasedBuffers`)."""
+    order = sorted(values, key=lambda v: (start[v], end[v], v))
+    for v, after in itertools.pairwise(order):
+        end[after] = max(end[v], end[after])
+        end[v] = min(end[v], start[after])
+
+
+def _times(buffers: ModuleBuffers, schedule: Mapping[str, Sequence[str]]) -> tuple[np.ndarray, int]:
+    flow = buffers.flow
+    time = np.full(len(flow.nodes) + 2 * len(flow.computations), -1)
+    now = 0
+
+    def run(computation: Computation) -> None:
+        nonlocal now
+        k = flow.place[computation.name]
+        if time[buffers.starts + k] >= 0:
+            return
+        time[buffers.starts + k] = now
+        for name in schedule.get(computation.name, computation.by_name):
+            place = flow.node_of[k][name]
+            instruction = flow.nodes[place].instruction
+            if instruction.opcode in ("call", "conditional", "while"):
+                called = instruction.called[::-1] if instruction.opcode == "while" else instruction.called
+                for other in called:  # of a while, the condition first
+                    run(buffers.module.computations[other])
+            time[place] = now
+            now += 1
+        time[buffers.ends + k] = now
+
+    run(buffers.module.entry)
+    return time, now
 
 
 @dataclasses.dataclass(slots=True)
@@ -96,3 +171,63 @@ class _Clock:
     def free(self, value: int) -> None:
         self.block_of[value].spans.append((self.since[value], self.now))
         self.now += 1
+
+
+def heap_size(blocks: Sequence[Block], alignment: int) -> int:
+    """Bytes of the heap that XLA packs the blocks into: the better one of two orders of packing.
+
+    Args:
+      blocks: those of the heap.
+      alignment: of every block's address, in bytes.
+    """
+    by_size = sorted(blocks, key=lambda b: (-b.bytes, b.spans[0][0] - b.spans[0][1], b.first))
+    by_time = sorted(blocks, key=lambda b: (b.spans[0][0] - b.spans[-1][1], -b.bytes, b.first))
+    return min(_pack(by_size, alignment), _pack(by_time, alignment))
+
+
+def _pack(blocks: Sequence[Block], alignment: int) -> int:
+    """Puts each block into the smallest hole that is free while it is needed; the lowest of equal ones."""
+    room = sum(len(b.spans) for b in blocks)
+    low, high = np.zeros(room, np.int64), np.zeros(room, np.int64)  # addresses of what is placed, increasing
+    start, end = np.zeros(room, np.int64), np.zeros(room, np.int64)
+    count, size = 0, 0
+    for block in blocks:
+        spans = _merged(block.spans)
+        near = np.zeros(count, bool)
+        for first, last in spans:
+            near |= (start[:count] <= last) & (end[:count] >= first)
+        address = _best_hole(low[:count][near], high[:count][near], block.bytes)
+        size = max(size, address + block.bytes)
+        at = int(np.searchsorted(low[:count], address, side="right"))
+        n = len(spans)
+        for array, new in (
+            (low, address),
+            (high, -(-(address + block.bytes) // alignment) * alignment),
+            (start, [s for s, _ in spans]),
+            (end, [e for _, e in spans]),
+        ):
+            array[at + n : count + n] = array[at:count].copy()
+            array[at : at + n] = new
+        count += n
+    return size
+
+
+def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans that follow each other without a gap made one."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return merged
+
+
+def _best_hole(low: np.ndarray, high: np.ndarray, size: int) -> int:
+    """Address of the smallest hole of at least `size` between what lies at [low, high), sorted by `low`."""
+    if not len(low):
+        return 0
+    below = np.concatenate(([0], np.maximum.accumulate(high)))  # where each hole begins
+    holes = low - below[:-1]
+    fitting = np.flatnonzero(holes >= size)
+    return int(below[fitting[np.argmin(holes[fitting])]] if len(fitting) else below[-1])

@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 
 from graphrl.xla.assignment.buffers import Buffer, ModuleBuffers
-from graphrl.xla.assignment.live_ranges import LiveRanges
+from graphrl.xla.assignment.heap import LiveRanges
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -1,4 +1,18 @@
-"""The derivative of a program as one list of ops, each with the equation of the program that it comes from."""
+"""The derivative of a program as one list of ops, each with the equation of the program that it comes from.
+
+`derivative` traces a program's gradient and flattens it. jax's scopes say which pass an op belongs to, and which
+equation it is the derivative of.
+
+XLA's compiler for GPUs writes more than the operands and results of kernels, since its libraries take operands in fewer
+forms. The first functions here give these bytes:
+
+- cuDNN pads both sides of a picture alike. Where a convolution does not, the picture is copied with its padding, in its
+  gradients too (`padded_bytes`).
+- The gradient of a maximum of windows is scattered into zeros, which are written when the step begins, as is the other
+  operand (`resident_bytes`).
+- cuBLAS wants the batch, free and contracted dimensions of a product each in a row and in one order. Other operands are
+  transposed first (`orders_of`).
+"""
 
 import functools
 import re
@@ -12,13 +26,70 @@ import jax.numpy as jnp
 from graphrl.graphs.readers.jaxpr.flatten import External, Node, Outside, Result, flatten
 from graphrl.graphs.readers.jaxpr.flops import array_bytes
 from graphrl.graphs.roofline import Chip
-from graphrl.xla.checkpoint import ties
-from graphrl.xla.checkpoint.copies import Order, Value, orders_of, padded_bytes
-from graphrl.xla.checkpoint.kinds import VIEWS, is_product
-from graphrl.xla.checkpoint.plan import CheckpointPlan, Name, Region
-from graphrl.xla.checkpoint.program import Program, Values
+from graphrl.xla.checkpoint import primitives
+from graphrl.xla.checkpoint.fusion import VIEWS, is_product
+from graphrl.xla.checkpoint.program import CheckpointPlan, Name, Program, Region, Values
 from graphrl.xla.checkpoint.rewrite import scan_of
 from graphrl.xla.checkpoint.rules import product_of
+
+Value = Result | Outside
+Order = tuple[int, ...]  # of a value's dimensions, outermost first; () for the order that they have
+SCATTERED = 2  # arrays like its result that a gradient of a maximum of windows needs all the time
+
+
+def padded_bytes(convolution: Any) -> int:
+    """Of a convolution's picture with its padding; 0 if the two sides of each dimension are padded alike."""
+    padding = convolution.params["padding"]
+    if all(low == high for low, high in padding):
+        return 0
+    picture = convolution.invars[0].aval
+    shape = list(picture.shape)
+    for dim, (low, high) in zip(convolution.params["dimension_numbers"].lhs_spec[2:], padding, strict=True):
+        shape[dim] = max(0, shape[dim] + low + high)
+    return array_bytes(picture.update(shape=tuple(shape)))
+
+
+def resident_bytes(nodes: Sequence[Node | None]) -> int:
+    """Of what lies in memory all the time for what scatters."""
+    return SCATTERED * sum(
+        sum(node.output_bytes) for node in nodes if node is not None and node.type == "select_and_scatter_add"
+    )
+
+
+def orders_of(nodes: Sequence[Node], product: Node) -> list[tuple[Value, Order]]:
+    """Of both operands of a product, what they are views of, and in which order that must lie.
+
+    Args:
+      nodes: all of the program, views too.
+      product: a `dot_general`.
+    """
+    contracted, batch = product.equation.params["dimension_numbers"]
+    shapes = [operand.aval.shape for operand in product.equation.invars]
+    sources = [_source(nodes, operand, len(shape)) for operand, shape in zip(product.operands, shapes, strict=True)]
+    place = sources[0][1].index
+    pairs = [sorted(zip(*both, strict=True), key=lambda pair: place(pair[0])) for both in (batch, contracted)]
+    found = []
+    for side, ((value, dims), shape) in enumerate(zip(sources, shapes, strict=True)):
+        batches, sums = ([pair[side] for pair in both if shape[pair[side]] > 1] for both in pairs)
+        free = [dim for dim, size in enumerate(shape) if size > 1 and dim not in (*batch[side], *contracted[side])]
+        own = [dim for dim in dims if shape[dim] > 1]
+        right = (batches + free + sums, batches + sums + free, free + batches + sums, sums + batches + free)
+        found.append((value, () if own in right else tuple(own.index(dim) for dim in right[0])))
+    return found
+
+
+def _source(nodes: Sequence[Node], value: Any, rank: int) -> tuple[Value, Order]:
+    """What an operand is a view of, as far as views only permute, and which of the operand's dimensions each of its
+    dimensions is. A tie is where it is written, in the order that its readers need.
+    """
+    dims = tuple(range(rank))
+    while isinstance(value, Result) and nodes[value.node].type in ("transpose", "name", "copy"):
+        node = nodes[value.node]
+        if node.type == "transpose":
+            dims = tuple(dims[node.equation.params["permutation"].index(dim)] for dim in range(rank))
+        value = node.operands[0]
+    return value, dims
+
 
 SCOPE = re.compile(r"^(transpose\()?[^/]*?graphrl(\d+)")  # as jax writes the scope of an equation's derivatives
 
@@ -101,7 +172,7 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
     nodes: list[Node | None] = []
     for i, (node, live) in enumerate(zip(flat.nodes, flat.live, strict=True)):
         nodes.append(node if live else None)
-        if node.type == ties.NAME and all(isinstance(value, Result | Outside) for value in node.operands):
+        if node.type == primitives.NAME and all(isinstance(value, Result | Outside) for value in node.operands):
             handed = node.operands[: len(node.output_bytes)]
             same |= {Result(i, k): same.get(value, value) for k, value in enumerate(handed)}  # type: ignore[arg-type]
             nodes[-1] = None

@@ -1,20 +1,264 @@
-"""From a program to what there is to decide about its gradient: arrays for `graphrl.solvers.budgets`."""
+"""The decision problem of a program's gradient, as arrays for `graphrl.xla.checkpoint.solvers`.
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+`gradient_of` takes the derivative of a program and of its loops' bodies and builds one level of arrays for each
+(`LevelBuilder`): values of the forward pass, kernels of the backward pass, and loops that are in both. For loops that
+may run in stretches it adds what they need besides what their steps keep (`slices_of`, `advancing`).
+
+`NamedGradient` links the arrays to the program. `Origin` and `Explained` say of a value what a report shows: its place
+in the traced function, its type and its line of code.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from jax.export import is_symbolic_dim
 
+from graphrl.graphs.readers.jaxpr.flatten import Node, Result, Scalar
+from graphrl.graphs.readers.jaxpr.flops import array_bytes
 from graphrl.graphs.readers.jaxpr.loops import scan_operands
-from graphrl.graphs.roofline import Chip
-from graphrl.solvers.budgets.level import Gradient, Level, Loop
-from graphrl.solvers.budgets.stretches import stretches_of
-from graphrl.xla.checkpoint.derivative import Derivative, derivative, differentiable
-from graphrl.xla.checkpoint.levels import LevelBuilder
-from graphrl.xla.checkpoint.origins import Origin, line_of
-from graphrl.xla.checkpoint.plan import Name
-from graphrl.xla.checkpoint.program import Program
+from graphrl.graphs.roofline import INTERCONNECTS, Chip
+from graphrl.xla.checkpoint.derivative import Derivative, Value, derivative, differentiable, resident_bytes
+from graphrl.xla.checkpoint.memory import Nodes
+from graphrl.xla.checkpoint.passes import Backward, Forward, handed
+from graphrl.xla.checkpoint.primitives import HOST_LINK
+from graphrl.xla.checkpoint.program import Name, Program
+from graphrl.xla.checkpoint.solvers.choice import stretches_of
+from graphrl.xla.checkpoint.solvers.level import Gradient, Level, Loop
+
+
+class Slices(NamedTuple):
+    """Bytes of what a loop reads and writes: see `Loop`."""
+
+    taken_bytes: float
+    given_bytes: float
+    pulled_bytes: float
+    sum_bytes: float
+
+
+def slices_of(derivative: Derivative, forward: Node, backward: Node, results: int) -> Slices:
+    """Of a loop.
+
+    Args:
+      derivative: in which it is.
+      forward, backward: its two scans.
+      results: of the loop; after these the forward scan gives what it keeps.
+    """
+    length = forward.equation.params["length"]
+    _, carried = scan_operands(forward.equation.params)
+    taken, pulled = _stacked(derivative, forward), _stacked(derivative, backward)
+    kept = sum(forward.output_bytes[results:])
+    summed = backward.output_bytes[: scan_operands(backward.equation.params)[1]]
+    carries = [array_bytes(v.aval) for v in forward.equation.outvars[:carried] if differentiable(v.aval)]
+    between = sum(size for value, size in pulled.items() if value not in taken)
+    return Slices(
+        sum(taken.values()) / length,
+        sum(forward.output_bytes[carried:results]) / length,
+        (between - kept + sum(backward.output_bytes[len(summed) :])) / length,
+        max(0, sum(summed) - sum(carries)),
+    )
+
+
+def _stacked(derivative: Derivative, scan: Node) -> Mapping[Value, int]:
+    """Arrays of which each step of a scan takes a slice, with their bytes."""
+    first = sum(scan_operands(scan.equation.params))
+    operands = zip(scan.operands[first:], scan.equation.invars[first:], strict=True)
+    stacks = ((value, array_bytes(operand.aval)) for value, operand in operands if not isinstance(value, Scalar))
+    return {derivative.same.get(value, value): size for value, size in stacks}
+
+
+def advancing(
+    reads: Sequence[Sequence[int]], kernel_reads: Sequence[Sequence[int]], following: Sequence[int | None]
+) -> tuple[list[int], np.ndarray]:
+    """What a loop needs to go on for the sake of its backward pass.
+
+    Args:
+      reads: of each value of its body, values that it is computed from, which come before it; the carried ones first.
+      kernel_reads: values that each kernel of the backward pass reads.
+      following: of each carried value, that which the next step has in its place; None where it is another's.
+
+    Returns:
+      the carried values that are needed; and `[n]` int64, of these what they are in the next step, of others -1.
+    """
+    needed = np.zeros(len(reads), bool)
+    needed[[value for read in kernel_reads for value in read]] = True
+    while True:
+        for value in range(len(reads) - 1, -1, -1):
+            if needed[value]:
+                needed[reads[value]] = True
+        nexts = {after for carry, after in enumerate(following) if needed[carry] and after is not None}
+        if all(needed[after] for after in nexts):
+            break
+        needed[list(nexts)] = True
+    begins = np.flatnonzero(needed[: len(following)]).tolist()
+    after = np.full(len(reads), -1, np.int64)
+    for carry in begins:
+        become = following[carry]
+        after[carry] = -1 if become is None else become
+    return begins, after
+
+
+PART = 0.75  # of the link to the host: a copy that is late holds all up, and clocks differ
+
+
+class LevelBuilder:
+    """What a derivative computes, on the way to the arrays of its level.
+
+    Args:
+      derivative: of a program.
+      chip: for seconds.
+      carried: arguments that a loop carries, which it must keep for its backward pass.
+      scans: of the program, by place, how many results each has.
+
+    Attributes:
+      values: of the forward pass, in order.
+      loops: that the gradient goes through, by place.
+      begin_bytes: of the carried arguments without which no stretch of the loop can be computed again.
+    """
+
+    def __init__(self, derivative: Derivative, chip: Chip, carried: Sequence[int], scans: Mapping[int, int]) -> None:
+        self._own, self._nodes = derivative, Nodes(derivative, chip)
+        self._forward = Forward(self._nodes, carried)
+        self._backward = Backward(self._nodes, self._forward)
+        self.values = self._forward.values
+        begins, self._followers = advancing(self._forward.reads, self._backward.reads, self._following(carried))
+        self.begin_bytes = sum(derivative.bytes(self.values[v]) for v in begins)
+        loops = {place: self._loop(place, results) for place, results in scans.items()}
+        self.loops = {place: loop for place, loop in loops.items() if loop is not None}
+
+    def level(self, trips: int, apart: np.ndarray) -> Level:
+        """The arrays; loops take no time and keep nothing yet. `apart` is that of the level."""
+        forward, backward = self._forward, self._backward
+        place, free, op, seconds = forward.place(), forward.free(), forward.op(), forward.seconds()
+        reads_from, reads = _rows(forward.reads)
+        kernel_from, kernel_reads = _rows(backward.reads)
+        copied = {*place[free].tolist()} - {*place[~free].tolist()}  # whoever reads what is free has its own copy
+        gradients = handed(self._nodes, copied)
+        handed_from, handed_to = _rows([[at for at, _ in gradient.to] for gradient in gradients])
+        spared = forward.spared(seconds)
+        sizes = np.array([self._own.bytes(value) for value in self.values], float)
+        workspace = np.array([self._nodes.workspace(value) for value in self.values], float)
+        for loop in self.loops.values():
+            sizes[list(loop.kept)] = 0.0
+            workspace[[*loop.outputs, *loop.kept]] = seconds[[*loop.outputs, *loop.kept]] = 0.0
+        inner = {loop.kernel for loop in self.loops.values()}
+        kernel_seconds = backward.seconds(inner)
+        _, once = np.unique(op, return_index=True)
+        return Level(
+            bytes=sizes,
+            place=place,
+            solid=np.array(forward.solid, bool),
+            free=free,
+            needed=forward.needed,
+            named=forward.named(),
+            heavy=forward.heavy(),
+            seconds=seconds,
+            keeping=spared + forward.keeping(in_loop=trips > 0),
+            writing=spared + forward.keeping(in_loop=False),
+            op=op,
+            following=self._followers,
+            workspace=workspace,
+            last_read=forward.last_read(),
+            reads_from=reads_from,
+            reads=reads,
+            kernel_place=backward.place(),
+            kernel_bytes=backward.bytes(inner),
+            kernel_seconds=kernel_seconds,
+            kernel_from=kernel_from,
+            kernel_reads=kernel_reads,
+            kernel_copies=np.array([size for row in backward.copies() for size in row], float),
+            handed_place=np.array([gradient.place for gradient in gradients], np.int64),
+            handed_seconds=np.array([gradient.seconds for gradient in gradients], float),
+            handed_from=handed_from,
+            handed_to=handed_to,
+            handed_home=np.array([home for gradient in gradients for _, home in gradient.to], np.int64),
+            first=np.searchsorted(place, np.arange(len(apart) + 1)).astype(np.int64),
+            free_values=np.flatnonzero(free).astype(np.int64),
+            apart=apart,
+            resident=float(resident_bytes(self._own.nodes)),
+            link=PART * INTERCONNECTS[HOST_LINK].bandwidth,
+            trips=trips,
+            forward_seconds=float((seconds * forward.needed)[once].sum() - spared.sum()),
+            backward_seconds=float(kernel_seconds.sum()),
+        )
+
+    def _loop(self, place: int, results: int) -> Loop | None:
+        """A scan of so many results; None where no gradient goes through it."""
+        own = [
+            v for v in self.values if isinstance(v, Result) and self._own.place[v.node] == place and self._is_scan(v)
+        ]
+        # jax moves what is the same in all steps out of a scan and before it, other scans too
+        own = [v for v in own if v.node == own[-1].node]
+        outputs = tuple(self._forward.number[value] for value in own if value.output < results)
+        kept = tuple(self._forward.number[value] for value in own if value.output >= results)
+        kernels = [q for q, reads in enumerate(self._backward.reads) if set(reads) & set(kept)]
+        if not outputs or not kernels:
+            return None
+        forward, backward = (self._own.node(i) for i in (own[0].node, self._backward.kernels[kernels[0]]))
+        return Loop(place, outputs, kept, kernels[0], *slices_of(self._own, forward, backward, results))
+
+    def _following(self, carried: Iterable[int]) -> list[int | None]:
+        """Of each carried argument, the value that the next step has in its place."""
+        results = (value for value, _ in zip(self._own.returned, carried, strict=False))
+        return [None if value is None else self._forward.number.get(value) for value in results]
+
+    def _is_scan(self, value: Result) -> bool:
+        return self._own.node(value.node).type == "scan"
+
+
+def _rows(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Where each row begins in all of them, and all of them."""
+    begins = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    return begins.astype(np.int64), np.array([number for row in rows for number in row], np.int64)
+
+
+class Origin(NamedTuple):
+    """Where a value comes from.
+
+    Attributes:
+      place: of its equation among those of the function, after those of the loops around it.
+      value: its type and shape, as jax writes them.
+      line: of the user's code; "" where it is unknown.
+    """
+
+    place: tuple[int, ...]
+    value: str
+    line: str
+
+
+class Explained(Protocol):
+    """A gradient whose values can be told to the user."""
+
+    @property
+    def gradient(self) -> Gradient:
+        """What a solver decides about."""
+
+    def origin(self, number: int, value: int) -> Origin | None:
+        """Of a value of a level; None where the user has no name for it."""
+
+
+def line_at(program: Program, place: Sequence[int]) -> str:
+    """The line of the equation at an origin's place.
+
+    Raises:
+      LookupError: the program has none there.
+    """
+    *loops, own = place
+    for loop in loops:
+        program = program.bodies[loop]
+    if not 0 <= own < len(program.equations):
+        raise IndexError(own)
+    return line_of(program.equations[own])
+
+
+def line_of(eqn: Any) -> str:
+    """The line of the user's code that an equation comes from; "" where jax does not say."""
+    try:
+        from jax._src.source_info_util import summarize
+    except ImportError:
+        return ""
+    return str(summarize(eqn.source_info)).replace("<unknown>", "")
+
 
 UNROLLED, EQUATIONS = 8, 1_000  # steps of a stretch at most that stand one after the other, and equations of all
 

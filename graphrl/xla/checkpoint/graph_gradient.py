@@ -10,19 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphrl.costs.fusion.kinds import ELEMENTWISE, RENAMES
+from graphrl.costs.fusion.problem import ELEMENTWISE, RENAMES
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op
-from graphrl.graphs.layers.kinds import REDUCTIONS
+from graphrl.graphs.layers import REDUCTIONS
 from graphrl.graphs.readers.jaxpr.flatten import Node, Outside, Result
 from graphrl.graphs.roofline import Chip
-from graphrl.solvers.budgets.level import Gradient
-from graphrl.xla.checkpoint.copies import Value
-from graphrl.xla.checkpoint.derivative import Derivative
-from graphrl.xla.checkpoint.forward import RANDOM
-from graphrl.xla.checkpoint.kinds import KERNELS, SLICES, VIEWS, is_scatter
-from graphrl.xla.checkpoint.levels import LevelBuilder
-from graphrl.xla.checkpoint.origins import Origin
+from graphrl.xla.checkpoint.derivative import Derivative, Value
+from graphrl.xla.checkpoint.fusion import KERNELS, SLICES, VIEWS, is_scatter
+from graphrl.xla.checkpoint.gradient import LevelBuilder, Origin
+from graphrl.xla.checkpoint.passes import RANDOM
+from graphrl.xla.checkpoint.solvers.level import Gradient
 
 BACKWARD = "transpose("  # in the scope of an op
 PARAMETER = "variable"  # the type of ops that only say where parameters lie

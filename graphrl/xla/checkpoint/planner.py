@@ -1,4 +1,9 @@
-"""From a traced function to a plan and its report, in memory and on disk."""
+"""Plans of traced functions, in memory and on disk.
+
+`planned` returns the plan of a program: one that an earlier search with these settings found, or the result of a new
+search. Files are named by a fingerprint of the equations, the settings and the versions. `plan_of` turns a solver's
+choice, which is about arrays, into regions, names and stretches of the program.
+"""
 
 import dataclasses
 import functools
@@ -10,28 +15,69 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
+import numpy as np
 from jax.extend import core
 
 from graphrl.documents import read_document, write_document
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import cache_folder
 from graphrl.graphs.roofline import Chip
-from graphrl.solvers.budgets.anneal import prepare
-from graphrl.solvers.budgets.choice import Choice, Pricing, is_untouched
-from graphrl.solvers.budgets.goal import Goal
 from graphrl.version import installed_version
-from graphrl.xla.checkpoint.decide import plan_of
 from graphrl.xla.checkpoint.derivative import gradient_jaxpr
-from graphrl.xla.checkpoint.gradient import NamedGradient, gradient_of
-from graphrl.xla.checkpoint.origins import line_at
-from graphrl.xla.checkpoint.plan import CheckpointPlan
-from graphrl.xla.checkpoint.program import Program
+from graphrl.xla.checkpoint.gradient import NamedGradient, gradient_of, line_at
+from graphrl.xla.checkpoint.program import CheckpointPlan, Program, Region, variables
 from graphrl.xla.checkpoint.report import CheckpointReport
 from graphrl.xla.checkpoint.rewrite import evaluate, fits
 from graphrl.xla.checkpoint.search import Searched, above_budget, alone, measured_once, search
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings
+from graphrl.xla.checkpoint.solvers.anneal import prepare
+from graphrl.xla.checkpoint.solvers.choice import Choice, Pricing, is_untouched
+from graphrl.xla.checkpoint.solvers.goal import Goal
+from graphrl.xla.checkpoint.solvers.level import KEPT, MOVED, Level
 from graphrl.xla.checkpoint.verify import compiled_bytes, verified
+
+
+def plan_of(named: NamedGradient, choice: Choice, pricing: Pricing) -> CheckpointPlan:
+    """What a choice means for the function."""
+    pricing(choice)  # decides what is kept because something else is not
+    return _plan(named, choice, pricing, 0)
+
+
+def _plan(named: NamedGradient, choice: Choice, pricing: Pricing, number: int) -> CheckpointPlan:
+    level, names, cut = named.gradient.levels[number], named.names[number], choice[number]
+    stored, sent = pricing.stored(number), pricing.sent(number)
+    unrolled = named.gradient.is_unrolled(number, cut.stretch)
+    regions = []
+    for segment in np.flatnonzero(cut.again & (not unrolled)).tolist():
+        places = np.flatnonzero(cut.segment == segment)
+        values = range(level.first[places[0]], level.first[places[-1] + 1])
+        kept, moved = (
+            tuple(name for v in values if stored[v] == what and (name := names[v]) is not None)
+            for what in (KEPT, MOVED)
+        )
+        moves = [v for v in values if stored[v] == MOVED and names[v] is not None] if number == 0 else []
+        ends = tuple(int(level.place[sent[v]]) for v in moves)
+        regions.append(Region(int(places[0]), int(places[-1]) + 1, kept, moved, ends))
+    bodies = {loop.place: _plan(named, choice, pricing, inner) for inner, loop in named.gradient.loops[number].items()}
+    copied = _copied(named.programs[number], level, named.carried[number])
+    planned = {place: plan for place, plan in bodies.items() if not plan.is_plain}
+    return CheckpointPlan(tuple(regions), copied, planned, cut.stretch, unrolled)
+
+
+def _copied(program: Program, level: Level, carried: range) -> tuple[int, ...]:
+    """Places all of whose values are free, and of views of nothing but arguments and such values."""
+    jaxpr = program.closed.jaxpr
+    outside = {*jaxpr.constvars, *(var for number, var in enumerate(jaxpr.invars) if number not in carried)}
+    copied: list[int] = []
+    for place, eqn in enumerate(program.equations):
+        values = slice(level.first[place], level.first[place + 1])
+        follows = all(var in outside for var in variables(eqn.invars))
+        if follows and not eqn.effects and bool(level.free[values].all()):
+            copied.append(place)
+            outside |= set(eqn.outvars)
+    return tuple(copied)
+
 
 FORMAT = "graphrl-checkpoint"
 VERSION = 17  # rises when searches or their model change, so that older plans are not kept

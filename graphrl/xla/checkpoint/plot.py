@@ -7,8 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from graphrl.colours import BETTER, FAINT, GREY, GRID
-from graphrl.plan.lanes import clean
-from graphrl.plan.plot import DPI, WIDTH, Picture
+from graphrl.plan.plot import DPI, WIDTH, Picture, clean
 from graphrl.units import byte_unit, format_bytes, format_seconds
 from graphrl.xla.checkpoint.report import CheckpointReport, Figures
 

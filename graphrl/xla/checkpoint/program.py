@@ -1,8 +1,11 @@
-"""A function as one flat list of equations, which can be run in pieces.
+"""Programs and plans: a function as one flat list of equations, and the decisions about it.
 
 Calls (`jax.jit` within the function) are inlined. What has rules of its own for derivatives (`custom_jvp`,
 `custom_vjp`), the user's own `jax.checkpoint`, loops and branches stay single equations; the bodies of scans are
-programs in turn.
+programs in turn. A `Program` can be run in pieces.
+
+A `CheckpointPlan` says which values a gradient keeps, computes again and moves to the host: regions of equations that
+are computed again, names of values that are kept or moved, plans for the bodies of scans, and stretches of loops.
 """
 
 import dataclasses
@@ -18,8 +21,58 @@ from jax.extend import core
 from jax.extend.core.primitives import name_p, remat_p
 
 from graphrl.graphs.readers.jaxpr.loops import inner_jaxprs
-from graphrl.xla.checkpoint.plan import Name
 from graphrl.xla.checkpoint.sizes import Sizes, sizes_of
+
+Name = tuple[int, int]  # a value: the place of the equation that writes it, and which of its results it is
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+    """Consecutive equations that the backward pass computes again as far as it needs them.
+
+    Attributes:
+      first, stop: places of the equations, without `stop`.
+      kept: values that stay in memory for the backward pass.
+      moved: values that wait for it in the memory of the host.
+      ends: of each of these, the place whose results wait for its copy, in this region or a later one; empty in bodies
+        of loops, where a trip ends with its copies.
+    """
+
+    first: int
+    stop: int
+    kept: tuple[Name, ...] = ()
+    moved: tuple[Name, ...] = ()
+    ends: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointPlan:
+    """Decisions about a program.
+
+    Attributes:
+      regions: disjoint, in order. Of equations outside of them jax keeps what it always does.
+      copied: places of equations that every region which needs their results computes for itself, from arguments.
+      bodies: plans for the bodies of scans, by place; others are left as they are.
+      stretch: of a scan's body, steps that run forward once more together before they run backward; 1 where none do.
+      unrolled: whether these steps stand one after the other, and are no loop.
+    """
+
+    regions: tuple[Region, ...] = ()
+    copied: tuple[int, ...] = ()
+    bodies: Mapping[int, "CheckpointPlan"] = dataclasses.field(default_factory=dict)
+    stretch: int = 1
+    unrolled: bool = False
+
+    @property
+    def orders(self) -> bool:
+        """Whether it says of gradients which ones wait: where anything is computed again. See `primitives`."""
+        return bool(self.regions or self.bodies)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a loop's body with this plan is left as it is."""
+        return not self.regions and not self.bodies and self.stretch == 1
+
 
 CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
 DEBUG_INFO = core.DebugInfo("graphrl.checkpoint", "piece of a program", arg_names=None, result_paths=None)

@@ -1,4 +1,10 @@
-"""From a gradient to what is chosen within a user's limit, and what that costs."""
+"""Search for the choice within a user's limit, and the report on it.
+
+`search` runs a solver on a gradient and returns its best choice within the limit, by the solver's prices or, for limits
+of time, as measured on the traced gradient. `reported_values` and `reported_stretches` put the choice into the user's
+terms: which values are kept, computed again and moved, the lines of code that they come from, and which loops run in
+stretches.
+"""
 
 import dataclasses
 import functools
@@ -8,16 +14,58 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from graphrl.solvers.budgets.auto import find_solver
-from graphrl.solvers.budgets.choice import Choice, Price, Pricing, untouched
-from graphrl.solvers.budgets.found import Found
-from graphrl.solvers.budgets.goal import SAME, Goal
-from graphrl.solvers.budgets.timed import search_timed
 from graphrl.units import format_bytes
-from graphrl.xla.checkpoint.explain import reported_stretches, reported_values
-from graphrl.xla.checkpoint.origins import Explained
-from graphrl.xla.checkpoint.report import CheckpointReport, Figures
+from graphrl.xla.checkpoint import report
+from graphrl.xla.checkpoint.gradient import Explained
+from graphrl.xla.checkpoint.report import CheckpointReport, Figures, ReportedStretch, ReportedValue
 from graphrl.xla.checkpoint.settings import Settings, UnmetError
+from graphrl.xla.checkpoint.solvers.auto import find_solver
+from graphrl.xla.checkpoint.solvers.choice import Choice, Price, Pricing, untouched
+from graphrl.xla.checkpoint.solvers.goal import SAME, Found, Goal, search_timed
+from graphrl.xla.checkpoint.solvers.level import COMPUTED, KEPT, Gradient
+
+MOST = 10_000  # values
+
+
+def reported_values(explained: Explained, choice: Choice, pricing: Pricing) -> tuple[ReportedValue, ...]:
+    """By kind and size, largest first: what lies in memory and has a name."""
+    pricing(choice)
+    values = []
+    for number, level in enumerate(explained.gradient.levels):
+        stored, again = pricing.stored(number), pricing.computed_again(number)
+        trips, at_once = explained.gradient.trips(number), _at_once(explained.gradient, choice, number)
+        for v in np.flatnonzero((stored != COMPUTED) | (again & level.solid)).tolist():
+            origin = explained.origin(number, v)
+            if origin is None:
+                continue
+            what = report.COMPUTED if stored[v] == COMPUTED else report.KEPT if stored[v] == KEPT else report.MOVED
+            size = int(level.bytes[v]) * (at_once if stored[v] == KEPT else trips)
+            seconds = float(level.seconds[v]) * trips
+            values.append(ReportedValue(what, origin.value, size, seconds, origin.line, origin.place))
+    order = (report.KEPT, report.MOVED, report.COMPUTED)
+    values.sort(key=lambda value: (order.index(value.what), -value.bytes))
+    return tuple(values[:MOST])
+
+
+def reported_stretches(explained: Explained, choice: Choice) -> tuple[ReportedStretch, ...]:
+    """Loops in stretches, in the order of the function."""
+    stretches = []
+    for outer, loops in enumerate(explained.gradient.loops):
+        for number, loop in loops.items():
+            steps, trips = choice[number].stretch, explained.gradient.levels[number].trips
+            origins = [origin for v in loop.outputs if (origin := explained.origin(outer, v)) is not None]
+            if steps > 1 and origins:
+                where = origins[0]
+                stretches.append(ReportedStretch(trips, steps, loop.is_unrolled(steps), where.line, where.place))
+    return tuple(sorted(stretches, key=lambda loop: loop.place))
+
+
+def _at_once(gradient: Gradient, choice: Choice, number: int) -> int:
+    """How often what is kept of a level is there at the same time."""
+    steps = choice[number].stretch if choice[number].stretch > 1 else max(1, gradient.levels[number].trips)
+    around = [outer for outer, loops in enumerate(gradient.loops) if number in loops]
+    return steps * (_at_once(gradient, choice, around[0]) if around else 1)
+
 
 CLEARLY = 0.98  # part of a peak: what is foretold is not what is needed to the byte
 LEAST = 0.3  # part of the seconds that is left for the search, whatever came before it took

@@ -26,14 +26,11 @@ from typing import Any
 from jax.extend import core
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from graphrl.graphs.interconnects import INTERCONNECTS, Interconnect
 from graphrl.graphs.readers.jaxpr.flops import bytes_moved, equation_flops
 from graphrl.graphs.readers.jaxpr.loops import Work, inner_jaxprs, inner_work, scan_operands
-from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip, runtime
-from graphrl.xla.checkpoint.fusing import Fusing
-from graphrl.xla.checkpoint.host import HOST_LINK
-from graphrl.xla.checkpoint.inlined import Inlined, Op, Value
-from graphrl.xla.checkpoint.kinds import is_body, is_fused, is_kernel, is_reduction
+from graphrl.graphs.roofline import DEFAULT_CHIP, INTERCONNECTS, Chip, Interconnect, find_chip, runtime
+from graphrl.xla.checkpoint.fusion import Fusing, Inlined, Op, Value, is_body, is_fused, is_kernel, is_reduction
+from graphrl.xla.checkpoint.primitives import HOST_LINK
 
 
 def gradient_seconds(closed: core.ClosedJaxpr, chip: str | Chip = DEFAULT_CHIP, link: str = HOST_LINK) -> float:
@@ -42,7 +39,7 @@ def gradient_seconds(closed: core.ClosedJaxpr, chip: str | Chip = DEFAULT_CHIP, 
     Args:
       closed: the function.
       chip: whose peak, bandwidth and launch time count.
-      link: to the host, of `graphs.interconnects`.
+      link: to the host, of `graphs.roofline`.
 
     Raises:
       GraphrlError: unknown chip, or an array has a symbolic dimension.

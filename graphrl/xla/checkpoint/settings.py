@@ -12,10 +12,10 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, Chip, find_chip
 from graphrl.optimize import DEFAULT_SECONDS, check_seed
 from graphrl.solvers.base import Budget
-from graphrl.solvers.budgets.auto import find_solver
-from graphrl.solvers.budgets.choice import Pricing
-from graphrl.solvers.budgets.goal import Goal
 from graphrl.units import format_bytes, parse_bytes
+from graphrl.xla.checkpoint.solvers.auto import find_solver
+from graphrl.xla.checkpoint.solvers.choice import Pricing
+from graphrl.xla.checkpoint.solvers.goal import Goal
 
 SECONDS = DEFAULT_SECONDS
 

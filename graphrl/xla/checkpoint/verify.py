@@ -15,14 +15,13 @@ from jax.extend import core
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.readers.jaxpr.flops import array_bytes
-from graphrl.solvers.budgets.choice import Choice, is_untouched
-from graphrl.solvers.budgets.goal import Goal
 from graphrl.xla.checkpoint.derivative import gradient_jaxpr
-from graphrl.xla.checkpoint.plan import CheckpointPlan
-from graphrl.xla.checkpoint.program import Program
+from graphrl.xla.checkpoint.program import CheckpointPlan, Program
 from graphrl.xla.checkpoint.rewrite import evaluate
 from graphrl.xla.checkpoint.search import CLEARLY, Searched
 from graphrl.xla.checkpoint.settings import Compiler, UnmetError
+from graphrl.xla.checkpoint.solvers.choice import Choice, is_untouched
+from graphrl.xla.checkpoint.solvers.goal import Goal
 
 TRIES = 4  # plans that are compiled for one limit of bytes, beside a regular one
 UNUSED = 0.05  # part of a limit that may be left

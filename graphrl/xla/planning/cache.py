@@ -20,9 +20,9 @@ from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.bodies import as_program
 from graphrl.xla.callback import Answer, Scheduler, check_sequence, rescheduled
 from graphrl.xla.donation import tied
-from graphrl.xla.recompute.clones import ClonesByName, Numbered, named, numbers
-from graphrl.xla.recompute.everywhere import with_clones
-from graphrl.xla.residuals.dropped import Dropped
+from graphrl.xla.recompute.candidates import ClonesByName, Numbered, named, numbers
+from graphrl.xla.recompute.plan import with_clones
+from graphrl.xla.residuals.choice import Dropped
 from graphrl.xla.residuals.rewrite import without_residuals
 from graphrl.xla.settings import Settings
 
@@ -60,8 +60,8 @@ class Decision:
       recompute: what was asked for.
       dropped: what loops do not keep for others, which compute it again (residuals/). `clones` and `orders` are of the
         module without it.
-      clones: of every computation in `HloModule.sequential`, what is computed again (recompute/clones.py), if anything
-        is; its order has their numbers too.
+      clones: of every computation in `HloModule.sequential`, what is computed again (recompute/candidates.py), if
+        anything is; its order has their numbers too.
       recomputed: part of the program's estimated run time that computing all that again takes.
       plain: orders of the module in which nothing is computed again, where something is, if they would do, and the
         bytes of temporaries that they are predicted to need.

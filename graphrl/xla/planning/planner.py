@@ -11,8 +11,8 @@ from graphrl.units import format_bytes
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import Answer, Unplanned
 from graphrl.xla.planning.cache import Decision, DecisionCache
-from graphrl.xla.planning.orders import MIN_BYTES, is_small
 from graphrl.xla.planning.search import decide
+from graphrl.xla.planning.temp_search import MIN_BYTES, is_small
 from graphrl.xla.report import Report
 from graphrl.xla.settings import Settings
 

@@ -20,13 +20,20 @@ from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.bodies import as_program
 from graphrl.xla.callback import Unplanned
 from graphrl.xla.donation import Tied, tied
-from graphrl.xla.planning.bounds import order_of, temp_bound
 from graphrl.xla.planning.cache import MEMORY_SCHEDULER, Decision, jaxlib_version, places_of
-from graphrl.xla.planning.orders import LEAST_GAIN, LEAST_SECONDS, Schedule, Target, ordered, targets_of
-from graphrl.xla.recompute.clones import ClonesByName, Numbered, numbered
-from graphrl.xla.recompute.everywhere import recompute_everywhere
-from graphrl.xla.residuals.choice import chosen
-from graphrl.xla.residuals.dropped import Dropped
+from graphrl.xla.planning.temp_search import (
+    LEAST_GAIN,
+    LEAST_SECONDS,
+    Schedule,
+    Target,
+    order_of,
+    ordered,
+    targets_of,
+    temp_bound,
+)
+from graphrl.xla.recompute.candidates import ClonesByName, Numbered, numbered
+from graphrl.xla.recompute.plan import recompute_everywhere
+from graphrl.xla.residuals.choice import Dropped, chosen
 from graphrl.xla.residuals.rewrite import without_residuals
 from graphrl.xla.settings import PROBLEM, Settings
 

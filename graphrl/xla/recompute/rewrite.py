@@ -11,8 +11,8 @@ from typing import Any
 from graphrl.errors import PlanError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.graphs.readers.hlo.proto import in_order, replace
-from graphrl.xla.overwriting import written_over
-from graphrl.xla.recompute.clones import Clone
+from graphrl.xla.donation import written_over
+from graphrl.xla.recompute.candidates import Clone
 
 LOCAL_BITS = 32  # an instruction's id is that of its computation, and its own in these bits
 LOCAL = (1 << LOCAL_BITS) - 1

@@ -1,16 +1,52 @@
-"""Which residuals to keep no longer: those of most bytes for each second of computing them again, greedily."""
+"""Greedy choice of residuals that are no longer kept: those of most bytes for each second of computing them again.
+
+`numbered` and `named` translate the choice to numbers for the disk and back, since names differ between processes.
+"""
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from graphrl.errors import PlanError
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.bodies import runs_of
-from graphrl.xla.recompute.cost import RunTimes
-from graphrl.xla.residuals.dropped import Dropped, numbered
+from graphrl.xla.recompute.candidates import RunTimes
 from graphrl.xla.residuals.loops import Loops, Residual, loops_of
 from graphrl.xla.residuals.recipes import Impossible, Recipes
+
+Dropped = tuple[tuple[int, int, int, tuple[int, ...]], ...]
+
+
+def numbered(module: HloModule, dropped: Mapping[Loops, Sequence[Residual]]) -> Dropped:
+    """Residuals without names, which differ from process to process: of each pair of loops the place of its caller in
+    `module.sequential`, those of the loops in the caller's instructions, and those of the residuals.
+    """
+    sequential = [c.name for c in module.sequential]
+    pairs = []
+    for loops, residuals in dropped.items():
+        names = tuple(loops.caller.by_name)
+        at = sequential.index(loops.caller.name), names.index(loops.forward.name), names.index(loops.backward.name)
+        pairs.append((*at, tuple(sorted(residual.place for residual in residuals))))
+    return tuple(pairs)
+
+
+def named(module: HloModule, dropped: Dropped) -> dict[Loops, list[Residual]]:
+    """What `numbered` was given.
+
+    Raises:
+      PlanError: the module has no such loops, or not these residuals.
+    """
+    pairs = {numbered(module, {loops: ()})[0][:3]: loops for loops in loops_of(module)}
+    residuals = {}
+    for *at, places in dropped:
+        loops = pairs.get((at[0], at[1], at[2]))
+        own = {} if loops is None else {one.place: one for one in loops.residuals if loops.readings(one)}
+        if loops is None or not own.keys() >= set(places):
+            raise PlanError(f"{module.name}: the plan drops residuals that its loops do not have")
+        residuals[loops] = [own[place] for place in places]
+    return residuals
+
 
 LEAST_BYTES = 2**16  # of a residual: smaller ones stay
 _FREE = 1e-7  # of the run time: what costs less is as good as free

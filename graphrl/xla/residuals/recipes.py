@@ -5,10 +5,8 @@ from typing import Literal, NamedTuple
 
 from graphrl.errors import PlanError
 from graphrl.graphs.readers.hlo.module import Computation, Instruction
-from graphrl.xla.recompute.candidates import is_of_class
-from graphrl.xla.recompute.cost import RunTimes
-from graphrl.xla.residuals.expressions import Reference
-from graphrl.xla.residuals.loops import Loops, Residual
+from graphrl.xla.recompute.candidates import RunTimes, is_of_class
+from graphrl.xla.residuals.loops import Loops, Reference, Residual
 
 MAX_CHAIN = 40  # instructions, each of which needs the one before
 _BACK = ("bitcast", "copy")  # what they do to a value can be undone by their like

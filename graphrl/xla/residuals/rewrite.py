@@ -5,13 +5,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from graphrl.graphs.readers.hlo.module import HloModule
-from graphrl.xla.recompute.candidates import is_of_class
-from graphrl.xla.recompute.cost import RunTimes
-from graphrl.xla.residuals.builder import Builder
-from graphrl.xla.residuals.dropped import Dropped, named
-from graphrl.xla.residuals.edit import Editing, ModuleEditing, without_parts
-from graphrl.xla.residuals.expressions import Expressions
-from graphrl.xla.residuals.loops import Loops, Reading, Residual, part_names
+from graphrl.xla.recompute.candidates import RunTimes, is_of_class
+from graphrl.xla.residuals.choice import Dropped, named
+from graphrl.xla.residuals.edit import Builder, Editing, ModuleEditing, without_parts
+from graphrl.xla.residuals.loops import Expressions, Loops, Reading, Residual, part_names
 from graphrl.xla.residuals.recipes import Recipes
 
 _VIEWS = ("bitcast", "constant", "get-tuple-element")

@@ -17,12 +17,11 @@ from jax import lax
 from jax.sharding import NamedSharding
 
 from graphrl.bench import machine
-from graphrl.bench.cases import PARAMETERS, Case, Settings, Work, problem
-from graphrl.bench.graphs import random_graphs
+from graphrl.bench.cases import PARAMETERS, Case, Settings, Work, problem, random_graphs
+from graphrl.bench.measure import graphrl_search
 from graphrl.bench.programs import BY_GRAPH, compile_program, graphrl_evaluation, over_and_over
-from graphrl.bench.searches import graphrl_search
 from graphrl.bench.timing import interleaved
-from graphrl.costs.maps.chips import NNP_I
+from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.problem import map_problem
 from graphrl.envs import specs
 from graphrl.envs.base import Environment
@@ -59,7 +58,7 @@ def _ordering(settings: Settings) -> _Episode:
 
 def _compile(settings: Settings) -> _Episode:
     n = settings.sizes[0]
-    params = _instances("compile")(random_graphs(n, GRAPHS, settings.seed), [GOAL] * GRAPHS)
+    params = _instances("compile.generator")(random_graphs(n, GRAPHS, settings.seed), [GOAL] * GRAPHS)
     return _Episode(make("Compile-v0"), params, n, 1)
 
 
@@ -70,7 +69,7 @@ def _memory_map(_: Settings) -> _Episode:
 
 def _instances(env: str) -> Callable[..., Any]:
     """The function that makes instances of an environment, whose module may need packages of its own."""
-    function: Callable[..., Any] = importlib.import_module(f"graphrl.envs.{env}.instance").instances
+    function: Callable[..., Any] = importlib.import_module(f"graphrl.envs.{env}").instances
     return function
 
 

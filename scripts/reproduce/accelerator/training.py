@@ -14,10 +14,8 @@ from graphrl.mesh import make_mesh, most_that_share
 from graphrl.progress import Pace
 from graphrl.signals import Stop
 from graphrl.training.checkpoints import Checkpoints, Info, Values
-from graphrl.training.config import parsed, updated
-from graphrl.training.loop import Loop
-from graphrl.training.run import default_config, first_info, run_data
-from graphrl.training.schedule import Schedule
+from graphrl.training.config import Schedule, parsed, updated
+from graphrl.training.run import Loop, default_config, first_info, run_data
 from reproduce.accelerator.job import Job, Row, Write
 
 VALIDATIONS = 6  # about

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from graphrl.compare.report import markdown
-from graphrl.xla.checkpoint.host import after, moved
-from graphrl.xla.checkpoint.ties import together
+from graphrl.xla.checkpoint.primitives import after, moved, together
 from reproduce.checkpoint.settings import Settings
 from reproduce.gpu_compile import compile_for_gpu
 from reproduce.measurements import Figures

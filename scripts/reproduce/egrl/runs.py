@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphrl.costs.maps.chips import find_chip
+from graphrl.costs.maps.chip import find_chip
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.methods import find_map_solver

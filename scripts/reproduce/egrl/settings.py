@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from pathlib import Path
 
-from graphrl.costs.maps.chips import find_chip
+from graphrl.costs.maps.chip import find_chip
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.methods import MAP_METHODS
 from reproduce import launcher

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 import jax
 import numpy as np
 
-from graphrl.agents.egrl.policy import Policy
+from graphrl.agents.egrl.network import Policy
 from graphrl.compare.maps import run_maps
 from graphrl.compare.report import markdown
-from graphrl.costs.maps.chips import find_chip
+from graphrl.costs.maps.chip import find_chip
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import GraphrlError
+from graphrl.graphs.coarsen import layers_of
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
-from graphrl.graphs.layers.models import layers_of
 from graphrl.solvers.base import Budget
 from reproduce.egrl.settings import Settings
 from reproduce.measurements import Figures, Key

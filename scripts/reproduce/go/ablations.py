@@ -18,9 +18,8 @@ import jax
 import numpy as np
 
 from graphrl.agents.go.agent import SEEN
-from graphrl.agents.go.batch import Batch, batch, problem_of
-from graphrl.agents.go.config import GoConfig
-from graphrl.agents.go.settings import GDP_NETWORK, GoSettings
+from graphrl.agents.go.config import GDP_NETWORK, GoConfig, GoSettings
+from graphrl.agents.go.learner import Batch, batch, problem_of
 from graphrl.compare.report import markdown
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets import zoo

@@ -17,14 +17,12 @@ import jax
 import numpy as np
 
 from graphrl.agents.go.agent import SEEN
-from graphrl.agents.go.batch import problem_of
-from graphrl.agents.go.hint import hinted
-from graphrl.agents.go.lessons import NATS
-from graphrl.agents.go.network import networks
-from graphrl.agents.go.policy import Policy
-from graphrl.agents.go.settings import SENDS, GoSettings
+from graphrl.agents.go.config import SENDS, GoSettings
+from graphrl.agents.go.decode import hinted
+from graphrl.agents.go.learner import NATS, problem_of
+from graphrl.agents.go.network import Policy, networks
 from graphrl.compare.report import markdown
-from graphrl.envs.compile.instance import CompileParams
+from graphrl.envs.compile.generator import CompileParams
 from graphrl.envs.compile.observation import seen
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.padding import Sizes, common_sizes

@@ -14,12 +14,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from graphrl.agents.go.batch import Batch
-from graphrl.agents.go.decode import Decoder
-from graphrl.agents.go.hint import hinted
-from graphrl.agents.go.lessons import Lesson, lesson
-from graphrl.agents.go.policy import Policy
-from graphrl.agents.go.settings import GoSettings
+from graphrl.agents.go.config import GoSettings
+from graphrl.agents.go.decode import Decoder, hinted
+from graphrl.agents.go.learner import Batch, Lesson, lesson
+from graphrl.agents.go.network import Policy
 from graphrl.compare.report import markdown, percent
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.datasets.workloads import go

@@ -7,22 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.agents.go.policy import Policy, drawn
-from graphrl.agents.go.settings import FusingSettings, GoSettings
+from graphrl.agents.go.config import FusingSettings, GoSettings
+from graphrl.agents.go.network import Policy, drawn
 from graphrl.costs.exact import decode
-from graphrl.costs.fusion.exact import Fusion, fuse
-from graphrl.costs.fusion.fused_graph import fused_graph
+from graphrl.costs.fusion.exact import Fusion, fuse, fused_graph
 from graphrl.costs.fusion.padding import FusionSizes
 from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.instance import Choices, CompileParams, Task, instance
+from graphrl.envs.compile.features import Played
+from graphrl.envs.compile.generator import Choices, CompileParams, Task, instance
 from graphrl.envs.compile.observation import seen
-from graphrl.envs.compile.outcome import nothing_played
-from graphrl.envs.compile.played import Played
-from graphrl.envs.compile.run import op_keys
+from graphrl.envs.compile.reward import nothing_played, op_keys
 from graphrl.graphs.padding import Sizes
 from graphrl.plan import Plan
-from graphrl.solvers.sending.hints import quick_start
+from graphrl.solvers.sending.solver import quick_start
 
 FUSION_LEVELS = 2  # inlined or not; which ops stay inlined where a kernel is full, is left to their numbers
 

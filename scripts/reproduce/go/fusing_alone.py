@@ -14,7 +14,7 @@ import jax
 from graphrl.agents.go.learner import tuned
 from graphrl.costs.fusion.exact import Fusion
 from graphrl.costs.fusion.problem import FusionProblem
-from graphrl.envs.compile.instance import Choices, CompileParams
+from graphrl.envs.compile.generator import Choices, CompileParams
 from graphrl.solvers.fusion.flips import prepare
 from graphrl.solvers.fusion.rules import xla_like
 from reproduce.go.fusing import FusingPolicy, begun, best_drawn, fused, settings_of, untrained

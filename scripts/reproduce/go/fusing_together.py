@@ -12,7 +12,7 @@ import jax
 from graphrl.agents.go.learner import tuned
 from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.instance import Choices, CompileParams, Task
+from graphrl.envs.compile.generator import Choices, CompileParams, Task
 from graphrl.solvers.fusion.rules import xla_like
 from reproduce.go.fusing import begun, best_drawn, planned, settings_of, untrained
 from reproduce.go.fusing_alone import UPDATES, in_one_shot

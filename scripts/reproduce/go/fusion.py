@@ -9,7 +9,7 @@ import numpy as np
 
 from graphrl.compare.report import markdown
 from graphrl.costs.exact import evaluate
-from graphrl.costs.fusion.fused_graph import fused_graph
+from graphrl.costs.fusion.exact import fused_graph
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets import zoo

@@ -16,17 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from graphrl.agents.go.config import GoSettings
 from graphrl.agents.go.network import networks
-from graphrl.agents.go.settings import GoSettings
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.instance import CompileParams
-from graphrl.envs.compile.kernels import fusion_sizes
+from graphrl.envs.compile.generator import CompileParams, fusion_sizes
 from graphrl.envs.compile.observation import shown
-from graphrl.envs.compile.outcome import nothing_played
+from graphrl.envs.compile.reward import nothing_played
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.padding import common_sizes
-from graphrl.learning import descent
+from graphrl.learning import learner
 from graphrl.solvers.fusion.flips import flip_costs
 from graphrl.solvers.fusion.rules import flips, xla_like
 from reproduce.go.fusing import FusingPolicy, begun, settings_of, untrained
@@ -83,13 +82,13 @@ def _lessons(problems: Sequence[FusionProblem], settings: GoSettings) -> list[Le
 
 
 def _optimiser(settings: GoSettings, steps: int) -> optax.GradientTransformation:
-    return descent.optimiser(optax.cosine_decay_schedule(RATE, steps), settings.ppo.gradient_norm)
+    return learner.optimiser(optax.cosine_decay_schedule(RATE, steps), settings.ppo.gradient_norm)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _step(settings: GoSettings, steps: int, params: Any, moments: Any, lesson: Lesson) -> tuple[Any, Any]:
     gradient = jax.grad(functools.partial(imitation_loss, settings))(params, lesson)
-    return descent.moved(_optimiser(settings, steps), params, moments, gradient)
+    return learner.moved(_optimiser(settings, steps), params, moments, gradient)
 
 
 def imitation_loss(settings: GoSettings, params: Any, lesson: Lesson) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Policies of GO that tables train for themselves, by imitation (`graphrl/agents/go/lessons.py`)."""
+"""Policies of GO that tables train for themselves, by imitation (`graphrl/agents/go/learner.py`)."""
 
 import functools
 import time
@@ -7,12 +7,10 @@ from collections.abc import Iterable
 import jax
 import numpy as np
 
-from graphrl.agents.go.batch import Batch
-from graphrl.agents.go.learner import learner
-from graphrl.agents.go.policy import Policy
-from graphrl.agents.go.settings import GoSettings
-from graphrl.learning.learner import Learner
-from graphrl.learning.spread import on_mesh
+from graphrl.agents.go.config import GoSettings
+from graphrl.agents.go.learner import Batch, learner
+from graphrl.agents.go.network import Policy
+from graphrl.learning.learner import Learner, on_mesh
 from graphrl.mesh import make_mesh
 
 

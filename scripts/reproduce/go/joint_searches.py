@@ -10,7 +10,7 @@ import numpy as np
 import graphrl
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.exact import decode
-from graphrl.costs.fusion.fused_graph import KernelGraph, fused_graph
+from graphrl.costs.fusion.exact import KernelGraph, fused_graph
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.workloads.go import WORKLOADS, load

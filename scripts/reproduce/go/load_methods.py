@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 import graphrl
-from graphrl.agents.go.policy import Policy
+from graphrl.agents.go.network import Policy
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.readers import read_graph

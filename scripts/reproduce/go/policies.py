@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from graphrl.agents.go.policy import GdpPolicy, Policy
+from graphrl.agents.go.network import GdpPolicy, Policy
 from graphrl.costs.problem import Problem
 from reproduce.go.searches import Entry
 from reproduce.policies import kept

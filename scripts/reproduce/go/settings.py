@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from pathlib import Path
 
-from graphrl.agents.go.policy import GdpPolicy, Policy
+from graphrl.agents.go.network import GdpPolicy, Policy
 from graphrl.costs.problem import Transfer
 from graphrl.graphs.datasets.workloads import go
 from graphrl.methods import find_solver

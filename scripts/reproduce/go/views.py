@@ -2,18 +2,17 @@
 
 `shown` are the ops, and where those around them stand. `played` is the schedule: when ops run, what they wait for, what
 would wait for them, and what devices do meanwhile; times are parts of the makespan. `Compile-v0` shows both
-(`graphrl/envs/compile/played.py` is the twin of `played`).
+(`graphrl/envs/compile/features.py` is the twin of `played`).
 """
 
 import numpy as np
 
 from graphrl.costs.problem import Problem
-from graphrl.graphs.features import node_features
+from graphrl.graphs.features import node_features, type_features
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.op_types import type_features
-from graphrl.solvers.sending.hints import hint
 from graphrl.solvers.sending.plans import placed, put
 from graphrl.solvers.sending.search import makespan
+from graphrl.solvers.sending.solver import quick_plan
 
 WINDOWS = (4, 16, 64)  # parts of the order whose ops are near
 MARGINS = (0.0, 0.01, 0.05, 0.2)  # parts of the makespan around an op in which devices are looked at
@@ -24,7 +23,7 @@ class Case:
     """The hint of a graph on d devices, and what it takes: n ops, all times in seconds."""
 
     def __init__(self, graph: ComputationGraph, problem: Problem) -> None:
-        placement, nodes = hint(graph, problem)
+        placement, nodes = quick_plan(graph, problem)
         self.graph, self.problem, self.devices, self.ops = graph, problem, problem.devices, len(graph.ops)
         self.placement = np.asarray(placement, np.int64)  # [n]
         self.order = nodes[nodes < self.ops].astype(np.int64)  # [n]

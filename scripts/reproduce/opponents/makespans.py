@@ -16,7 +16,7 @@ from unittest import mock
 
 import numpy as np
 
-from graphrl.compiled.records import TRANSFERS as NUMBERS
+from graphrl.compiled.structures import TRANSFERS as NUMBERS
 from graphrl.costs.exact import evaluate
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets import zoo

@@ -15,10 +15,9 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.module import Computation, HloModule
 from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
-from graphrl.xla.planning.bounds import temp_bound
 from graphrl.xla.planning.cache import Places, named_orders, places_of
-from graphrl.xla.planning.orders import ordered, targets_of
 from graphrl.xla.planning.search import predicted_bytes
+from graphrl.xla.planning.temp_search import ordered, targets_of, temp_bound
 from graphrl.xla.settings import Settings as PlanSettings
 from reproduce.gpu_compile import GpuMemory, compile_for_gpu, missing
 from reproduce.measurements import Figures

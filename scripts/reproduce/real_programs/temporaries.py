@@ -10,10 +10,9 @@ from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.optimize import optimize
 from graphrl.solvers.base import Budget, Task
 from graphrl.xla.callback import Scheduler, Unplanned
-from graphrl.xla.planning.bounds import order_of, temp_bound
 from graphrl.xla.planning.cache import Places, named_orders, places_of
 from graphrl.xla.planning.search import decide, memory_of
-from graphrl.xla.planning.temp_search import least_temp
+from graphrl.xla.planning.temp_search import least_temp, order_of, temp_bound
 from graphrl.xla.settings import PROBLEM
 from graphrl.xla.settings import Settings as PlanSettings
 from reproduce.measurements import Figures

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from graphrl.agents.regal.policy import Policy
+from graphrl.agents.regal.network import Policy
 from graphrl.colours import COLOURS, WORSE, colour
-from graphrl.compare.estimates import estimate
 from graphrl.compare.report import markdown, problem_line
-from graphrl.envs.proposal.coding import coding
+from graphrl.compare.table import estimate
+from graphrl.envs.proposal import coding
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, common_sizes
 from graphrl.plan.plot import DPI, write_figure
 from graphrl.solvers.base import Budget
-from graphrl.training.metrics import read_metrics
+from graphrl.training.folder import read_metrics
 from reproduce.regal.policies import Trained
 from reproduce.regal.settings import BASELINE, REGAL, Settings
 from reproduce.regal.tables import scores

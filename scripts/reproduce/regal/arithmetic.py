@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.compare.estimates import Estimate, estimate
 from graphrl.compare.runs import Case, Row
-from graphrl.compare.table import TIE, Best
+from graphrl.compare.table import TIE, Best, Estimate, estimate
 
 
 class Score(NamedTuple):

@@ -15,14 +15,12 @@ import numpy as np
 
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.learner import learner
-from graphrl.agents.regal.network import networks
-from graphrl.agents.regal.policy import Policy, played, smallest
+from graphrl.agents.regal.network import Policy, networks, played, smallest
 from graphrl.compare.report import markdown, problem_line
-from graphrl.envs.proposal.env import ProposalEnv, observe
-from graphrl.envs.proposal.instance import ProposalParams, instances
+from graphrl.envs.proposal import ProposalEnv, ProposalParams, instances, observe
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.learning.evolution import EvolutionSettings, Population, next_generation
-from graphrl.learning.spread import on_mesh
+from graphrl.learning.learner import on_mesh
 from graphrl.mesh import make_mesh
 from graphrl.solvers.base import Budget
 from reproduce.contest import Entrant

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import jax
 
-from graphrl.agents.regal.policy import Policy
+from graphrl.agents.regal.network import Policy
 from graphrl.compare.report import markdown, problem_line
 from graphrl.compare.runs import Row
 from graphrl.graphs.graph import ComputationGraph

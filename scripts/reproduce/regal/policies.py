@@ -8,14 +8,14 @@ import jax
 import numpy as np
 
 from graphrl.agents.regal.config import Encoder, Hint, RegalConfig
-from graphrl.agents.regal.policy import Policy
+from graphrl.agents.regal.network import Policy
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.files import shown
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.training.checkpoints import find, read_info
-from graphrl.training.metrics import FILE
+from graphrl.training.folder import FILE
 from reproduce.policies import kept, train_seeds
 from reproduce.regal.tasks import TASKS, Task
 

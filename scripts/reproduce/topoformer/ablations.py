@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from graphrl.colours import colour
 from graphrl.compare.report import markdown
 from graphrl.plan.plot import DPI, write_figure
-from graphrl.training.metrics import read_metrics
+from graphrl.training.folder import read_metrics
 from reproduce.contest import Contest, Entrant
 from reproduce.results import Table, bullets, of_rows
 from reproduce.topoformer.figures import Score, scores, seconds_text, spread, verdict

@@ -8,9 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from graphrl.colours import COLOURS, GREY, GRID, MARKERS
-from graphrl.compare.estimates import Estimate, estimate
 from graphrl.compare.runs import Row
-from graphrl.compare.table import improvements
+from graphrl.compare.table import Estimate, estimate, improvements
 from graphrl.plan.plot import DPI
 from reproduce.contest import Contest
 from reproduce.topoformer.settings import DECODED, DP, RANDOM, TIMED

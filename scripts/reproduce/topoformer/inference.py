@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 import jax
 
-from graphrl.agents.topoformer.network import priorities
-from graphrl.agents.topoformer.policy import Policy
+from graphrl.agents.topoformer.network import Policy, priorities
 from graphrl.compare.report import markdown
-from graphrl.envs.ordering.instance import instances
+from graphrl.envs.ordering import instances
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import find_solver

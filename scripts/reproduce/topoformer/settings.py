@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from graphrl.agents.topoformer.policy import Policy
+from graphrl.agents.topoformer.network import Policy
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.families import sample

@@ -20,9 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.graphs.datasets.workloads.go import FAMILIES, KIND, LEVEL, TRAFFIC, VARIABLE, WORKLOADS, Setting
-from graphrl.graphs.datasets.zoo.columns import table
 from graphrl.graphs.datasets.zoo.program import ZooProgram
-from graphrl.graphs.datasets.zoo.storage import write_programs
+from graphrl.graphs.datasets.zoo.storage import table, write_programs
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.jaxpr.reader import from_jax
 from reproduce.workloads.model import Model

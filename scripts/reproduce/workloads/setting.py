@@ -2,7 +2,7 @@
 
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.datasets.workloads.go import MEMORY_BYTES, Workload
-from graphrl.graphs.interconnects import INTERCONNECTS
+from graphrl.graphs.roofline import INTERCONNECTS
 
 OVER: dict[Transfer, str] = {"link": "nvlink-1", "rendezvous": "pcie-3"}  # a key of `INTERCONNECTS` for each model
 

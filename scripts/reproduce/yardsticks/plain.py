@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from graphrl.bench.cases import PARAMETERS, Work
-from graphrl.bench.graphs import padded
+from graphrl.bench.cases import PARAMETERS, Work, padded
+from graphrl.bench.measure import search_program
 from graphrl.bench.programs import evaluation_program, spread
-from graphrl.bench.searches import search_program
 from graphrl.bench.timing import Program
 from graphrl.costs.problem import Problem
 from graphrl.graphs.padding import common_sizes

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from graphrl.bench.yardstick.graph import check_supported
+from graphrl.bench.yardstick.decode import check_supported
 from graphrl.costs.exact import key_bits
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph

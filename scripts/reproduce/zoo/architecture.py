@@ -25,7 +25,7 @@ class Architecture:
 
     Attributes:
       name: in names of programs.
-      family: a key of `graphrl.graphs.datasets.zoo.splits.SPLITS`.
+      family: a key of `graphrl.graphs.datasets.zoo.program.SPLITS`.
       build: gives the model (Keras model, Flax module or `Function`); called in a process of its own.
       inputs: of one example: a pytree of `jax.ShapeDtypeStruct`s.
       inference, training: batch sizes.

@@ -11,7 +11,7 @@
 import dataclasses
 
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.layers.layer import Layer
+from graphrl.graphs.layers import Layer
 
 TOKENS, HIDDEN, HEADS, VOCABULARY = 384, 768, 12, 30522
 STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))  # inner channels and first stride of a ResNet's stages

@@ -11,9 +11,7 @@ environment variable GRAPHRL_ZOO names a folder with another zoo.
 import os
 
 from graphrl.graphs.datasets.zoo.catalogue import DATA, PREFIX, entries, home, select, select_one
-from graphrl.graphs.datasets.zoo.noise import augmented
-from graphrl.graphs.datasets.zoo.program import KINDS, LEVELS, ZooProgram
-from graphrl.graphs.datasets.zoo.splits import SPLITS
+from graphrl.graphs.datasets.zoo.program import KINDS, LEVELS, SPLITS, ZooProgram, augmented
 from graphrl.graphs.datasets.zoo.storage import file_name, read_program
 
 __all__ = [

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from graphrl import files
 from graphrl.errors import GraphError, GraphrlError, ProblemError, clipped
-from graphrl.graphs.datasets.zoo.program import program_name
-from graphrl.graphs.datasets.zoo.splits import SPLITS, Split
+from graphrl.graphs.datasets.zoo.program import SPLITS, Split, program_name
 from graphrl.graphs.datasets.zoo.storage import SUFFIX, contents
 
 DATA = Path(__file__).parent / "data"

@@ -1,28 +1,249 @@
 """Files of the zoo: all batch sizes of one architecture, kind and level in one, as xz-compressed JSON.
 
-Programs that differ in numbers only share one structure (`structure.py`), and equal ops one row of numbers, shapes
-among them, for all their batch sizes. This takes a tenth of what the graphs take as graph JSON under the same
-compressor. Run times are kept to four digits, everything else exactly.
+Programs that differ only in numbers share one structure: ops, names, edges and buffers, as columns. Equal ops share one
+row of numbers, shapes among them, for all their batch sizes. This takes a tenth of what the graphs take as graph JSON
+under the same compressor. Run times are kept to four digits, everything else exactly.
 
     {"format": "graphrl-zoo", "version": 2, "architecture", "family", "kind", "level", "versions", "date",
      "groups": [{"structure": {...}, "table": [[one batch's numbers of an op, ...], ...], "column": [n places in it],
                  "inputs": [[bytes of the inputs], ...], "programs": [{"batch", "orders", "temp_bytes"}, ...]}, ...]}
+
+Columns are small, relative numbers (how far back an input lies, the next weight after the last one). Networks repeat
+their layers, so these repeat too where absolute numbers do not, and they compress best.
 """
 
+import dataclasses
 import functools
+import itertools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from graphrl import files
 from graphrl.errors import GraphError, GraphrlError
-from graphrl.graphs.datasets.zoo.columns import ranks, steps, table, unrank, unsteps
 from graphrl.graphs.datasets.zoo.program import ZooProgram, program_name
-from graphrl.graphs.datasets.zoo.structure import Values, graph_of, structure_of, values_of
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.layers import Layer
+
+
+def table(rows: Iterable[Hashable]) -> tuple[list[Any], list[int]]:
+    """Distinct rows in the order of their first appearance, and the place of every row among them."""
+    places: dict[Hashable, int] = {}
+    column = [places.setdefault(row, len(places)) for row in rows]
+    return list(places), column
+
+
+def ranks(order: Sequence[int], reference: Sequence[int]) -> list[int]:
+    """An order of 0..n-1 as places among what is left of `reference`, step by step: equal orders give zeros."""
+    left = list(reference)
+    places = []
+    for item in order:
+        place = left.index(item)
+        places.append(place)
+        del left[place]
+    return places
+
+
+def unrank(places: Sequence[int], reference: Sequence[int]) -> list[int]:
+    """The order of which `ranks` made `places`."""
+    left = list(reference)
+    return [left.pop(place) for place in places]
+
+
+def zigzag(number: int) -> int:
+    """0, -1, 1, -2, ... as 0, 1, 2, 3, ..."""
+    return 2 * number if number >= 0 else -2 * number - 1
+
+
+def unzigzag(code: int) -> int:
+    """The number of which `zigzag` made `code`."""
+    return code // 2 if code % 2 == 0 else -(code + 1) // 2
+
+
+def steps(numbers: Sequence[int]) -> list[int]:
+    """Each number relative to the one before, the first to 0."""
+    return [number - before for number, before in zip(numbers, [0, *numbers], strict=False)]
+
+
+def unsteps(coded: Sequence[int]) -> list[int]:
+    """The numbers of which `steps` made `coded`."""
+    return list(itertools.accumulate(coded))
+
+
+def texts(names: Sequence[str]) -> dict[str, Any]:
+    """Names as scopes (to the last slash), stems and the numbers at their ends.
+
+    Numbers are relative to the name before (readers that count all ops) or to the last one of the same stem (XLA counts
+    each kind of instruction), whichever gives fewer different ones. A leading zero stays with the stem.
+    """
+    split = [_split(name) for name in names]
+    scopes, scope = table(scope for scope, _, _ in split)
+    stems, stem = table(stem for _, stem, _ in split)
+    numbers = [number for _, _, number in split]
+    relative = {by: _relative(numbers, keys) for by, keys in (("row", [0] * len(stem)), ("stem", stem))}
+    by = min(relative, key=lambda by: len(set(relative[by])))
+    return {"scopes": scopes, "scope": scope, "stems": stems, "stem": stem, "by": by, "number": relative[by]}
+
+
+def names(coded: dict[str, Any]) -> list[str]:
+    """The names of which `texts` made `coded`."""
+    scopes, stems = coded["scopes"], coded["stems"]
+    last = [0] * max(1, len(stems))
+    texts = []
+    for scope, stem, code in zip(coded["scope"], coded["stem"], coded["number"], strict=True):
+        digits = ""
+        if code:
+            key = stem if coded["by"] == "stem" else 0
+            last[key] += unzigzag(code - 1)
+            digits = str(last[key])
+        texts.append(f"{scopes[scope]}{stems[stem]}{digits}")
+    return texts
+
+
+def _relative(numbers: Sequence[int | None], keys: Sequence[int]) -> list[int]:
+    """Each number relative to the last one of the same key, coded from 1; 0 for none."""
+    last: dict[int, int] = {}
+    distances = []
+    for number, key in zip(numbers, keys, strict=True):
+        if number is None:
+            distances.append(0)
+        else:
+            distances.append(zigzag(number - last.get(key, 0)) + 1)
+            last[key] = number
+    return distances
+
+
+def _split(name: str) -> tuple[str, str, int | None]:
+    """Scope with its slash, stem, number."""
+    scope = name[: name.rfind("/") + 1]
+    digits = name[len(name.rstrip("0123456789")) :]
+    digits = digits[len(digits) - len(digits.lstrip("0")) :]
+    return scope, name[len(scope) : len(name) - len(digits)], int(digits) if digits else None
+
+
+SHARINGS = ("alias", "reuses")
+
+
+class Values(NamedTuple):
+    """What differs between batch sizes.
+
+    Attributes:
+      ops: by op: runtime, workspace, weight bytes, FLOPs, the numbers of its `Layer` or None, and the bytes of each
+        output.
+      inputs: bytes of the external inputs.
+    """
+
+    ops: list[tuple[Any, ...]]
+    inputs: list[int]
+
+
+def structure_of(graph: ComputationGraph, order: Sequence[int]) -> dict[str, Any]:
+    """A graph without its numbers, ops in the topological `order`; as JSON. `graph_of` gives the graph back."""
+    ops = [graph.ops[index] for index in order]
+    places = {op.name: place for place, op in enumerate(ops)}
+    produced = {tensor.name: i for i, tensor in enumerate(tensor for op in ops for tensor in op.outputs)}
+    external = {tensor.name: i for i, tensor in enumerate(graph.inputs)}
+    kinds, kind = table((op.type, tuple(_suffix(op, tensor) for tensor in op.outputs)) for op in ops)
+    reads, read = _reads(ops, produced, external)
+    return {
+        "names": texts([op.name for op in ops]),
+        "kinds": kinds,
+        "kind": kind,
+        "reads": reads,
+        "read": read,
+        "shared": [_shared(op) for op in ops],
+        "after": [[place - places[name] for name in op.after] for place, op in enumerate(ops)],
+        "inputs": texts([tensor.name for tensor in graph.inputs]),
+        "outputs": [produced.get(name, -1 - external.get(name, 0)) for name in graph.outputs],
+    }
+
+
+def _suffix(op: Op, tensor: Tensor) -> str | tuple[str]:
+    """What an output's name has beyond the op's; the whole name, in a tuple, if it does not begin so."""
+    return tensor.name[len(op.name) :] if tensor.name.startswith(op.name) else (tensor.name,)
+
+
+def _reads(ops: Sequence[Op], produced: dict[str, int], external: dict[str, int]) -> tuple[list[Any], list[int]]:
+    """What each op reads: how many tensors back (> 0), or an external input relative to the one read before (< 0)."""
+    rows, written, last = [], 0, -1
+    for op in ops:
+        row = []
+        for name in op.inputs:
+            if name in produced:
+                row.append(written - produced[name])
+            else:
+                row.append(-1 - zigzag(external[name] - last - 1))
+                last = external[name]
+        rows.append(tuple(row))
+        written += len(op.outputs)
+    return table(rows)
+
+
+def _shared(op: Op) -> list[int]:
+    """Triples output, 0 for alias or 1 for reuses, input: numbers of an op's outputs and inputs."""
+    numbers = []
+    for number, tensor in enumerate(op.outputs):
+        for code, sharing in enumerate(SHARINGS):
+            if getattr(tensor, sharing) is not None:
+                numbers += [number, code, op.inputs.index(getattr(tensor, sharing))]
+    return numbers
+
+
+def values_of(graph: ComputationGraph, order: Sequence[int]) -> Values:
+    """The numbers of a graph, run times to four digits."""
+    ops = [graph.ops[index] for index in order]
+    return Values(
+        [
+            (
+                float(f"{op.runtime:.4g}"),
+                int(op.workspace_bytes),
+                int(op.weight_bytes),
+                int(op.flops),
+                None if op.layer is None else dataclasses.astuple(op.layer),
+                *(int(tensor.bytes) for tensor in op.outputs),
+            )
+            for op in ops
+        ],
+        [int(tensor.bytes) for tensor in graph.inputs],
+    )
+
+
+def graph_of(name: str, structure: dict[str, Any], values: Values, order: Sequence[int]) -> ComputationGraph:
+    """The graph of a structure and its numbers; `order` is where its ops stand in the structure."""
+    op_names = names(structure["names"])
+    kinds, reads = structure["kinds"], structure["reads"]
+    inputs = [Tensor(name, size) for name, size in zip(names(structure["inputs"]), values.inputs, strict=True)]
+    tensors: list[str] = []
+    ops, last = [], -1
+    for place, op_name in enumerate(op_names):
+        kind, suffixes = kinds[structure["kind"][place]]
+        read = []
+        for code in reads[structure["read"][place]]:
+            if code > 0:
+                read.append(tensors[len(tensors) - code])
+            else:
+                last += 1 + unzigzag(-1 - code)
+                read.append(inputs[last].name)
+        runtime, workspace, weights, flops, layer, *sizes = values.ops[place]
+        shared = structure["shared"][place]
+        sharing: dict[int, dict[str, Any]] = {
+            shared[i]: {SHARINGS[shared[i + 1]]: read[shared[i + 2]]} for i in range(0, len(shared), 3)
+        }
+        outputs = tuple(
+            Tensor(op_name + suffix if isinstance(suffix, str) else suffix[0], size, **sharing.get(number, {}))
+            for number, (suffix, size) in enumerate(zip(suffixes, sizes, strict=True))
+        )
+        after = tuple(op_names[place - back] for back in structure["after"][place])
+        shapes = None if layer is None else Layer(*layer)
+        ops.append(Op(op_name, kind, runtime, tuple(read), outputs, after, workspace, weights, flops, shapes))
+        tensors += [tensor.name for tensor in outputs]
+    kept = tuple(tensors[code] if code >= 0 else inputs[-1 - code].name for code in structure["outputs"])
+    return ComputationGraph(name, tuple(ops[place] for place in order), tuple(inputs), kept)
+
 
 FORMAT, VERSION = "graphrl-zoo", 2
 SUFFIX = ".json.xz"

@@ -1,21 +1,24 @@
-"""XLA modules as plain objects: shapes, instructions, computations, the schedule. What they mean is for `reader.py`.
+"""XLA modules as plain objects: shapes, instructions, computations, the schedule. `reader.py` makes them a graph.
 
 A module comes as a serialized `HloModuleProto` (or `HloProto`), as HLO text, or live from jax; text goes through
 jaxlib's own parser, in a process of its own (`foreign.py`), so that everything ends as a proto with exact shapes, ids
 and schedule.
+
+The fingerprint of a module does not depend on where, when and under which names it was compiled.
 """
 
 import dataclasses
 import functools
+import hashlib
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphrl.errors import GraphError
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, Foreign, ReadLimits
 from graphrl.graphs.readers.hlo.head import FROM_MLIR, is_mlir, is_text, with_header
-from graphrl.graphs.readers.hlo.proto import module_message
-from graphrl.graphs.readers.hlo.shape import HOST, Shape, Shapes
+from graphrl.graphs.readers.hlo.proto import HOST, Shape, Shapes, module_message
 
 _SEQUENTIAL = ("call", "conditional", "while")  # they run other computations; the rest work on single elements
 _EFFECTS = frozenset(str.split("infeed outfeed recv recv-done rng rng-get-and-update-state send send-done"))
@@ -120,7 +123,6 @@ class HloModule:
         """SHA-256 (64 hexadecimal digits) of the program: the same for every schedule, name, source line, literal
         and process. Instructions correspond by their places in `Computation.instructions`, not by their names.
         """
-        from graphrl.graphs.readers.hlo.fingerprint import fingerprint
 
         return fingerprint(self)
 
@@ -320,3 +322,59 @@ def _chained(computation: Computation, effects: Sequence[Instruction]) -> Comput
         predecessors = tuple(dict.fromkeys((*i.control_predecessors, before.name)))
         by_name[i.name] = dataclasses.replace(i, control_predecessors=predecessors)
     return dataclasses.replace(computation, by_name=by_name, root=by_name[computation.root.name])
+
+
+# What differs between two compilations of one program, or does not matter to a schedule: names, source lines, values of
+# constants, ids, and maps (protobuf writes them in any order).
+_LEFT_OUT = (
+    "name",
+    "metadata",
+    "literal",
+    "id",
+    "operand_ids",
+    "control_predecessor_ids",
+    "called_computation_ids",
+    "frontend_attributes",
+    "statistics_viz",
+    "original_value",
+)
+
+
+def fingerprint(module: HloModule) -> str:
+    """SHA-256 of a module, in hexadecimal: of each computation from its instructions in their order, with operands by
+    place and called computations by their own hashes; and of the donated parameters.
+    """
+    digests: dict[str, bytes] = {}
+    for computation in module.computations.values():
+        digests[computation.name] = _digest(computation, digests)
+    whole = hashlib.sha256(digests[module.entry.name])
+    aliases = module.message.input_output_alias.entries
+    whole.update(b"".join(sorted(e.SerializeToString(deterministic=True) for e in aliases)))
+    return whole.hexdigest()
+
+
+def _digest(computation: Computation, digests: dict[str, bytes]) -> bytes:
+    place = {name: k for k, name in enumerate(computation.by_name)}
+    whole = hashlib.sha256()
+    for i in computation.instructions:
+        kept = type(i.attributes)()
+        kept.CopyFrom(i.attributes)
+        for field in _LEFT_OUT:
+            kept.ClearField(field)
+        kept.backend_config = _canonical(i.attributes.backend_config)
+        links = ([place[name] for name in i.operands], sorted([place[name] for name in i.control_predecessors]))
+        own = kept.SerializeToString(deterministic=True)
+        whole.update(f"{len(own)} {links} {i.is_root}".encode())
+        whole.update(own)
+        for called in i.called:
+            whole.update(digests[called])
+    return whole.digest()
+
+
+@functools.lru_cache(1024)
+def _canonical(config: bytes) -> bytes:
+    """A configuration in JSON with its keys sorted: XLA writes them in any order."""
+    try:
+        return json.dumps(json.loads(config), sort_keys=True).encode()
+    except ValueError:
+        return config

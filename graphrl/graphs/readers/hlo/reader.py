@@ -12,7 +12,7 @@ waits for them waits for what they wait for. The graph's memory is what XLA call
 - What reaches the program's result lies in buffers that the caller gives. These tensors are the graph's outputs, of 0
   bytes; so are tensors whose buffer they take in place.
 - A loop works in the buffers of what it is given, so its results are aliases; other updates in place
-  (`sharing.in_place_pairs`) and the ends of asynchronous operations likewise. Until such an end, the operands of
+  (`values.in_place_pairs`) and the ends of asynchronous operations likewise. Until such an end, the operands of
   the start are in use.
 - What a loop's body, a branch or a called computation needs beside is the workspace of the instruction: the peak of its
   own schedule.
@@ -33,10 +33,9 @@ from numpy.typing import ArrayLike
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
-from graphrl.graphs.readers.hlo.lower import Lowered
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.graphs.readers.hlo.values import CONTRACTED, ValueReader
-from graphrl.graphs.readers.hlo.work import Works
+from graphrl.graphs.readers.hlo.work import Lowered, Works
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 
 # What comes of instructions without the operands, dimensions or computations that their kind has. XLA writes none.

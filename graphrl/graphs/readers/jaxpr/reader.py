@@ -17,8 +17,7 @@ import jax
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.jaxpr.flatten import External, Flat, Outside, Result, flatten
-from graphrl.graphs.readers.jaxpr.flops import array_bytes
-from graphrl.graphs.readers.jaxpr.shapes import equation_layer
+from graphrl.graphs.readers.jaxpr.flops import array_bytes, equation_layer
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 
 

@@ -32,7 +32,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 from graphrl import files
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.layers.layer import Layer, Window
+from graphrl.graphs.layers import Layer, Window
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, Foreign, ReadLimits
 from graphrl.graphs.readers.onnx.functions import schema_of, versions_of
 from graphrl.graphs.readers.onnx.model import check_and_sort, load

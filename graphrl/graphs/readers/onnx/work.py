@@ -1,14 +1,206 @@
-"""What an ONNX node costs: single ops by the roofline, loops and branches by their bodies."""
+"""Cost of an ONNX node: single ops by their FLOPs, traffic and the roofline; loops and branches by their bodies.
 
+Conventions for FLOPs, as in `jaxpr/flops.py`: a multiply-add is two operations; everything element-wise is one per
+output element; moving data is none; padding is counted (as kernels compute it). Ops that ONNX defines by a formula
+count the formula's element-wise steps and reductions. Types that nobody knows count one per output element.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import onnx.helper
 from onnx import AttributeProto, GraphProto, NodeProto
 
-from graphrl.graphs.readers.onnx.flops import ATTRIBUTES, Call, bytes_moved, flops
 from graphrl.graphs.readers.onnx.sequences import loop_states, scope_of
 from graphrl.graphs.readers.onnx.values import Scope, reads_of, subgraphs, trip_count
 from graphrl.graphs.roofline import Chip, runtime
+
+Shape = tuple[int, ...]
+
+# What costs depend on, by type.
+INTEGER, INTEGERS, TEXT = "INT", "INTS", "STRING"
+ATTRIBUTES = {
+    **dict.fromkeys(["axis", "group", "kv_num_heads", "num_scan_inputs", "q_num_heads", "size", "transA"], INTEGER),
+    **dict.fromkeys(["kernel_shape", "scan_input_axes"], INTEGERS),
+    "equation": TEXT,
+}
+
+
+class Call(NamedTuple):
+    """One op as its cost sees it.
+
+    Attributes:
+      type: e.g. "Conv".
+      attributes: by name, those in `ATTRIBUTES` that have its type.
+      inputs: shape of each input; () for one that is left out or unknown.
+      outputs: shape of each output.
+    """
+
+    type: str
+    attributes: Mapping[str, Any]
+    inputs: Sequence[Shape]
+    outputs: Sequence[Shape]
+
+    def input(self, index: int) -> Shape:
+        return self.inputs[index] if index < len(self.inputs) else ()
+
+    @property
+    def written(self) -> int:
+        """Elements of all outputs."""
+        return sum(map(math.prod, self.outputs))
+
+    @property
+    def read(self) -> int:
+        """Elements of the first input."""
+        return math.prod(self.input(0))
+
+
+DATA_MOVEMENT = frozenset(
+    str.split(
+        """
+        BitCast Cast CastLike CenterCropPad Col2Im Compress Concat ConcatFromSequence Constant ConstantOfShape
+        DepthToSpace Dropout Expand EyeLike Flatten Gather GatherElements GatherND Identity MaxUnpool NonZero OneHot
+        Optional OptionalGetElement OptionalHasElement Pad Reshape ReverseSequence Scatter ScatterElements ScatterND
+        SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength Shape Size Slice
+        SpaceToDepth Split SplitToSequence Squeeze TensorScatter Tile Transpose Trilu Unsqueeze Where
+        """
+    )
+)
+# Ops that touch no more of their first input than they write.
+PARTIAL_READS = frozenset(("Gather", "GatherElements", "GatherND", "SequenceAt", "SequenceErase", "Slice"))
+# Steps per element of the first input: reductions one, the rest by the formula in the ONNX specification.
+_PER_INPUT = {
+    **dict.fromkeys(
+        str.split(
+            """
+            ArgMax ArgMin CumProd CumSum GlobalAveragePool GlobalLpPool GlobalMaxPool MaxRoiPool ReduceMax ReduceMean
+            ReduceMin ReduceProd ReduceSum
+            """
+        ),
+        1,
+    ),
+    **dict.fromkeys(["ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare"], 2),
+    "ReduceLogSumExp": 3,
+    "BatchNormalization": 2,  # mean and variance are constants: one multiply-add
+    **dict.fromkeys(["RMSNormalization", "SimplifiedLayerNormalization", "LpNormalization"], 4),
+    **dict.fromkeys(["Softmax", "LogSoftmax", "Hardmax"], 5),
+    **dict.fromkeys(
+        ["LayerNormalization", "InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization"], 7
+    ),
+    "SkipLayerNormalization": 8,
+    "RotaryEmbedding": 3,
+}
+_PER_OUTPUT = {
+    **dict.fromkeys(["Sigmoid", "Softplus", "Softsign", "HardSigmoid", "Elu", "Selu", "Celu", "Swish", "HardSwish"], 3),
+    **dict.fromkeys(["QuantizeLinear", "DequantizeLinear", "Clip", "LeakyRelu", "PRelu"], 2),
+    **dict.fromkeys(["Gelu", "FastGelu", "BiasGelu", "QuickGelu", "Mish"], 5),
+}
+
+
+def flops(call: Call) -> int:
+    """Operations of one op without a body (loops and branches are costed by their reader)."""
+    if call.type in DATA_MOVEMENT:
+        return 0
+    if call.type in _PER_INPUT:
+        return _PER_INPUT[call.type] * call.read
+    rule = _RULES.get(call.type)
+    return _PER_OUTPUT.get(call.type, 1) * call.written if rule is None else rule(call)
+
+
+def bytes_moved(type: str, input_bytes: Sequence[int], output_bytes: int) -> int:
+    """Bytes between memory and chip: every input once and every output, a slice or gather only what it takes."""
+    first = min(input_bytes[0], output_bytes) if type in PARTIAL_READS and input_bytes else sum(input_bytes[:1])
+    return first + sum(input_bytes[1:]) + output_bytes
+
+
+def _convolution(weights: int = 1) -> Callable[[Call], int]:
+    def rule(call: Call) -> int:
+        bias = len(call.input(2)) == 1 and call.type == "Conv"
+        return 2 * call.written * math.prod(call.input(weights)[1:]) + bias * call.written
+
+    return rule
+
+
+def _gemm(call: Call) -> int:
+    contracted = call.input(0)[:1] if call.attributes.get("transA") else call.input(0)[-1:]
+    return 2 * call.written * math.prod(contracted) + bool(call.input(2)) * call.written
+
+
+def _einsum(call: Call) -> int:
+    """The naive sum over all letters; an ellipsis counts as the dimensions that it stands for."""
+    equation = call.attributes.get("equation", b"")
+    terms = (equation.decode("utf-8", "replace") if isinstance(equation, bytes) else "").replace(" ", "")
+    sizes: dict[object, int] = {}
+    for term, shape in zip(terms.split("->")[0].split(","), call.inputs, strict=False):
+        head, dots, tail = term.partition("...")
+        sizes |= zip(head, shape, strict=False)
+        if dots:
+            sizes |= zip(reversed(tail), reversed(shape), strict=False)
+            for axis, size in enumerate(reversed(shape[len(head) : len(shape) - len(tail)])):
+                sizes[axis] = max(size, sizes.get(axis, 1))
+    return len(call.inputs) * math.prod(sizes.values())
+
+
+def _recurrent(call: Call) -> int:
+    """RNN, GRU, LSTM: each step multiplies the input and the state by the matrices of all gates and directions."""
+    steps = math.prod(call.input(0)[:2])
+    return 2 * steps * (math.prod(call.input(1)) + math.prod(call.input(2)))
+
+
+def _attention(call: Call) -> int:
+    """softmax(Q K^T) V: two products and five steps per score. 4-D: batch, heads, length, size; 3-D: heads merged."""
+    query, key, value = call.input(0), call.input(1), call.input(2)
+    if len(query) not in (3, 4) or len(key) != len(query) or len(value) != len(query):
+        return call.written
+    length, past = key[-2], call.input(4)[-2:-1]
+    length += math.prod(past) if past else 0
+    if len(query) == 4:
+        scores, sizes = math.prod(query[:3]) * length, query[3] + value[3]
+        return scores * (2 * sizes + 5)
+    heads = call.attributes.get("q_num_heads", 1)
+    groups = heads // max(1, call.attributes.get("kv_num_heads", heads))
+    scores = query[0] * query[1] * length
+    return scores * (2 * (query[2] + value[2] * max(1, groups)) + 5 * heads)
+
+
+def _top_k(call: Call) -> int:
+    kept = call.outputs[0] if call.outputs else ()
+    axis = call.attributes.get("axis", -1)
+    k = kept[axis] if -len(kept) <= axis < len(kept) else 1
+    return call.read * max(1, math.ceil(math.log2(k + 1)))
+
+
+def _fourier(call: Call) -> int:
+    axis_size = max(call.input(0)[1:-1], default=1)
+    return 5 * max(call.read, call.written) * math.ceil(math.log2(max(2, axis_size)))
+
+
+_RULES: dict[str, Callable[[Call], int]] = {
+    **dict.fromkeys(["Conv", "ConvInteger", "DeformConv", "FusedConv"], _convolution()),
+    "QLinearConv": _convolution(weights=3),
+    "ConvTranspose": lambda call: 2 * call.read * math.prod(call.input(1)[1:]) + bool(call.input(2)) * call.written,
+    **dict.fromkeys(
+        ["MatMul", "MatMulInteger", "QLinearMatMul", "FusedMatMul"],
+        lambda call: 2 * call.written * math.prod(call.input(0)[-1:]),
+    ),
+    **dict.fromkeys(["Gemm", "FusedGemm"], _gemm),
+    "Einsum": _einsum,
+    **dict.fromkeys(
+        ["AveragePool", "MaxPool", "LpPool"],
+        lambda call: call.written * math.prod(call.attributes.get("kernel_shape", ())),
+    ),
+    **dict.fromkeys(["RNN", "GRU", "LSTM"], _recurrent),
+    "Attention": _attention,
+    "LRN": lambda call: call.read * (2 * call.attributes.get("size", 1) + 3),
+    "TopK": _top_k,
+    "DFT": _fourier,
+    "Det": lambda call: 2 * call.read * math.prod(call.input(0)[-1:]) // 3,
+    **dict.fromkeys(
+        ["Sum", "Max", "Min", "Mean"], lambda call: call.written * max(1, len(call.inputs) - (call.type != "Mean"))
+    ),
+}
+
 
 _MAX_WORK = 10**30  # no sum of these overflows; the graph's checks refuse what needs as much
 

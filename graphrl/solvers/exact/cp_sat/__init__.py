@@ -1,5 +1,6 @@
-"""CP-SAT (Google OR-Tools): exact search for makespan and peak memory, with a proven bound.
+"""CP-SAT (Google OR-Tools): exact search for makespan, peak memory and the largest load, with a proven bound.
 
-`solver` is the method, `makespan` and `memory` what it models, `clock` and `placement` the variables that both are made
-of, `engine` the one door to OR-Tools, `quanta` and `reference` the way from plans to integers and back.
+`solver` is the method. `makespan` has the models of makespan and of peak memory, `load` that of the largest load.
+`model` has the variables of these models and converts plans to them and back. `engine` is the only module that calls
+OR-Tools, and converts seconds and bytes to integers.
 """

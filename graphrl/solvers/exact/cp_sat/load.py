@@ -4,13 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphrl.costs.pipeline import ACCELERATOR
-from graphrl.costs.problem import Problem
+from graphrl.costs.problem import ACCELERATOR, Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import PlacedOrder
-from graphrl.solvers.exact.cp_sat.engine import Literal, Model
+from graphrl.solvers.exact.cp_sat.engine import Literal, Model, Quanta, byte_unit
 from graphrl.solvers.exact.cp_sat.model import Built
-from graphrl.solvers.exact.cp_sat.quanta import Quanta, byte_unit
 from graphrl.solvers.loads.groups import Groups, placed_order
 
 

@@ -1,31 +1,171 @@
-"""Approximate dynamic programming over sets of ops, for the peak memory of one device: states of a beam.
+"""Method "approximate-dp": dynamic programming over sets of ops with a beam, for the peak memory of one device.
 
-Topoformer, appendix C.3, "Approximate DP". A state is the set of ops that have run; of all
-orders of a set only one of least peak is kept. Step t goes from the sets of t ops to those of t + 1 and keeps the
-`width` best. If none was cut off, or only such that have a peak of the answer's or more, the answer is optimal, and the
-plan has it as its bound.
+Topoformer, appendix C.3, "Approximate DP". A state is the set of ops that have run; of all orders of a set only one of
+least peak is kept. Step t goes from the sets of t ops to those of t + 1 and keeps the `width` best. If no set was cut
+off, or only sets with a peak of at least the answer's, the answer is optimal, and the plan has it as its bound.
 
-What the paper leaves open is chosen here: ties, which are most of what a cut decides, go at random
-(on graphs of 2,000 ops at width 2,000 peaks are 2% lower than by order of insertion), drawn anew at every step for each
-set, however many ways lead to it.
+The paper leaves ties open, which are most of what a cut decides. Here they are broken at random, drawn anew at every
+step for each set, however many ways lead to it (on graphs of 2,000 ops at width 2,000 peaks are 2% lower than by order
+of insertion).
 
 With rank "live" states are ranked by live memory, under a hard cap on the peak (cf. SERENITY's soft budgeting, Ahn et
 al. 2020): the first cap is below the best plain order, and each answer's peak sets the next, until no order is found.
 
 Where an output's `reuses` is smaller than the buffer that it takes over, or where bytes do not fit in int32 units, the
-search works with a model that is below the truth (tables.py); the plan's costs are exact all the same, and the bound is
-one.
+search works with a model that is below the truth (`model.py`). The plan's costs are exact all the same, and the bound
+is valid.
+
+`BeamSearch` runs several beams over one graph, in chunks that report progress and check the time. The best order of all
+is the answer.
 """
 
+import math
+import os
 import time
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
-from graphrl.solvers.base import Task
-from graphrl.solvers.orders.approximate_dp.keys import Rule
-from graphrl.solvers.orders.approximate_dp.search import BeamSearch, Outcome
-from graphrl.solvers.rules.memory_orders import memory_orders
+from graphrl.solvers.base import REPORT_SECONDS, Task
+from graphrl.solvers.flow import Flow
+from graphrl.solvers.orders.approximate_dp.keys import LAST, Rule
+from graphrl.solvers.orders.approximate_dp.model import model
+from graphrl.solvers.orders.approximate_dp.program import Beam, advance, begin, best_order
+from graphrl.solvers.rules.memory_orders import greedy, memory_orders
 from graphrl.solvers.solver import solver
+
+_MEMORY_SHARE = 0.75  # of the machine's memory that a beam may take
+
+
+class Outcome(NamedTuple):
+    """What a beam came to."""
+
+    proven: bool  # no order is better than the best so far or, with a cap, no order is within the cap
+    compiled: float  # seconds of its first chunk, which compiles
+    seconds: float  # of the others
+
+
+class BeamSearch:
+    """Runs beams and remembers the best order.
+
+    Attributes:
+      task: what it works on.
+      best: the best order so far, ops; empty if there is none.
+      best_peak: its exact peak, bytes, without resident weights.
+      bound: no order has a smaller peak, bytes; None if nothing was proven.
+    """
+
+    def __init__(self, task: Task, rule: Rule) -> None:
+        self.task = task
+        self.flow = Flow(task.graph)
+        self.best: list[int] = []
+        self.best_peak: float = math.inf
+        self.bound: int | None = None
+        self.evaluations = 0
+        self._rule = rule
+        self._model = model(self.flow, task.seed)
+        self._begun: list[int] | None = None  # the ops of the best state of the beam that runs
+
+    def learn(self, order: list[int]) -> bool:
+        """Keeps an order if it is the best so far, and says whether it is."""
+        peak = self.flow.peak(order)
+        if peak >= self.best_peak:
+            return False
+        self.best, self.best_peak = order, peak
+        self.task.best = self.plan
+        return True
+
+    def run(self, width: int, cap: int | None = None) -> Outcome:
+        """A beam of `width` states; only orders of peaks up to `cap` bytes count, if it is given.
+
+        If time runs out, the greedy rule of `memory_orders.py` finishes the best state.
+        """
+        tables, unit = self._model.tables, self._model.unit
+        started = time.perf_counter()
+        before = self.evaluations
+        cap_units = LAST - 1 if cap is None else min(cap // unit, LAST - 1)
+        arguments = tables, jnp.int32(cap_units), jnp.uint32(self.task.seed % 2**32)
+        beam, steps, compiled = begin(tables, width), 1, 0.0
+        while True:
+            began = time.perf_counter()
+            beam = advance(beam, *arguments, steps, rule=self._rule)
+            done, count, best, peak = self._look(beam)
+            now = time.perf_counter()
+            compiled = compiled or now - began
+            self.evaluations = before + max(1, width * done // self.flow.num_ops)
+            if count == 0 or done == self.flow.num_ops or now >= self.task.end:
+                break
+            self._begun = best
+            self.task.best = self.plan
+            if self.task.progress is not None:
+                self.task.report(self.evaluations, self._value())
+            pace = (now - began) / steps if steps > 1 or done > 1 else 0.0
+            steps = max(1, int(min(REPORT_SECONDS, self.task.end - now) / pace)) if pace else 1
+        finished = count > 0 and done == self.flow.num_ops
+        if count > 0:
+            self.learn(best if finished else greedy(self.flow, best))
+        self._begun = None  # not before: Ctrl-C may come while the greedy rule works
+        reached = peak if finished else cap_units + 1
+        proven = (finished or count == 0) and int(beam.least_cut) >= reached
+        if proven:
+            self.bound = max(self.bound or 0, reached * unit)
+        return Outcome(proven, compiled, time.perf_counter() - started - compiled)
+
+    def _look(self, beam: Beam) -> tuple[int, int, list[int], int]:
+        """Ops that have run, states, the ops of the best state, and its peak in units."""
+        order, peak = best_order(beam)
+        done = int(beam.step)
+        ops = self._model.ops[np.asarray(order)[:done]] if int(beam.states.size) else self._model.ops[:0]
+        return done, int(beam.states.size), ops.tolist(), int(peak)
+
+    def _value(self) -> float:
+        """The objective of the best order so far; before one, of what the greedy rule makes of a state."""
+        begun = self._begun if not self.best else None
+        peak = self.best_peak if begun is None else self.flow.peak(greedy(self.flow, begun))
+        return self.task.order_value(peak)
+
+    def plan(self) -> Plan:
+        """The best order so far; one that is under way counts as the greedy rule finishes it."""
+        orders = [self.best] if self.best else []
+        if self._begun is not None:
+            orders.append(greedy(self.flow, self._begun))
+        bound = None
+        if self.bound is not None and self.task.problem.objective == "peak_memory":
+            bound = self.task.order_value(min(self.bound, self.best_peak))
+        return self.task.plan(None, self.flow.least_peak(orders), evaluations=self.evaluations, bound=bound)
+
+    def require_memory(self, width: int) -> None:
+        """Checks that a beam of this width fits.
+
+        Raises:
+          ProblemError: it does not; the message says what would.
+        """
+        t = self._model.tables
+        history = 8 * t.allocated.shape[0]
+        sets = t.waits.size + t.users.size
+        lists = 3 * t.waits.shape[0] + 3 * t.users.shape[0] + 3 * t.freed_buffer.shape[0]
+        each = history + 4 * (3 * sets + lists) + 512
+        room = int(_MEMORY_SHARE * _memory_bytes())
+        if width * each > room:
+            raise ProblemError(
+                f"a beam of width {width} needs about {width * each / 2**30:.1f} GiB for {self.flow.num_ops} ops, and "
+                f"{room / 2**30:.1f} GiB are there: width must be at most {room // each}"
+            )
+
+
+def _memory_bytes() -> float:
+    """Memory of the device that jax computes on."""
+    stats = jax.local_devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return stats["bytes_limit"]
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return math.inf
+
 
 MAX_WIDTH = 2**22  # counts of candidates are float32 in places
 _SMALL = 128  # ops, up to which narrow beams are tried first: they often suffice

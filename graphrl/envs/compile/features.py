@@ -1,0 +1,358 @@
+"""Features of a plan after it ran, for a policy that improves plans: of a schedule, and of a pipelined execution.
+
+`played` is of the makespan: when ops ran and what they waited for, and the devices' busy times. The policy needs to see
+where time is lost. Times are fractions of the makespan, so that neither units nor lengths matter. Memory is linear in
+n d; so is time, except for sorting and one scan along the uses. `played_on_host` computes the same in NumPy, without a
+program to compile for each size.
+
+`loaded` is of pipelined execution (`max_load`): the loads of devices, and the loads with one op moved to another
+device. The policy needs to see which device limits the plan, what an op's tensors cost on other devices, and where
+memory is free. Loads are fractions of the largest, and bytes of the memory limit (0 without one), so that units do not
+matter.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphrl.compiled import late_entry
+from graphrl.costs.device.loads import PaddedPipeline, loads, moves
+from graphrl.costs.problem import CPU
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import PaddedGraph
+
+OP_TIMES, DEVICE_TIMES = 11, 8
+MARGINS = (0.0, 0.01, 0.05, 0.2)  # parts of the makespan around an op in which devices are looked at
+SHARP = 20.0  # slack of a twentieth of the makespan counts as 1/e of none
+SHORTEST = 1e-6  # part of the makespan: of shorter times float32 does not say how busy a device was
+
+
+class Played(NamedTuple):
+    """Of one plan; zeros for padding, for ops that others inline, and where nothing has been chosen yet.
+
+    ops: `[n, OP_TIMES]` float32, of each op
+    - its start, its end, and its run time;
+    - since when its device was idle, for how long it will be afterwards, and how long its inputs waited for it;
+    - how long nothing waits for it, neither a reader nor the next op on its device;
+    - by how much it may be late, were transfers free: with the order on devices as it is, and with as many devices as
+      there are ops; and both once more as exp(-SHARP slack), which tells small ones apart.
+
+    devices: `[n, d, DEVICE_TIMES]` float32, of each op and device
+    - how much later than the op's start the last of its inputs there ends, and how much later than its end the first of
+      its readers there starts (0 and the makespan where there are none there);
+    - the share of the time in which the device runs ops: around the op, for each of `MARGINS`; from when the op could
+      start to when it must end; and of the whole run.
+    """
+
+    ops: jax.Array
+    devices: jax.Array
+
+
+class _Ops(NamedTuple):
+    """Of each op: `[n]` each; times are parts of the makespan, padding starts and ends at 1."""
+
+    real: jax.Array  # bool
+    device: jax.Array  # int32
+    place: jax.Array  # int32, in the order; n for padding
+    start: jax.Array
+    end: jax.Array
+    runtime: jax.Array
+
+
+@functools.partial(jax.jit, static_argnames="devices")  # one program also where the environment is not jitted
+def played(graph: PaddedGraph, placement: jax.Array, place: jax.Array, end: jax.Array, devices: int) -> Played:
+    """What was played.
+
+    Args:
+      graph: that ran.
+      placement: `[n]` int32, devices.
+      place: `[n]` int32, of each op in the order.
+      end: `[n]` float32, second units.
+      devices: d.
+    """
+    n, real = len(end), jnp.arange(len(end), dtype=jnp.int32) < graph.num_ops
+    scale = 1 / jnp.maximum(jnp.where(real, end, 0).max(), 1e-30)
+    end, runtime = jnp.where(real, end * scale, 1), jnp.where(real, graph.runtime * scale, 0)
+    place = jnp.where(real, place, n)
+    ops = _Ops(real, placement, place, jnp.maximum(end - runtime, 0), end, runtime)
+    source, target = _edges(graph)
+    before, after = _neighbours(ops)
+    idle_from, idle_until = _at(ops.end, before, 0), _at(ops.start, after, 1)
+    ready = jnp.zeros(n).at[target].max(_at(ops.end, source, 0), mode="drop")
+    awaited = jnp.ones(n).at[source].min(_at(ops.start, target, 1), mode="drop")
+    latest, tail = _backwards(ops, source, target, after)
+    slack, free = latest - ops.end, 1 - ops.end - tail
+    times = [ops.start, ops.end, ops.runtime, ops.start - idle_from, idle_until - ops.end, ops.start - ready]
+    times += [jnp.minimum(awaited, idle_until) - ops.end, slack, free]
+    times += [jnp.exp(-SHARP * jnp.maximum(each, 0)) for each in (slack, free)]
+    own = _at(ops.device, jnp.stack([source, target]), 0)
+    inputs = jnp.zeros((n, devices)).at[target, own[0]].max(_at(ops.end, source, 0), mode="drop")
+    readers = jnp.ones((n, devices)).at[source, own[1]].min(_at(ops.start, target, 1), mode="drop")
+    begins = jnp.stack([*(ops.start - margin for margin in MARGINS), ready, jnp.zeros(n)])
+    ends = jnp.stack([*(ops.end + margin for margin in MARGINS), latest, jnp.ones(n)])
+    busy = _busy(ops, begins, ends, devices)
+    pairs = [inputs - ops.start[:, None], readers - ops.end[:, None], *busy]
+    return Played(
+        jnp.where(real[:, None], jnp.stack(times, -1), 0), jnp.where(real[:, None, None], jnp.stack(pairs, -1), 0)
+    )
+
+
+def _edges(graph: PaddedGraph) -> tuple[jax.Array, jax.Array]:
+    """The ops that edges lead from and to, `[e + f]` int32 each; n for padding."""
+    n, source = graph.runtime.shape[0], _at(graph.producer, graph.use_tensor, graph.runtime.shape[0])
+    source = jnp.append(source, graph.control_source)
+    target = jnp.append(graph.use_op, graph.control_target)
+    return jnp.where(target < n, source, n), target
+
+
+def _at(values: jax.Array, index: jax.Array, otherwise: int) -> jax.Array:
+    """`values[index]`, or another number where the index is that of no row."""
+    return values.at[index].get(mode="fill", fill_value=otherwise)
+
+
+def _neighbours(ops: _Ops) -> tuple[jax.Array, jax.Array]:
+    """The op before and the op after each on its device, `[n]` int32 each; n for none, and for padding."""
+    n = len(ops.place)
+    by_device = jnp.lexsort((ops.place, ops.device, ~ops.real)).astype(jnp.int32)
+    device = jnp.where(ops.real, ops.device, -1)[by_device]
+    follows = (device[1:] == device[:-1]) & (device[1:] >= 0)
+    none = jnp.full(1, n, jnp.int32)
+    before = jnp.concatenate([none, jnp.where(follows, by_device[:-1], n)])
+    after = jnp.concatenate([jnp.where(follows, by_device[1:], n), none])
+    return tuple(jnp.full(n, n, jnp.int32).at[by_device].set(each) for each in (before, after))  # type: ignore[return-value]
+
+
+def _backwards(ops: _Ops, source: jax.Array, target: jax.Array, after: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """When each op must end at the latest, were transfers free, with the order on devices as it is; and the longest
+    path of run times after it: `[n]` float32 each.
+    """
+    n = len(after)
+    # what an op waits for is walked after all that waits for the op
+    source, target = (jnp.append(*pair) for pair in ((source, jnp.arange(n, dtype=jnp.int32)), (target, after)))
+    is_edge = jnp.arange(len(source)) < len(source) - n
+    walk = jnp.argsort(-_at(ops.place, jnp.where(target < n, source, n), -1))
+
+    def step(state: tuple[jax.Array, jax.Array], edge: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
+        latest, tail = state
+        one, other = source[edge], target[edge]
+        runtime = _at(ops.runtime, other, 0)
+        late = latest.at[one].min(_at(latest, other, 1) - runtime, mode="drop")
+        path = jnp.where(is_edge[edge], _at(tail, other, 0) + runtime, 0)
+        return (late, tail.at[one].max(path, mode="drop")), None
+
+    return jax.lax.scan(step, (jnp.ones(n), jnp.zeros(n)), walk)[0]
+
+
+def _busy(ops: _Ops, begins: jax.Array, ends: jax.Array, devices: int) -> jax.Array:
+    """The shares `[k, n, d]` of the times from `begins` to `ends` `[k, n]` in which devices run ops."""
+    by_start = jnp.argsort(ops.start + (~ops.real).astype(jnp.float32))
+    starts = jnp.where(ops.real, ops.start, 2)[by_start]
+    on = jax.nn.one_hot(jnp.where(ops.real, ops.device, devices), devices)[by_start]
+    # of those that started, up to each: the run times, and the end of the last; a device runs one op at a time
+    spent = jnp.pad(jnp.cumsum(on * ops.runtime[by_start, None], 0), ((1, 0), (0, 0)))
+    until = jnp.pad(jax.lax.cummax(on * ops.end[by_start, None]), ((1, 0), (0, 0)))
+    begins, ends = jnp.clip(begins, 0, 1), jnp.clip(ends, 0, 1)
+
+    def up_to(moment: jax.Array) -> jax.Array:
+        count = jnp.searchsorted(starts, moment, side="right")
+        return spent[count] - jnp.maximum(until[count] - moment[..., None], 0)
+
+    width = (ends - begins)[..., None]
+    shares = (up_to(ends) - up_to(begins)) / jnp.maximum(width, SHORTEST)
+    return jnp.where(width > SHORTEST, jnp.clip(shares, 0, 1), 0)
+
+
+OP_LOADS, DEVICE_LOADS = 8, 8
+ORDER = 8  # of a norm of all loads, which tells plans apart that have one largest load
+FULL = 2.0  # memory limits: of more bytes it does not matter how many
+
+
+class Loaded(NamedTuple):
+    """One plan, run for many samples."""
+
+    largest: jax.Array  # [] float32, second units of the pipeline
+    valid: jax.Array  # [] bool, every accelerator stays within the memory limit
+    played: Played
+
+
+@jax.jit  # one program also where the environment is not jitted
+def loaded(pipeline: PaddedPipeline, placement: jax.Array) -> Loaded:
+    """Of a placement `[n]` int32 that keeps groups together, with each where it can run.
+
+    The plan as ops see it, with which their groups go; rows of padding mean nothing:
+
+    ops: `[n, OP_LOADS]` float32, of each op
+    - the load of its device, how near that is to the largest, exp(-SHARP difference), and the largest of the others;
+    - the load of its device without it, its run time there, and whether that is a CPU;
+    - its weights, and all that its device holds.
+
+    devices: `[n, d, DEVICE_LOADS]` float32, of each op and device, as if it stood there
+    - the load of the device, before and then, and the largest load then;
+    - by how much the norm of all loads rises;
+    - its run time there, and what the device pays then for its tensors, beside what it pays now;
+    - the weights there, and whether they are too many.
+    """
+    p, cost = pipeline, loads(pipeline, placement)
+    (n,), d = placement.shape, len(p.kinds)
+    moved = moves(p, placement, cost.loads)
+    largest, is_cpu = cost.loads.max(), (p.kinds == CPU).astype(jnp.float32)[None]
+    second, byte = 1 / jnp.maximum(largest, 1e-30), (1 - is_cpu) / p.limit
+    left, entered, runtime = (of * second for of in (moved.left[:, None], moved.entered, moved.runtime))
+    is_home = placement[:, None] == jnp.arange(d, dtype=jnp.int32)[None]
+    load, others = cost.loads[None] * second, _largest_of_others(cost.loads * second)[placement]
+    weight = moved.weight[:, None]
+    held = cost.resident[None] + jnp.where(is_home, 0.0, weight)
+    filled, is_over = jnp.minimum(held * byte, FULL), (held > p.limit).astype(jnp.float32) * (1 - is_cpu)
+    own = [load, jnp.exp(-SHARP * (1 - load)), others, is_cpu, runtime, weight * byte, filled]
+    ops = [jnp.where(is_home, of, 0.0).sum(1) for of in own]
+    then = jnp.where(is_home, load, jnp.maximum(left, entered))
+    powers = load**ORDER
+    parted = powers + jnp.where(is_home, powers, 0.0).sum(1, keepdims=True)  # of both devices, before
+    total = powers.sum() - parted + left**ORDER + entered**ORDER
+    rises = jnp.where(is_home, 0.0, _root(total) - _root(powers.sum()))
+    pays = jnp.where(is_home, 0.0, entered - load - runtime)
+    pairs = [load, entered, jnp.maximum(then, others), rises, runtime, pays, filled, is_over]
+    seen = Played(jnp.stack([*ops, left[:, 0]], -1), jnp.stack([jnp.broadcast_to(of, (n, d)) for of in pairs], -1))
+    return Loaded(largest, cost.excess <= 0, seen)
+
+
+def _largest_of_others(load: jax.Array) -> jax.Array:
+    """Of two devices the largest load of all others, 0 where there are none: `[d, d]`."""
+    device = jnp.arange(len(load), dtype=jnp.int32)
+    one, two, other = device[:, None, None], device[None, :, None], device[None, None]
+    return jnp.where((other != one) & (other != two), load[None, None], 0.0).max(-1)
+
+
+def _root(powers: jax.Array) -> jax.Array:
+    """Of sums of powers of order `ORDER`, from which others were taken."""
+    return jnp.maximum(powers, 0.0) ** (1 / ORDER)
+
+
+def played_on_host(
+    graph: ComputationGraph, placement: np.ndarray, place: np.ndarray, end: np.ndarray, devices: int, to: int
+) -> Played:
+    """See `Played`.
+
+    Args:
+      placement: `[n]` int64, devices.
+      place: `[n]` int64, of each op in the order.
+      end: `[n]` float64, seconds.
+      devices: d.
+      to: rows, with those of padding.
+    """
+    n, whole = len(end), max(float(end.max()), 1e-30)
+    end, runtime = end / whole, graph.arrays.runtime / whole
+    start = np.maximum(end - runtime, 0)
+    order = np.argsort(place)
+    last, following = _host_neighbours(placement, order)
+    idle_from, idle_until = np.append(end, 0.0)[last], np.append(start, 1.0)[following]
+    source, target = (each.astype(np.int64) for each in graph.arrays.dependencies())
+    inputs, readers = np.zeros((n, devices)), np.ones((n, devices))
+    latest, tail = np.ones(n), np.zeros(n)
+    begins = np.searchsorted(source, np.arange(n + 1))
+    _look(start, end, placement, source, target, inputs, readers)
+    _look_back(runtime, order, begins, target, following, latest, tail)
+    ready, awaited = inputs.max(1), readers.min(1)
+    slack, free = latest - end, 1 - end - tail
+    times = [start, end, runtime, start - idle_from, idle_until - end, start - ready]
+    times += [np.minimum(awaited, idle_until) - end, slack, free]
+    times += [np.exp(-SHARP * np.maximum(each, 0)) for each in (slack, free)]
+    spans = [(start - margin, end + margin) for margin in MARGINS]
+    spans += [(ready, latest), (np.zeros(n), np.ones(n))]
+    pairs = [inputs - start[:, None], readers - end[:, None]]
+    pairs += _host_busy(start, end, runtime, placement, order, spans, devices)
+    return Played(_padded(times, to), _padded(pairs, to))
+
+
+def _padded(features: list[np.ndarray], to: int) -> Any:
+    """Features `[n, ...]` each as `[to, ..., k]` float32."""
+    rows = np.zeros((to, *features[0].shape[1:], len(features)), np.float32)
+    rows[: len(features[0])] = np.stack(features, -1)
+    return rows
+
+
+def _host_neighbours(placement: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The op before and the op after each on its device, n for none: `[n]` int64 each."""
+    n = len(order)
+    by_device = order[np.argsort(placement[order], kind="stable")]
+    same = placement[by_device[1:]] == placement[by_device[:-1]]
+    last, following = np.full((2, n), n)
+    last[by_device[1:][same]] = by_device[:-1][same]
+    following[by_device[:-1][same]] = by_device[1:][same]
+    return last, following
+
+
+def _host_busy(
+    start: np.ndarray,
+    end: np.ndarray,
+    runtime: np.ndarray,
+    placement: np.ndarray,
+    order: np.ndarray,
+    spans: list[tuple[np.ndarray, np.ndarray]],
+    devices: int,
+) -> list[np.ndarray]:
+    """Of each span of time, `[n]` begins and ends, the shares `[n, d]` in which devices run ops."""
+    spans = [(np.clip(begins, 0, 1), np.clip(ends, 0, 1)) for begins, ends in spans]
+    shares = [np.zeros((len(start), devices)) for _ in spans]
+    for device in range(devices):
+        ops = order[placement[order] == device]
+        starts = start[ops]
+        spent, until = np.append(0.0, np.cumsum(runtime[ops])), np.append(0.0, end[ops])
+        for share, (begins, ends) in zip(shares, spans, strict=True):
+            done = []
+            for moments in (begins, ends):
+                count = np.searchsorted(starts, moments, side="right")
+                done.append(spent[count] - np.maximum(until[count] - moments, 0))
+            width = ends - begins
+            part = np.clip((done[1] - done[0]) / np.maximum(width, SHORTEST), 0, 1)
+            share[:, device] = np.where(width > SHORTEST, part, 0)
+    return shares
+
+
+@late_entry
+def _look(
+    start: np.ndarray,
+    end: np.ndarray,
+    placement: np.ndarray,
+    source: np.ndarray,
+    target: np.ndarray,
+    inputs: np.ndarray,
+    readers: np.ndarray,
+) -> None:
+    """Writes when the last of each op's inputs on each device ends, and when the first of its readers there starts,
+    `[n, d]` each, of edges `[m]`.
+    """
+    for edge in range(len(source)):
+        one, other = source[edge], target[edge]
+        inputs[other, placement[one]] = max(inputs[other, placement[one]], end[one])
+        readers[one, placement[other]] = min(readers[one, placement[other]], start[other])
+
+
+@late_entry
+def _look_back(
+    runtime: np.ndarray,
+    order: np.ndarray,
+    begins: np.ndarray,
+    target: np.ndarray,
+    following: np.ndarray,
+    latest: np.ndarray,
+    tail: np.ndarray,
+) -> None:
+    """Writes when each op must end at the latest, `latest` (1 before), and the longest path after, `tail` (0 before).
+
+    Args:
+      order: `[n]` ops.
+      begins: `[n + 1]`, where in `target` an op's readers begin.
+      following: `[n]` the next op on the device, n for none.
+    """
+    for place in range(len(order) - 1, -1, -1):
+        op = order[place]
+        for row in range(begins[op], begins[op + 1]):
+            other = target[row]
+            latest[op] = min(latest[op], latest[other] - runtime[other])
+            tail[op] = max(tail[op], tail[other] + runtime[other])
+        if following[op] < len(order):
+            latest[op] = min(latest[op], latest[following[op]] - runtime[following[op]])

@@ -1,0 +1,305 @@
+"""Problem instances of `Compile-v0`: padded graphs with their features and options. NumPy, on the host.
+
+Options are the devices and priority levels that an op may choose, with the features that a network sees of each. The
+number of options is a shape of these tables, so that one network serves any number. Where fusion is a task, an instance
+has the `FusionParams`, and `kernels_of` makes the kernels of fusion priorities.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import numpy as np
+
+from graphrl.costs import exact
+from graphrl.costs.device.decisions import DeviceProblem
+from graphrl.costs.device.loads import PaddedPipeline, padded_pipeline
+from graphrl.costs.fusion.device import fuse
+from graphrl.costs.fusion.exact import fused_graph
+from graphrl.costs.fusion.padded_graph import PaddedKernels, kernel_sizes, padded_kernels
+from graphrl.costs.fusion.padding import FusionSizes, PaddedFusion
+from graphrl.costs.fusion.padding import common_sizes as common_fusion_sizes
+from graphrl.costs.fusion.padding import pad as pad_fusion
+from graphrl.costs.fusion.problem import FusionProblem
+from graphrl.costs.problem import Pipeline, Problem, Transfer
+from graphrl.errors import ProblemError
+from graphrl.graphs.features import buffer_bytes, node_features, type_features
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import PaddedGraph, Sizes, common_sizes, pad
+from graphrl.solvers.fusion.rules import xla_like
+from graphrl.solvers.loads.stages import quick_plan
+from graphrl.solvers.rules.list_scheduling import quick_schedule
+
+WAVES = 16
+LEVEL_FEATURES = WAVES + 1
+DEVICE_FEATURES = LEVEL_FEATURES + len(get_args(Transfer)) + 4
+
+
+def level_features(count: int) -> np.ndarray:
+    """Of levels 0 to count - 1: `[count, LEVEL_FEATURES]` float32.
+
+    The place in the middle of a level, from 0 to 1, as cosines of 1, 2, ... half waves: up to 17 levels can be told
+    apart by a linear map, and near levels of many are alike; then one over the count.
+    """
+    place = (np.arange(count) + 0.5) / count
+    waves = np.cos(np.pi * place[:, None] * np.arange(1, WAVES + 1))
+    return np.column_stack([waves, np.full(count, 1 / count)]).astype(np.float32)
+
+
+def device_features(graph: ComputationGraph, problem: Problem) -> np.ndarray:
+    """Of the problem's devices: `[d, DEVICE_FEATURES]` float32.
+
+    Devices are alike but for their numbers, without which all would be given the same ops: those are seen as levels
+    are. Then what holds for all: the transfer model, a transfer's latency and the mean tensor's time on the way, both
+    over the mean op's run time, what the memory limit is of all bytes that ops write and hold as weights (0 for none),
+    and whether weights are resident.
+    """
+    a = graph.arrays
+    sizes = buffer_bytes(a)
+    mean_seconds = max(a.runtime.mean(), 1e-30) if a.num_ops else 1.0
+    on_way = sizes.mean() / problem.bandwidth if len(sizes) else 0.0
+    held = sizes.sum() + a.weight_bytes.sum(dtype=np.float64)
+    limit = 0.0 if problem.memory_limit is None else min(problem.memory_limit / max(held, 1.0), 10.0)
+    shared = [float(problem.transfer == model) for model in get_args(Transfer)]
+    shared += [np.log1p(problem.latency / mean_seconds), np.log1p(on_way / mean_seconds)]
+    shared += [limit, float(problem.resident_weights)]
+    return np.column_stack([level_features(problem.devices), np.tile(shared, (problem.devices, 1))]).astype(np.float32)
+
+
+class FusionParams(NamedTuple):
+    """Of one graph, or with a leading axis g of a batch."""
+
+    problem: PaddedFusion
+    levels: jax.Array | np.ndarray  # [f, LEVEL_FEATURES] float32, of fusion priorities
+
+
+def fusion_sizes(problems: Sequence[FusionProblem], to: Sizes) -> FusionSizes:
+    """Sizes that hold all problems, of as many ops and tensors as their graphs are padded to.
+
+    Raises:
+      ProblemError: their kernels have different limits.
+    """
+    if len({(problem.max_ops, problem.max_arguments) for problem in problems}) > 1:
+        raise ProblemError("the fusion problems of a batch must have equal limits of kernels")
+    return dataclasses.replace(common_fusion_sizes(problems), ops=to.ops, tensors=to.tensors)
+
+
+def fusion_params(problem: FusionProblem, to: FusionSizes, levels: int) -> FusionParams:
+    """The task on one graph, with so many fusion priorities."""
+    return FusionParams(pad_fusion(problem, to), level_features(levels))
+
+
+def kernels_of(graph: PaddedGraph, fusion: FusionParams, priorities: jax.Array) -> PaddedKernels:
+    """The kernels of one graph under fusion priorities `[n]` int32 from 0. Memory is linear in n."""
+    return padded_kernels(graph, fusion.problem, fuse(fusion.problem, priorities), kernel_sizes(graph.sizes))
+
+
+Task = Literal["placement", "priority", "fusion"]
+OBJECTIVES = "makespan", "max_load"
+LEVELS, FUSION_LEVELS = 16, 4  # of priorities, and of fusion priorities; the paper does not say how many
+
+
+class Choices(NamedTuple):
+    """A choice of every op, by task."""
+
+    placement: jax.Array | np.ndarray  # [n] int32, device
+    priority: jax.Array | np.ndarray  # [n] int32, level
+    fusion: jax.Array | np.ndarray | None = None  # [n] int32, fusion priority; None where nothing can be fused
+
+    def of(self, tasks: Sequence[str]) -> dict[str, jax.Array | np.ndarray]:
+        """Those of some tasks."""
+        return {task: getattr(self, task) for task in tasks}
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CompileParams:
+    """One graph, the problem that it is compiled for, and what the network sees; a batch has a leading axis g.
+
+    The d devices are as many as any graph of a batch has; of one that has fewer, the last are not there. The type of
+    `problem` says the objective: a `DeviceProblem` is of the makespan, a `PaddedPipeline` of the largest load.
+    """
+
+    graph: PaddedGraph
+    problem: DeviceProblem | PaddedPipeline  # of d devices
+    nodes: jax.Array | np.ndarray  # [n, F] float32, features of ops; 0 for padding
+    order: jax.Array | np.ndarray  # [n] int32, ops in a topological order, then padding
+    reach: jax.Array | np.ndarray  # [] float32, how far a level moves an op, as a part of the order; see `instance`
+    devices: jax.Array | np.ndarray  # [d, DEVICE_FEATURES] float32; 0 for those that are not there
+    levels: jax.Array | np.ndarray | None  # [l, LEVEL_FEATURES] float32, of priorities; None where no order matters
+    runs_on: jax.Array | np.ndarray  # [n, d] bool, devices that can run each op, with its group; for padding the first
+    leader: jax.Array | np.ndarray  # [n] int32, the op on whose device each op stands: itself, or its group's first
+    start: Choices  # what is chosen before the first step
+    baseline: jax.Array | np.ndarray  # [] float32, second units: the run time that others are compared with
+    fusion: FusionParams | None = None  # None: every op is a kernel
+
+    @property
+    def second_unit(self) -> jax.Array | np.ndarray:
+        """`[]` float32, seconds."""
+        return self.problem.second_unit if isinstance(self.problem, PaddedPipeline) else self.graph.second_unit
+
+
+def instance(
+    graph: ComputationGraph,
+    problem: Problem,
+    to: Sizes | None = None,
+    *,
+    devices: int | None = None,
+    levels: int = LEVELS,
+    baseline: float | None = None,
+    start: Choices | None = None,
+    order: np.ndarray | None = None,
+    reach: float = 1.0,
+    fusion: FusionProblem | None = None,
+    fusion_levels: int = FUSION_LEVELS,
+    fusion_to: FusionSizes | None = None,
+) -> CompileParams:
+    """A graph as an instance.
+
+    Args:
+      graph: any; its groups (`ComputationGraph.colocation`) stand on one device each.
+      problem: the devices and what moves between them; its objective is the makespan or the largest load.
+      to: sizes to pad to, by default the graph's bucket.
+      devices: d, by default the problem's.
+      levels: l, of priorities; under `max_load` there are none.
+      baseline: seconds of the best plan that there was; None is `quick_schedule`'s makespan, with `fusion` that of the
+        kernels of the rule like XLA's, or the largest load of `quick_plan`.
+      start: `[ops]` each, what is chosen before the first step; None is -1 for all, nothing.
+      order: `[ops]` int32, a topological order of the ops, which equal priorities follow; None is the graph's own.
+      reach: by how much of the order an op with the next priority comes earlier, once it is ready: 1 is all of it,
+        so that of ready ops the higher level is first whatever the order.
+      fusion: the graph's, on the chip whose figures the run times of kernels follow from, whatever the graph says of
+        ops; None fuses nothing.
+      fusion_levels: f, of fusion priorities.
+      fusion_to: sizes to pad `fusion` to, of as many ops and tensors as `to`; by default its bucket.
+
+    Raises:
+      GraphError: `to` is too small for the graph.
+      ProblemError: another objective; fewer devices than the problem has; fewer levels than one; fusion of another
+        graph, or under `max_load`; an op that can run nowhere.
+    """
+    to = common_sizes([graph]) if to is None else to
+    devices = problem.devices if devices is None else devices
+    _check(graph, problem, devices, levels, fusion, fusion_levels)
+    padded, n = pad(graph, to), len(graph.ops)
+    if baseline is None:
+        baseline = _quick(graph, problem, fusion)
+    pipelined = problem.objective == "max_load"
+    costs = padded_pipeline(graph, problem, to, devices) if pipelined else DeviceProblem.of(problem)
+    nothing = np.full(n, -1)
+    start = Choices(nothing, nothing) if start is None else start
+    if fusion is None or start.fusion is None:
+        start = start._replace(fusion=None if fusion is None else nothing)
+    if fusion is not None and fusion_to is None:
+        fusion_to = fusion_sizes([fusion], to)
+    order = graph.arrays.topological if order is None else np.asarray(order, np.int32)
+    rest = np.arange(n, to.ops, dtype=np.int32)
+    params = CompileParams(
+        graph=padded,
+        problem=costs if isinstance(costs, PaddedPipeline) else dataclasses.replace(costs, devices=devices),
+        nodes=_rows(np.concatenate([node_features(graph), type_features(graph)], 1), to.ops),
+        order=np.concatenate([order, rest]),
+        reach=np.asarray(reach, np.float32),
+        devices=_rows(device_features(graph, problem), devices),
+        levels=None if pipelined else level_features(levels),
+        runs_on=_runs_on(graph, problem, to.ops, devices),
+        leader=np.concatenate([_leaders(order, graph.colocation), rest]),
+        start=jax.tree.map(lambda one: _rows(np.asarray(one, np.int32), to.ops), start),
+        baseline=np.asarray(baseline, np.float32),
+        fusion=None if fusion is None or fusion_to is None else fusion_params(fusion, fusion_to, fusion_levels),
+    )
+    return dataclasses.replace(params, baseline=params.baseline / params.second_unit)
+
+
+def instances(
+    graphs: Sequence[ComputationGraph],
+    problems: Sequence[Problem],
+    to: Sizes | None = None,
+    *,
+    levels: int = LEVELS,
+    fusions: Sequence[FusionProblem] | None = None,
+    fusion_levels: int = FUSION_LEVELS,
+) -> CompileParams:
+    """A batch of instances (leading axis g), padded to `to` (by default the bucket that holds them all).
+
+    Args:
+      graphs, problems: of each instance; the problems' objectives and transfer models are equal, and memory limits set
+        or not.
+      to, levels, fusion_levels: see `instance`.
+      fusions: of each instance, with equal limits of kernels; None fuses nothing.
+
+    Raises:
+      GraphError, ProblemError: see `instance`; problems that cannot be in a batch.
+    """
+    to, devices = common_sizes(graphs) if to is None else to, max(problem.devices for problem in problems)
+    kinds = {(one.objective, one.transfer, one.memory_limit is None, one.resident_weights) for one in problems}
+    if len(kinds) > 1:
+        fault = "must have one transfer model and one objective, and all or none a memory limit"
+        raise ProblemError(f"the problems of a batch {fault}")
+    shared: dict[str, Any] = {"devices": devices, "levels": levels, "fusion_levels": fusion_levels}
+    shared["fusion_to"] = None if fusions is None else fusion_sizes(fusions, to)
+    each_fusion: Sequence[FusionProblem | None] = [None] * len(graphs) if fusions is None else fusions
+    each = (
+        instance(graph, problem, to, fusion=fusion, **shared)
+        for graph, problem, fusion in zip(graphs, problems, each_fusion, strict=True)
+    )
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *each)
+
+
+def _quick(graph: ComputationGraph, problem: Problem, fusion: FusionProblem | None) -> float:
+    """Seconds of a quick rule's plan."""
+    if problem.objective == "max_load":
+        return quick_plan(graph, problem).value
+    run = graph if fusion is None else fused_graph(xla_like(fusion))
+    return exact.evaluate(run, problem, *quick_schedule(run, problem)).makespan
+
+
+def _runs_on(graph: ComputationGraph, problem: Problem, ops: int, devices: int) -> np.ndarray:
+    """Whether a device can run an op and all that go with it, `[ops, devices]` bool: of alike ones those there are."""
+    runs_on = np.zeros((ops, devices), bool)
+    runs_on[:, : problem.devices] = True
+    if problem.objective == "max_load":
+        runtime, kinds = Pipeline.of(graph, problem).runtime, Pipeline.of(graph, problem).kinds
+        whole = np.zeros_like(runtime)
+        np.add.at(whole, graph.leaders, runtime)
+        runs_on[: len(graph.ops), : problem.devices] = np.isfinite(whole[graph.leaders])[:, kinds]
+    runs_on[len(graph.ops) :] = np.arange(devices) == 0
+    return runs_on
+
+
+def _leaders(order: np.ndarray, colocation: np.ndarray | None) -> np.ndarray:
+    """Of each op the first op of its group in the order: `[ops]` int32."""
+    if colocation is None:
+        return np.arange(len(order), dtype=np.int32)
+    _, first, group = np.unique(colocation[order], return_index=True, return_inverse=True)
+    leaders = np.empty(len(order), np.int32)
+    leaders[order] = order[first][group]
+    return leaders
+
+
+def _check(
+    graph: ComputationGraph,
+    problem: Problem,
+    devices: int,
+    levels: int,
+    fusion: FusionProblem | None,
+    fusion_levels: int,
+) -> None:
+    if problem.objective not in OBJECTIVES:
+        raise ProblemError(f"objective is {problem.objective!r}: must be {' or '.join(OBJECTIVES)}")
+    if devices < problem.devices:
+        raise ProblemError(f"devices is {devices}: must be at least the problem's {problem.devices}")
+    if levels < 1:
+        raise ProblemError(f"levels is {levels}: must be at least 1")
+    if fusion_levels < 1:
+        raise ProblemError(f"fusion_levels is {fusion_levels}: must be at least 1")
+    if fusion is not None and fusion.graph is not graph:
+        raise ProblemError(f"the fusion problem is of another graph than {graph.name!r}: it must be of this one")
+    if fusion is not None and problem.objective == "max_load":
+        raise ProblemError("fusion goes with the objective makespan: under max_load kernels are not placed")
+
+
+def _rows(rows: np.ndarray, count: int) -> np.ndarray:
+    """With zeros at the end, `[count, ...]`."""
+    return np.pad(rows, ((0, count - len(rows)), *[(0, 0)] * (rows.ndim - 1)))

@@ -1,0 +1,165 @@
+"""`MemoryMap-v0`: choose the memory of every weight and output (EGRL).
+
+Problem instances are padded map problems with the features that a network sees of them, made on the host in NumPy.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphrl.costs.maps import device
+from graphrl.costs.maps.padding import MapSizes, PaddedMapProblem, common_sizes, pad
+from graphrl.costs.maps.problem import MapProblem
+from graphrl.envs import specs
+from graphrl.envs.base import TimeStep
+from graphrl.errors import ProblemError
+from graphrl.graphs.coarsen import FEATURES, layer_features
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class MapParams:
+    """One problem of N steps and M memories and what the network sees of it; a batch has a leading axis g."""
+
+    problem: PaddedMapProblem
+    nodes: jax.Array | np.ndarray  # [N, F] float32, features of steps (graphs/coarsen.py); 0 for padding
+    reads: jax.Array | np.ndarray  # [N, N] bool, whether step i reads an output of step j
+    placed: jax.Array | np.ndarray  # [N, 2] bool, whether a step has weights, and outputs, to be placed
+
+
+def instance(problem: MapProblem, to: MapSizes | None = None) -> MapParams:
+    """A map problem as an instance, padded to `to` (by default its bucket).
+
+    Raises:
+      ProblemError: `to` is too small for it.
+    """
+    to, n = common_sizes([problem]) if to is None else to, problem.steps
+    nodes = np.zeros((to.steps, len(FEATURES)), np.float32)
+    reads = np.zeros((to.steps, to.steps), bool)
+    placed = np.zeros((to.steps, 2), bool)
+    padded = pad(problem, to)
+    nodes[:n] = layer_features(problem.graph, problem.order)
+    reads[problem.read_step, problem.read_source] = True
+    placed[:n] = np.stack([problem.has_weights, problem.has_outputs], axis=1)
+    return MapParams(padded, nodes, reads, placed)
+
+
+def instances(problems: Sequence[MapProblem], to: MapSizes | None = None) -> MapParams:
+    """A batch of instances (leading axis g) of equally many memories, padded to common sizes.
+
+    Raises:
+      ProblemError: `to` is too small for one.
+    """
+    to = common_sizes(problems) if to is None else to
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *(instance(problem, to) for problem in problems))
+
+
+class Observation(NamedTuple):
+    """What the policy sees: N steps, F features, M memories."""
+
+    nodes: jax.Array  # [N, F] float32, features of steps (graphs/coarsen.py); 0 for padding
+    reads: jax.Array  # [N, N] bool, whether step i reads an output of step j
+    mask: jax.Array  # [N] bool, real steps
+    action_mask: jax.Array  # [N, 2, M] bool: all memories, or memory 0 alone where there is nothing to place
+    previous: jax.Array  # [N, 2] int32, the map that was asked for last; memory 0 before the first
+
+
+class State(NamedTuple):
+    """Of one episode."""
+
+    previous: jax.Array  # [N, 2] int32
+    step: jax.Array  # [] int32
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryMapEnv:
+    """`MemoryMap-v0`: choose the memory of every op's weights and outputs, for a low latency (EGRL, algorithm 1).
+
+    - Observation: features of the steps, who reads whom, and the map that was asked for last (`Observation`).
+    - Action: a memory for the weights and one for the outputs of each step, int32 `[N, 2]`. What is asked where there
+      is nothing to place, and for padding, changes nothing.
+    - Reward: -error if the compiler had to move anything, where the error is the bytes that moved over all bytes; else
+      (latency of the compiler's own map / latency)^2, or without the square.
+    - End: terminated after `episode_steps` steps, each of which sets the whole map.
+    - State: the last action. No random numbers are drawn.
+    - Info: "latency" of what the compiler made of the action, seconds, "error", and "speedup" over the compiler's own
+      map, 0 for a map that is not valid (as the paper's figures have it). After `reset`, of memory 0 for everything.
+
+    Attributes:
+      episode_steps: 1, 5 or 10 in the paper.
+      squared: whether valid maps earn the square of the speed-up.
+
+    Version history: v0, the first.
+
+    Raises:
+      ProblemError: episodes have no steps.
+    """
+
+    episode_steps: int = 1
+    squared: bool = True
+
+    def __post_init__(self) -> None:
+        if type(self.episode_steps) is not int or self.episode_steps < 1:
+            raise ProblemError(f"episode_steps is {self.episode_steps!r}: must be an integer of at least 1")
+
+    def reset(self, key: jax.Array, params: MapParams) -> tuple[State, TimeStep[Observation]]:
+        """Everything is in memory 0. See `Environment`; `key` is not used."""
+        del key
+        params = jax.tree.map(jnp.asarray, params)
+        state = State(jnp.zeros(params.placed.shape, jnp.int32), jnp.int32(0))
+        _, info = _costs(params, state.previous, squared=self.squared)
+        no = jnp.asarray(False)
+        return state, TimeStep(_observe(state, params), jnp.float32(0), no, no, info)
+
+    def step(
+        self, key: jax.Array, state: State, action: jax.Array, params: MapParams
+    ) -> tuple[State, TimeStep[Observation]]:
+        """Asks for a map. See `Environment`; `key` is not used."""
+        del key
+        params = jax.tree.map(jnp.asarray, params)
+        state = State(jnp.where(params.placed, action, 0), state.step + jnp.int32(1))
+        reward, info = _costs(params, state.previous, squared=self.squared)
+        over = state.step >= self.episode_steps
+        return state, TimeStep(_observe(state, params), reward, over, jnp.asarray(False), info)
+
+    def observation_spec(self, params: MapParams) -> Any:
+        """See `Environment`."""
+        n, features = params.nodes.shape
+        memories = params.problem.memories
+        fields: dict[str, Any] = dict(  # noqa: C408  (reads as the constructor that it fills)
+            nodes=specs.floats((n, features)),
+            reads=specs.booleans((n, n)),
+            mask=specs.booleans((n,)),
+            action_mask=specs.booleans((n, 2, memories)),
+            previous=specs.choices((n, 2), memories),
+        )
+        return Observation(**fields)
+
+    def action_spec(self, params: MapParams) -> specs.ArraySpec:
+        """See `Environment`."""
+        return specs.choices(params.placed.shape, params.problem.memories)
+
+
+def _observe(state: State, params: MapParams) -> Observation:
+    n, memories = params.nodes.shape[0], params.problem.memories
+    first = jnp.arange(memories, dtype=jnp.int32) == 0
+    return Observation(
+        nodes=jnp.asarray(params.nodes),
+        reads=jnp.asarray(params.reads),
+        mask=jnp.arange(n, dtype=jnp.int32) < params.problem.num_steps,
+        action_mask=jnp.asarray(params.placed)[:, :, None] | first[None, None],
+        previous=state.previous,
+    )
+
+
+def _costs(params: MapParams, asked: jax.Array, *, squared: bool) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The reward of a map `[N, 2]`, and what it comes from."""
+    costs = device.evaluate(params.problem, asked[:, :1], asked[:, 1:])
+    reward = device.reward(params.problem, costs, squared=squared)[0]
+    speedup = device.reward(params.problem, costs, squared=False)[0]
+    info = {"latency": costs.latency[0], "error": costs.error[0], "speedup": jnp.maximum(speedup, 0)}
+    return reward, info

@@ -1,1 +1,0 @@
-"""`MemoryMap-v0`: choose the memory of every weight and output (EGRL)."""

@@ -1,0 +1,194 @@
+"""`Ordering-v0`: choose the order of the ops, one by one or from priorities in one go (Topoformer).
+
+Problem instances are padded graphs with the features that a network sees of them, made on the host in NumPy.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphrl.costs.device.indexing import add
+from graphrl.decoding import memory
+from graphrl.decoding.memory import GraphBuffers, Memory
+from graphrl.envs import specs
+from graphrl.envs.base import TimeStep
+from graphrl.graphs.features import RELATIONS, padded_order_features, padded_relations
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import PaddedGraph, Sizes, common_sizes, pad
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class OrderingParams:
+    """One graph and what the network sees of it; a batch has a leading axis g on every array."""
+
+    graph: PaddedGraph
+    nodes: jax.Array | np.ndarray  # [n, F] float32, features of ops (graphs/features.py); 0 for padding
+    relation: jax.Array | np.ndarray  # [n, n] uint8, how op j stands to op i (graphs/features.py)
+
+
+def instance(graph: ComputationGraph, to: Sizes | None = None) -> OrderingParams:
+    """A graph as an instance, padded to `to` (by default its bucket).
+
+    Raises:
+      GraphError: `to` is too small for the graph.
+    """
+    to = common_sizes([graph]) if to is None else to
+    return OrderingParams(pad(graph, to), padded_order_features(graph, to.ops), padded_relations(graph, to.ops))
+
+
+def instances(graphs: Sequence[ComputationGraph], to: Sizes | None = None) -> OrderingParams:
+    """A batch of instances (leading axis g), padded to `to` (by default the bucket that holds them all).
+
+    Raises:
+      GraphError: `to` is too small for a graph.
+    """
+    to = common_sizes(graphs) if to is None else to
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *(instance(graph, to) for graph in graphs))
+
+
+class Observation(NamedTuple):
+    """What the policy sees: n ops and F features."""
+
+    nodes: jax.Array  # [n, F] float32, features of ops (graphs/features.py); 0 for padding
+    relation: jax.Array  # [n, n] uint8, how op j stands to op i (graphs/features.py)
+    mask: jax.Array  # [n] bool, real ops
+    action_mask: jax.Array  # [n] bool, ready ops
+    scheduled: jax.Array  # [n] bool, ops that have run
+    last: jax.Array  # [] int32, the op that ran last; n before the first
+    live: jax.Array  # [] float32, memory held now, over the normaliser of the reward
+    peak: jax.Array  # [] float32, its peak so far, over the same
+
+
+class State(NamedTuple):
+    """Of one episode."""
+
+    waits: jax.Array  # [n] int32, inputs and predecessors that each op waits for; -1 once it has run
+    buffers: GraphBuffers  # of the graph: the same throughout
+    memory: Memory
+    step: jax.Array  # [] int32, ops that have run
+    last: jax.Array  # [] int32
+    unit: jax.Array  # [] float32, byte units: the normaliser
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderingEnv:
+    """`Ordering-v0`: choose the next op among those that are ready, for a low peak of memory (Topoformer).
+
+    - Observation: features and relations of the ops, which are ready, which have run, memory (`Observation`).
+    - Action: an op, `[]` int32. One that is not ready is illegal.
+    - Reward: 0, and after the last op -peak / M, where M is the most that a single op holds: what it reads, writes and
+      works with. So no unit and no size matters, and no order earns more than about -1 (-1 exactly, unless outputs take
+      over the buffers of inputs, or an op reads two tensors of one buffer, which count twice in M). Where no op holds
+      anything M counts as 1 byte unit. An illegal action earns -(all bytes of the graph) / M, which no order is worse
+      than.
+    - Peak: exact for whole bytes below 2^24 units (`graphs/padding.py`), with kept tensors, aliases, reuses and
+      workspace; weights do not count. A step takes time proportional to the edges.
+    - End: terminated after the last op, and by an illegal action, which changes nothing else. Episodes have as many
+      steps as the graph has ops.
+    - State: what ops wait for, and memory. No random numbers are drawn.
+    - Info: "live" and "peak", bytes so far, for rewards of your own.
+
+    `rollout.py`, `beam.py` and `stepwise.py` of `graphrl/decoding` decode whole orders in one go.
+
+    Version history: v0, the first.
+    """
+
+    def reset(self, key: jax.Array, params: OrderingParams) -> tuple[State, TimeStep[Observation]]:
+        """No op has run. See `Environment`; `key` is not used."""
+        del key
+        params = jax.tree.map(jnp.asarray, params)
+        graph = params.graph
+        buffers = memory.buffers(graph)
+        start = memory.start(graph, buffers)
+        n = graph.sizes.ops
+        unit = _largest_op(graph, buffers)
+        state = State(graph.indegree[:n], buffers, start, jnp.int32(0), jnp.int32(n), jnp.where(unit > 0, unit, 1))
+        no = jnp.asarray(False)
+        return state, TimeStep(_observe(state, params), jnp.float32(0), no, no, _info(state, graph))
+
+    def step(
+        self, key: jax.Array, state: State, action: jax.Array, params: OrderingParams
+    ) -> tuple[State, TimeStep[Observation]]:
+        """Runs an op. See `Environment`; `key` is not used."""
+        del key
+        params = jax.tree.map(jnp.asarray, params)
+        graph, n = params.graph, params.graph.sizes.ops
+        legal = ((jnp.arange(n, dtype=jnp.int32) == action) & (state.waits == 0)).any()
+        op = jnp.where(legal, action, n)
+        after = State(
+            waits=state.waits - _released(graph, op),
+            buffers=state.buffers,
+            memory=memory.run(graph, state.buffers, state.memory, op, memory.reads(graph, state.buffers, op)),
+            step=state.step + legal.astype(jnp.int32),
+            last=jnp.where(legal, op, state.last),
+            unit=state.unit,
+        )
+        complete = legal & (after.step == graph.num_ops)
+        cost = jnp.where(legal, jnp.where(complete, after.memory.peak, 0), _all_bytes(graph)) / state.unit
+        timestep = TimeStep(
+            _observe(after, params), 0 - cost, complete | ~legal, jnp.asarray(False), _info(after, graph)
+        )
+        return after, timestep
+
+    def observation_spec(self, params: OrderingParams) -> Any:
+        """See `Environment`."""
+        n, features = params.nodes.shape
+        fields: dict[str, Any] = dict(  # noqa: C408  (reads as the constructor that it fills)
+            nodes=specs.floats((n, features)),
+            relation=specs.ArraySpec((n, n), np.dtype(np.uint8), 0, len(RELATIONS)),
+            mask=specs.booleans((n,)),
+            action_mask=specs.booleans((n,)),
+            scheduled=specs.booleans((n,)),
+            last=specs.integers((), 0, n),
+            live=specs.floats((), 0),
+            peak=specs.floats((), 0),
+        )
+        return Observation(**fields)
+
+    def action_spec(self, params: OrderingParams) -> specs.ArraySpec:
+        """See `Environment`."""
+        return specs.choices((), params.nodes.shape[0])
+
+
+def _observe(state: State, params: OrderingParams) -> Observation:
+    n = params.graph.sizes.ops
+    return Observation(
+        nodes=jnp.asarray(params.nodes),
+        relation=jnp.asarray(params.relation),
+        mask=jnp.arange(n, dtype=jnp.int32) < params.graph.num_ops,
+        action_mask=state.waits == 0,
+        scheduled=state.waits < 0,
+        last=state.last,
+        live=state.memory.live / state.unit,
+        peak=state.memory.peak / state.unit,
+    )
+
+
+def _info(state: State, graph: PaddedGraph) -> dict[str, jax.Array]:
+    return {"live": state.memory.live * graph.byte_unit, "peak": state.memory.peak * graph.byte_unit}
+
+
+def _released(graph: PaddedGraph, op: jax.Array) -> jax.Array:
+    """What `waits` loses when an op runs, itself included: `[n]` int32."""
+    n = graph.sizes.ops
+    rows = (graph.row_owner == op)[:, None] & (graph.row_entry < n)
+    released = add(jnp.zeros(n + 1, jnp.int32), jnp.minimum(graph.row_entry, n), rows.astype(jnp.int32))
+    return add(released, op, jnp.int32(1))[:n]
+
+
+def _largest_op(graph: PaddedGraph, buffers: GraphBuffers) -> jax.Array:
+    """The most that an op reads, writes and works with: `[]` float32, byte units. A buffer counts once a tensor."""
+    t = graph.sizes.tensors
+    of = jnp.minimum(graph.use_tensor, t - 1)
+    held = graph.workspace.at[graph.producer].add(graph.owned_bytes)
+    return held.at[graph.use_op].add(graph.owned_bytes[buffers.of[of]], mode="drop").max()
+
+
+def _all_bytes(graph: PaddedGraph) -> jax.Array:
+    """All tensors and the largest workspace: `[]` float32, byte units. No peak is higher."""
+    return graph.owned_bytes.sum() + graph.workspace.max()

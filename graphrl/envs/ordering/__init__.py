@@ -1,1 +1,0 @@
-"""`Ordering-v0`: choose the order of the ops, one by one or from priorities in one go (Topoformer)."""

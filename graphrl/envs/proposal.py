@@ -1,0 +1,394 @@
+"""`Proposal-v0`: choose the proposal distributions of a genetic algorithm; the reward is its best fitness (REGAL).
+
+A `Coding` says which Beta distributions an action can choose for a gene. The two papers differ. The ICLR paper
+quantises mean and variance (a gene has one index; its best agent has "a choice of 16 different node placement
+actions"); the workshop paper samples alpha and beta from a softmax each (a gene has two indices, eq. 1). Neither prints
+its values. Ours:
+
+- "moments": the uniform distribution, and fifteen means of one small spread, alpha + beta = 128. The variance of a Beta
+  distribution is mean (1 - mean) / (alpha + beta + 1), below mean (1 - mean) always. Many means and a small variance
+  say in which order ops should run, and whether the affinities of two devices differ for sure, in most samples or at
+  random. At few evaluations policies learned faster than with five means at each of three spreads.
+- "shapes": alpha and beta each from powers of two from 1/2 to 16; (1, 1) is the uniform.
+
+The uniform is among the choices of both, and is exact: an action that chooses it for all genes earns -1.
+
+Problem instances are padded graphs with their features, made on the host in NumPy. `reward` and `objective` are of the
+best fitness of a search (`fitness` in costs/device/evaluate.py).
+
+`search` is BRKGA for many environments at once: its `jax.vmap` is one program on a batch of graphs. `jax.vmap` alone
+would give each of the decoder's gathers and loops one more axis. BRKGA is written for a batch of graphs, so a mapped
+axis is folded into that one; on a CPU, the batch then runs some graphs at a time (solvers/chromosomes/batch.py).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jraph
+import numpy as np
+
+from graphrl.costs.device.decisions import DeviceProblem
+from graphrl.costs.device.evaluate import node_seconds
+from graphrl.costs.problem import Problem
+from graphrl.envs import specs
+from graphrl.envs.base import TimeStep
+from graphrl.envs.specs import ArraySpec, choices
+from graphrl.errors import ProblemError
+from graphrl.graphs.features import padded_features
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.jraph_view import to_graphs_tuple
+from graphrl.graphs.padding import PaddedGraph, Sizes, common_sizes, pad
+from graphrl.solvers.chromosomes import brkga
+from graphrl.solvers.chromosomes.batch import run_grouped
+from graphrl.solvers.chromosomes.brkga import UNIFORM, BetaTable, Parameters, beta_table
+from graphrl.solvers.rules.list_scheduling import quick_schedule
+
+CodingName = Literal["moments", "shapes"]
+MEANS = tuple(i / 16 for i in range(1, 16))
+CONCENTRATION = 128.0  # alpha + beta; the uniform's is 2
+SHAPES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Coding:
+    """The distributions that an action chooses from. Static and hashable.
+
+    Attributes:
+      heads: values of every index of a gene: one entry for each index.
+      alpha, beta: of the distributions, the last index running fastest. (1, 1) is the uniform.
+    """
+
+    heads: tuple[int, ...]
+    alpha: tuple[float, ...]
+    beta: tuple[float, ...]
+
+    @property
+    def values(self) -> int:
+        """Values of an index: all of a gene's have as many."""
+        return self.heads[0]
+
+    @property
+    def uniform(self) -> tuple[int, ...]:
+        """The indices that choose the uniform distribution."""
+        place = list(zip(self.alpha, self.beta, strict=True)).index((1.0, 1.0))
+        return tuple(int(index) for index in np.unravel_index(place, self.heads))
+
+    def nearest(self, mean: jax.Array) -> jax.Array:
+        """The indices of the distribution whose mean is nearest, of such the surest: `[...]` float32 between 0 and 1 to
+        `[...]` int32 where a gene has one index, `[..., 2]` where it has two.
+        """
+        alpha, beta = np.array(self.alpha), np.array(self.beta)
+        surest = np.lexsort((-alpha - beta, alpha / (alpha + beta)))  # of equal means the first
+        means, first = np.unique((alpha / (alpha + beta))[surest], return_index=True)
+        middles = ((means[1:] + means[:-1]) / 2).astype(np.float32)
+        row = jnp.asarray(surest[first], jnp.int32)[jnp.searchsorted(middles, mean)]
+        return row if len(self.heads) == 1 else jnp.stack(jnp.unravel_index(row, self.heads), -1)
+
+    def action_spec(self, ops: int, devices: int) -> ArraySpec:
+        """`[n, d + 1]` int32 where a gene has one index, `[n, d + 1, 2]` where it has two: see `proposals`."""
+        extra = self.heads[1:] and (len(self.heads),)
+        return choices((ops, devices + 1, *extra), self.values)
+
+
+def coding(name: CodingName) -> Coding:
+    """The coding of that name.
+
+    Raises:
+      ProblemError: there is none.
+    """
+    if name not in _CODINGS:
+        raise ProblemError(f"coding is {name!r}: must be one of {', '.join(_CODINGS)}")
+    return _CODINGS[name]
+
+
+def _moments() -> Coding:
+    pairs = [(1.0, 1.0)] + [(mean * CONCENTRATION, (1 - mean) * CONCENTRATION) for mean in MEANS]
+    alpha, beta = zip(*pairs, strict=True)
+    return Coding((len(pairs),), alpha, beta)
+
+
+def _shapes() -> Coding:
+    alpha, beta = zip(*((a, b) for a in SHAPES for b in SHAPES), strict=True)
+    return Coding((len(SHAPES),) * 2, alpha, beta)
+
+
+_CODINGS: dict[str, Coding] = {"moments": _moments(), "shapes": _shapes()}
+
+
+def gene_choices(action: jax.Array, coding: Coding, sizes: Sizes, devices: int) -> jax.Array:
+    """The distribution of every gene of a chromosome: `[k]` int32, `UNIFORM` for transfer keys and for the uniform.
+
+    Args:
+      action: of `Coding.action_spec`: for each op, the choice of its affinity to each device and of its priority.
+      coding: what the action is in.
+      sizes: of the padded graph.
+      devices: d.
+    """
+    row = action if len(coding.heads) == 1 else action[..., 0] * coding.heads[1] + action[..., 1]
+    row = jnp.where(row == np.ravel_multi_index(coding.uniform, coding.heads).astype(np.int32), UNIFORM, row)
+    transfers = jnp.full(devices * sizes.tensors, UNIFORM, jnp.int32)  # REGAL does not learn them (workshop A.2)
+    return jnp.concatenate([row.T.reshape(-1), transfers])
+
+
+def chosen(choice: jax.Array, coding: Coding) -> BetaTable:
+    """The distributions of a coding, and which of them each gene has: `[k, g]` int32."""
+    logit, lower, upper = map(jnp.asarray, _tabulated(coding))
+    return BetaTable(logit, lower, upper, choice)
+
+
+@functools.cache
+def _tabulated(coding: Coding) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The quantile functions of all distributions of a coding, computed once a process."""
+    with jax.ensure_compile_time_eval():  # also where this is first asked for inside a jitted function
+        shapes = (np.asarray(values, np.float32)[:, None] for values in (coding.alpha, coding.beta))
+        table = jax.jit(beta_table)(*shapes)
+        return np.asarray(table.logit), np.asarray(table.lower_rate), np.asarray(table.upper_rate)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ProposalParams:
+    """One graph and what the network sees of it; a batch has a leading axis g on every array."""
+
+    graph: PaddedGraph
+    nodes: jax.Array | np.ndarray  # [n, F] float32, features of ops, then the d + 1 of a hint if any; 0 for padding
+    edges: jax.Array | np.ndarray  # [e, H] float32, features of uses; 0 for padding
+
+
+def instance(graph: ComputationGraph, to: Sizes | None = None, hint_for: Problem | None = None) -> ProposalParams:
+    """A graph as an instance, padded to `to` (by default its bucket); with a problem, the ops' features end with what
+    list scheduling would do (`hint`).
+
+    Raises:
+      GraphError: `to` is too small for the graph.
+    """
+    to = common_sizes([graph]) if to is None else to
+    nodes, edges = padded_features(graph, to)
+    if hint_for is not None:
+        columns = hint(graph, hint_for)
+        nodes = np.concatenate([nodes, np.pad(columns, ((0, to.ops - len(columns)), (0, 0)))], 1)
+    return ProposalParams(pad(graph, to), nodes, edges)
+
+
+def instances(
+    graphs: Sequence[ComputationGraph], to: Sizes | None = None, hint_for: Problem | None = None
+) -> ProposalParams:
+    """A batch of instances (leading axis g), padded to `to` (by default the bucket that holds them all).
+
+    Raises:
+      GraphError: `to` is too small for a graph.
+    """
+    to = common_sizes(graphs) if to is None else to
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *(instance(graph, to, hint_for) for graph in graphs))
+
+
+def hint(graph: ComputationGraph, problem: Problem) -> np.ndarray:
+    """What the genes of `quick_schedule`'s plan would be, `[n, d + 1] float32` between 0 and 1.
+
+    REGAL knows nothing of the kind: its network sees sizes, times and edges, which are alike for all devices, so that
+    it cannot tell one half of a graph from the other, and a plan is made of such halves.
+
+    Returns:
+      For each op, the affinity of each device (1 where the plan has the op, else 0), and its priority: its place among
+      the ops, near 1 for the first and near 0 for the last. Ops that are alike are told apart by the graph's order.
+    """
+    placement, order = quick_schedule(graph, problem)
+    n = len(placement)
+    columns = np.zeros((n, problem.devices + 1), np.float32)
+    columns[np.arange(n), placement] = 1
+    columns[order[order < n], -1] = 1 - (np.arange(n) + 0.5) / n
+    return columns
+
+
+def reward(fitness: jax.Array, standard: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
+    """-o_a / o_s: `[]` float32, of the fitness `[]` with and without proposals.
+
+    A standard of 0 (no op takes time) is reached, -1, or missed, -2.
+    """
+    cost, base = (_cost(value, graph, problem) for value in (fitness, standard))
+    missed = 1 + (cost > 0).astype(jnp.float32)
+    return -jnp.where(base > 0, cost / jnp.where(base > 0, base, 1), missed)
+
+
+def objective(fitness: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
+    """Bytes or seconds of a fitness: `[]` float32; inf where it exceeds the memory limit."""
+    if problem.objective == "peak_memory":
+        return fitness * graph.byte_unit
+    if problem.memory_limit is None:
+        return fitness * graph.second_unit
+    return jnp.where(fitness < 0, _makespan(fitness) * graph.second_unit, jnp.inf)
+
+
+def _cost(fitness: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
+    """What the reward compares, `[]` float32 in the graph's units: the objective, or what stands for none."""
+    if problem.memory_limit is None:
+        return fitness
+    limit = problem.memory_limit / graph.byte_unit
+    return jnp.where(fitness < 0, _makespan(fitness), _serial(graph, problem) * (1 + fitness / limit))
+
+
+def _makespan(fitness: jax.Array) -> jax.Array:
+    """Of a fitness under a memory limit, where it fits; 1 where it does not."""
+    return -1 / jnp.where(fitness < 0, fitness, -1)
+
+
+def _serial(graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
+    """Second units of all ops and of all possible transfers, one after the other: `[]` float32."""
+    batch: PaddedGraph = jax.tree.map(lambda x: jnp.asarray(x)[None], graph)
+    n, foreign = graph.sizes.ops, problem.devices - 1
+    node = jnp.arange(n + foreign * graph.sizes.tensors, dtype=jnp.int32)
+    real = (node < n) | (node - n < graph.num_tensors * foreign)
+    return jnp.where(real, node_seconds(batch, problem)[0, : len(node)], 0).sum()
+
+
+@functools.cache
+def search(
+    parameters: brkga.Parameters, generations: int, coding: Coding
+) -> Callable[[DeviceProblem, jax.Array, PaddedGraph, jax.Array | None], jax.Array]:
+    """The jitted function of a problem, keys `[g]`, graphs (leading axis g) and choices `[g, k]` int32 to the best
+    fitness `[g]` float32.
+
+    The choices are those of `gene_choices`, or None: all uniform. Mapped as often as you like, but for the problem; a
+    graph that is mapped over in vain is repeated.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def best(problem: DeviceProblem, keys: jax.Array, graph: PaddedGraph, choice: jax.Array | None) -> jax.Array:
+        table = None if choice is None else chosen(choice.T, coding)
+        return run_grouped(keys, graph, table, None, problem, parameters, generations)[1]
+
+    @best.def_vmap
+    def rule(size: int, mapped: Sequence[Any], problem: DeviceProblem, *arguments: Any) -> tuple[jax.Array, bool]:
+        def fold(is_mapped: bool, x: jax.Array) -> jax.Array:
+            x = x if is_mapped else jnp.broadcast_to(x[None], (size, *x.shape))
+            return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])  # -1 would not do: an axis may be empty
+
+        values = best(problem, *jax.tree.map(fold, tuple(mapped[1:]), arguments))
+        return values.reshape(size, -1), True
+
+    return jax.jit(best)
+
+
+class Observation(NamedTuple):
+    """What the policy sees: n ops, e uses, f control edges, F and H features, all padded."""
+
+    graph: jraph.GraphsTuple  # nodes [n + 1, F], edges [e + f, H]: see `to_graphs_tuple`
+    mask: jax.Array  # [n] bool, real ops
+
+
+class State(NamedTuple):
+    """Of one episode."""
+
+    key: jax.Array  # [] typed key: the random numbers of BRKGA, with and without the policy's proposals
+    standard: jax.Array  # [] float32, fitness that standard BRKGA reached (`costs.device.evaluate`)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProposalEnv:
+    """`Proposal-v0`: propose a distribution for every gene of BRKGA, and see what it finds (REGAL, section 3).
+
+    - Observation: the graph with its features, data and control edges, and the mask of real ops (`Observation`). The
+      features of ops may end with a hint, as `instance` made them; the papers have none.
+    - Action: for each op, the distribution of its affinity to each of the d devices and of its priority: int32
+      `[n, d + 1]` indices of 16 means and variances ("moments", the ICLR paper) or `[n, d + 1, 2]` indices of alpha
+      and beta ("shapes", the workshop paper); `Coding` has the values. Those of padding ops change nothing.
+    - Reward: -o_a / o_s, where o_a is the objective that BRKGA reaches with these proposals, for the first population
+      and for mutants, and o_s what it reaches with uniform ones, with as many evaluations and the same random numbers.
+      So -1 is standard BRKGA, exactly so for the action that is uniform everywhere.
+    - Under a memory limit, a search that found nothing that fits counts as a makespan of W (1 + excess / limit): W, the
+      time of all ops and of all possible transfers one after the other, is no less than any makespan. (The papers do
+      not say; their objective, too, ranks every feasible schedule above every infeasible one.)
+    - End: after one step, terminated (a bandit).
+    - State: the key, drawn by `reset`, and o_s; `reset` runs BRKGA. `step` draws no random numbers of its own.
+    - Info: "objective" and "standard", o_a and o_s in bytes or seconds; inf where nothing fits. After `reset` the two
+      are equal.
+
+    Attributes:
+      problem: objective, devices, transfer model, memory limit.
+      evaluations: of each run of BRKGA; whole generations are made.
+      parameters: of BRKGA.
+      coding: "moments" or "shapes".
+
+    Version history: v0, the first.
+
+    Raises:
+      ProblemError: an option is out of range.
+    """
+
+    problem: Problem = Problem("makespan", 2)
+    evaluations: int = 5000
+    parameters: Parameters = Parameters()
+    coding: CodingName = "moments"
+
+    def __post_init__(self) -> None:
+        coding(self.coding)
+        if self.evaluations < self.parameters.offspring:
+            raise ProblemError(
+                f"evaluations is {self.evaluations}: must be at least a generation's {self.parameters.offspring}"
+            )
+
+    @property
+    def distributions(self) -> Coding:
+        """What the action's indices stand for."""
+        return coding(self.coding)
+
+    def reset(self, key: jax.Array, params: ProposalParams) -> tuple[State, TimeStep[Observation]]:
+        """Standard BRKGA. See `Environment`."""
+        standard = self._search(key, params.graph, None)
+        no = jnp.asarray(False)
+        return State(key, standard), TimeStep(
+            observe(params), jnp.float32(0), no, no, self._info(standard, standard, params.graph)
+        )
+
+    def step(
+        self, key: jax.Array, state: State, action: jax.Array, params: ProposalParams
+    ) -> tuple[State, TimeStep[Observation]]:
+        """BRKGA with the proposals. See `Environment`; `key` is not used."""
+        graph = params.graph
+        choice = gene_choices(action, self.distributions, graph.sizes, self.problem.devices)
+        fitness = self._search(state.key, graph, choice)
+        return state, TimeStep(
+            observe(params),
+            reward(fitness, state.standard, graph, DeviceProblem.of(self.problem)),
+            terminated=jnp.asarray(True),
+            truncated=jnp.asarray(False),
+            info=self._info(fitness, state.standard, graph),
+        )
+
+    def observation_spec(self, params: ProposalParams) -> Any:
+        """See `Environment`."""
+        shapes = jax.eval_shape(observe, params)
+        graph = jax.tree.map(lambda x: specs.ArraySpec(x.shape, x.dtype), shapes.graph)
+        n = shapes.mask.shape[0]
+        edges = shapes.graph.senders.shape[0]
+        place, nodes, edge_counts = (
+            specs.integers(shape, 0, most) for shape, most in (((edges,), n), ((2,), n + 1), ((2,), edges))
+        )
+        graph = graph._replace(senders=place, receivers=place, n_node=nodes, n_edge=edge_counts)
+        return shapes._replace(graph=graph, mask=specs.booleans(shapes.mask.shape))
+
+    def action_spec(self, params: ProposalParams) -> specs.ArraySpec:
+        """See `Environment`."""
+        return self.distributions.action_spec(params.graph.sizes.ops, self.problem.devices)
+
+    def _search(self, key: jax.Array, graph: PaddedGraph, choice: jax.Array | None) -> jax.Array:
+        """The best fitness of BRKGA with a choice `[k]` for each gene, or with uniform ones: `[]` float32."""
+        generations = self.parameters.generations(self.evaluations)
+        run = search(self.parameters, generations, self.distributions)
+        batch: PaddedGraph = jax.tree.map(lambda x: jnp.asarray(x)[None], graph)
+        return run(DeviceProblem.of(self.problem), key[None], batch, None if choice is None else choice[None])[0]
+
+    def _info(self, fitness: jax.Array, standard: jax.Array, graph: PaddedGraph) -> dict[str, jax.Array]:
+        values = {"objective": fitness, "standard": standard}
+        return {name: objective(value, graph, DeviceProblem.of(self.problem)) for name, value in values.items()}
+
+
+def observe(params: ProposalParams) -> Observation:
+    """What the policy sees of an instance; `jax.vmap` over this function for batches."""
+    graph = params.graph
+    view = to_graphs_tuple(graph, jnp.asarray(params.nodes), jnp.asarray(params.edges))
+    return Observation(view, jnp.arange(graph.sizes.ops, dtype=jnp.int32) < graph.num_ops)

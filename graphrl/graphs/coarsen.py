@@ -1,0 +1,314 @@
+"""Models coarsened to their layers, whose memory maps are made, and the features of layers that EGRL's policy sees.
+
+A layer is a convolution, product or pooling with all ops that a compiler fuses into it. A light op (`layers.py`) joins
+the layer that feeds it last; so batch norm, bias, activation and residual add join the convolution before them, which
+then also reads the shortcut. A reduction joins only a layer without a heavy op, so that normalisations and softmax
+become layers of their own, one each. Light ops that nothing feeds (a mask, a scaled weight) join their reader, if it is
+one.
+
+Nothing is lost: FLOPs, run times and weights of a layer are the sums over its ops, and what another layer reads, and
+what the graph keeps, is written as before. What only the layer itself reads is never written. `own_weights` and
+`listed_weights` find which external inputs are weights: readers give a weight's bytes to the first op that reads it.
+
+`layer_features` are those of table 1 of EGRL's paper, for a graph in an order. Sizes and counts run over many powers of
+ten: each feature x is log(1 + x). Where a graph has no shapes, all features that need them are 0, except the sizes of
+inputs and outputs, which are then bytes.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from graphrl.errors import GraphrlError
+from graphrl.files import content, shown
+from graphrl.graphs.datasets.sets import LeftOut, is_zoo, load_graph, load_graphs, model_files
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.layers import LIGHT, REDUCTIONS, Layer
+from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
+from graphrl.graphs.topology import grouped
+
+_MOST_SUMS = 100_000  # of bytes, that are looked at for one op
+
+
+def own_weights(graph: ComputationGraph) -> list[set[str]]:
+    """The external inputs of each op whose bytes are in its `weight_bytes`: `[n]` sets of names."""
+    size = {tensor.name: int(tensor.bytes) for tensor in graph.inputs}
+    seen: set[str] = set()
+    weights: list[set[str]] = [set() for _ in graph.ops]
+    for index in graph.arrays.topological.tolist():
+        op = graph.ops[index]
+        shared = {tensor.alias for tensor in op.outputs}
+        fresh = [name for name in dict.fromkeys(op.inputs) if name in size and name not in seen | shared]
+        seen.update(fresh)
+        weights[index] = _summing(fresh, size, op)
+    return weights
+
+
+def listed_weights(graph: ComputationGraph) -> list[set[str]]:
+    """The same where all weights are among the inputs, as readers leave them; else, as in layers, none: `[n]` sets."""
+    weights, size = own_weights(graph), {tensor.name: int(tensor.bytes) for tensor in graph.inputs}
+    sums = (sum(size[name] for name in names) for names in weights)
+    if all(total == op.weight_bytes for total, op in zip(sums, graph.ops, strict=True)):
+        return weights
+    return [set() for _ in graph.ops]
+
+
+def _summing(names: list[str], size: dict[str, int], op: Op) -> set[str]:
+    """Those of the names whose sizes sum to the op's weights, later ones first; where none do, those that fit."""
+    if op.weight_bytes == 0:
+        return set()
+    sums: dict[int, tuple[str, ...]] = {0: ()}
+    for name in reversed(names):
+        sums |= {
+            total + size[name]: (*chosen, name) for total, chosen in sums.items() if total + size[name] not in sums
+        }
+        if op.weight_bytes in sums:
+            return set(sums[op.weight_bytes])
+        if len(sums) > _MOST_SUMS:
+            break
+    left, chosen = op.weight_bytes, set()
+    for name in sorted(names, key=lambda name: -size[name]):
+        if size[name] <= left:
+            left -= size[name]
+            chosen.add(name)
+    return chosen
+
+
+def coarsened(graph: ComputationGraph) -> ComputationGraph:
+    """The graph of a model's layers.
+
+    A layer is named after its op of most FLOPs, which also gives type and shapes. Weights are no inputs any more: their
+    bytes are the layers' `weight_bytes`. Layers stand in an order in which they can run. `reuses` is left out, and an
+    alias of what its own layer writes has bytes of its own.
+    """
+    layer_of = _layers(graph)
+    members: dict[int, list[int]] = {}
+    for index in graph.arrays.topological.tolist():
+        members.setdefault(layer_of[index], []).append(index)
+    written = _written(graph, layer_of)
+    weights = own_weights(graph)
+    name_of = {number: graph.ops[_main(graph, ops)].name for number, ops in members.items()}
+    ops = [
+        _layer_op(
+            graph, members[number], written, weights, {name_of[layer_of[i]] for i in _waits(graph, members[number])}
+        )
+        for number in sorted(members)
+    ]
+    read = {name for op in ops for name in op.inputs} | set(graph.outputs)
+    inputs = tuple(tensor for tensor in graph.inputs if tensor.name in read)
+    return ComputationGraph(graph.name, tuple(ops), inputs, graph.outputs)
+
+
+def _layers(graph: ComputationGraph) -> list[int]:
+    """The layer of each op `[n]`. Edges between two layers run upwards in their numbers, so that there is no cycle of
+    layers: an op joins the last layer of those that it depends on, or a later one, or begins one.
+    """
+    a = graph.arrays
+    order = a.topological.tolist()
+    is_loose, reads = _loose(graph, order), _reads(graph)
+    layer_of, heavy = [0] * a.num_ops, list[bool]()
+    beside: dict[int, int] = {}  # by tensor, the last layer without a heavy op that reads it
+    for index in order:
+        if is_loose[index]:
+            continue
+        kind = graph.ops[index].type
+        last = max((layer_of[before] for before in a.predecessors[index] if not is_loose[before]), default=-1)
+        feeds = any(layer_of[writer] == last for writer in a.producer[reads[index]] if not is_loose[writer])
+        sibling = max((beside.get(tensor, -1) for tensor in reads[index]), default=-1)
+        if feeds and (kind in LIGHT or (kind in REDUCTIONS and not heavy[last])):
+            layer = last
+        elif kind in REDUCTIONS and sibling >= max(last, 0):
+            layer = sibling
+        else:
+            layer = len(heavy)
+            heavy.append(kind not in LIGHT and kind not in REDUCTIONS)
+        layer_of[index] = layer
+        if not heavy[layer]:
+            beside |= dict.fromkeys(reads[index], layer)
+    for rank, index in reversed(list(enumerate(order))):
+        if is_loose[index]:
+            readers = {layer_of[after] for after in a.successors[index]}
+            layer_of[index] = readers.pop() if len(readers) == 1 else rank - a.num_ops  # before all others
+    return layer_of
+
+
+def _loose(graph: ComputationGraph, order: list[int]) -> list[bool]:
+    """Whether an op is light and depends on such ops alone: `[n]`."""
+    is_loose = [op.type in LIGHT for op in graph.ops]
+    for index in order:
+        is_loose[index] &= all(is_loose[before] for before in graph.arrays.predecessors[index])
+    return is_loose
+
+
+def _reads(graph: ComputationGraph) -> list[list[int]]:
+    """The tensors that each op reads: `[n]` lists."""
+    return grouped(graph.arrays.use_op, graph.arrays.use_tensor, len(graph.ops))
+
+
+def _written(graph: ComputationGraph, layer_of: list[int]) -> dict[str, Tensor]:
+    """The tensors that layers write: read by another layer, kept, or never read."""
+    a, names = graph.arrays, graph.tensor_names
+    read = set[int]()
+    outside = set(a.kept.nonzero()[0].tolist())
+    for tensor, op in zip(a.use_tensor.tolist(), a.use_op.tolist(), strict=True):
+        read.add(tensor)
+        if layer_of[op] != layer_of[a.producer[tensor]]:
+            outside.add(tensor)
+    tensors = {tensor.name: tensor for op in graph.ops for tensor in op.outputs}
+    home = {name: layer_of[a.producer[i]] for i, name in enumerate(names)}
+    written = {}
+    for i, name in enumerate(names):
+        if i in outside or i not in read:
+            source = tensors[name].alias
+            while source is not None and home.get(source) == home[name]:
+                source = tensors[source].alias
+            written[name] = dataclasses.replace(tensors[name], alias=source, reuses=None)
+    return written
+
+
+def _layer_op(
+    graph: ComputationGraph, members: list[int], written: dict[str, Tensor], weights: list[set[str]], after: set[str]
+) -> Op:
+    ops = [graph.ops[index] for index in members]
+    main = graph.ops[_main(graph, members)]
+    outputs = [written[tensor.name] for op in ops for tensor in op.outputs if tensor.name in written]
+    own = {tensor.name for op in ops for tensor in op.outputs}.union(*(weights[index] for index in members))
+    own -= {tensor.alias for tensor in outputs}
+    inputs = {name: None for op in ops for name in op.inputs if name not in own}
+    return Op(
+        name=main.name,
+        type=main.type,
+        runtime=sum(op.runtime for op in ops),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        after=tuple(sorted(after - {main.name})),
+        workspace_bytes=max(op.workspace_bytes for op in ops),
+        weight_bytes=sum(int(op.weight_bytes) for op in ops),
+        flops=sum(int(op.flops) for op in ops),
+        layer=_shapes(main, ops[-1]),
+    )
+
+
+def _main(graph: ComputationGraph, members: list[int]) -> int:
+    """The op of most FLOPs, heavy ones before reductions before light ones, then the first."""
+
+    def rank(index: int) -> tuple[int, int]:
+        op = graph.ops[index]
+        return 0 if op.type in LIGHT else 1 if op.type in REDUCTIONS else 2, op.flops
+
+    return max(members, key=rank)
+
+
+def _waits(graph: ComputationGraph, members: list[int]) -> set[int]:
+    """The ops outside that a layer's ops wait for by control."""
+    a = graph.arrays
+    inside = set(members)
+    pairs = zip(a.control_source.tolist(), a.control_target.tolist(), strict=True)
+    return {source for source, target in pairs if target in inside and source not in inside}
+
+
+def _shapes(main: Op, last: Op) -> Layer | None:
+    """The main op's shapes, with the output of the last."""
+    if main.layer is None or last.layer is None:
+        return main.layer
+    output = {f"output_{axis}": getattr(last.layer, f"output_{axis}") for axis in "xyz"}
+    return dataclasses.replace(main.layer, **output)
+
+
+def layers_of(
+    model: str, dims: Mapping[str, int] | None = None, limits: ReadLimits = DEFAULT_LIMITS
+) -> ComputationGraph:
+    """The layers of a model; of graph JSON, of workloads and of generated graphs the graph as it is.
+
+    Args:
+      model: file or name, see `load_graph`.
+      dims, limits: see `read_graph`.
+
+    Raises:
+      GraphrlError: it cannot be read.
+    """
+    is_program = _is_program(model, limits)
+    graph = load_graph(model, dims=dims, limits=limits)
+    return coarsened(graph) if is_program else graph
+
+
+def load_layers(
+    models: Sequence[str],
+    dims: Mapping[str, int] | None = None,
+    limits: ReadLimits = DEFAULT_LIMITS,
+    left_out: LeftOut | None = None,
+) -> list[ComputationGraph]:
+    """The layers of every graph of `load_graphs`, see `layers_of`.
+
+    Args:
+      models, dims, limits, left_out: see `load_graphs`.
+
+    Raises:
+      GraphrlError: as `load_graphs`.
+    """
+    layers: list[ComputationGraph] = []
+    for model in models:
+        for part in model_files(model) or [model]:
+            graphs = load_graphs([part], dims=dims, limits=limits, left_out=left_out)
+            layers += map(coarsened, graphs) if graphs and _is_program(part, limits) else graphs
+    return layers
+
+
+def _is_program(model: str, limits: ReadLimits) -> bool:
+    """Whether its ops are those of a program, finer than layers.
+
+    Raises:
+      GraphrlError: it is a pipe, which can be read only once, or cannot be read.
+    """
+    if is_zoo(model) or not os.path.exists(model):
+        return is_zoo(model)
+    if not os.path.isfile(model):
+        raise GraphrlError(f"{shown(model)} is no regular file: layers are read from one alone")
+    with content(model, max_unpacked=limits.memory) as data:
+        return data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"{"
+
+
+FEATURES = (
+    *("op_id", "weight_size", "ifm_x", "ifm_y", "ifm_z", "ofm_x", "ofm_y", "ofm_z", "ifm_size", "ofm_size"),
+    *("n_ops_left", "n_w_left", "groups", "kernel_x", "kernel_y", "stride", "pad", "dilation", "batch"),
+)
+# What an op is, by parts of its type's name, the first that is there: its id is the place, from 2 on.
+KINDS = ("conv", "dot", "matmul", "gemm", "pool", "window", "norm", "softmax", "gather", "quantize")
+
+
+def layer_features(graph: ComputationGraph, order: np.ndarray | None = None) -> np.ndarray:
+    """The features of each op: `[n, 19]` float32, in the order given (by default the graph's topological one)."""
+    a = graph.arrays
+    order = a.topological if order is None else order
+    layers = [graph.ops[op].layer or Layer() for op in order]
+    shapes = np.array([dataclasses.astuple(layer) for layer in layers], np.float64).reshape(-1, 13)
+    batch, ifm, ofm, window = shapes[:, :1], shapes[:, 1:4], shapes[:, 4:7], shapes[:, 7:]
+    read, written = np.zeros(a.num_ops), np.zeros(a.num_ops)
+    np.add.at(read, a.use_op, a.tensor_bytes[a.use_tensor])
+    outside = {tensor.name: tensor.bytes for tensor in graph.inputs}
+    read += [sum(outside.get(name, 0) for name in set(op.inputs)) for op in graph.ops]
+    np.add.at(written, a.producer, a.tensor_bytes)
+    weights = a.weight_bytes[order].astype(np.float64)
+    left = np.arange(a.num_ops)[::-1]
+    columns = [
+        np.array([_op_id(graph.ops[op].type) for op in order]),
+        weights,
+        *ifm.T,
+        *ofm.T,
+        np.where(ifm.any(1), ifm.prod(1), read[order]),
+        np.where(ofm.any(1), ofm.prod(1), written[order]),
+        left,
+        weights[::-1].cumsum()[::-1],
+        *window.T,
+        *batch.T,
+    ]
+    return np.log1p(np.stack(columns, axis=1)).astype(np.float32)
+
+
+def _op_id(type: str) -> int:
+    """0 for what moves data or works element by element, 1 for reductions, 2 on by `KINDS`, the next for the rest."""
+    name = type.lower()
+    kind = next((i for i, part in enumerate(KINDS) if part in name), len(KINDS))
+    return 0 if type in LIGHT else 1 if type in REDUCTIONS else 2 + kind

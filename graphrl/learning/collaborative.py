@@ -1,0 +1,443 @@
+"""Collaborative evolution and policy gradient (EGRL, algorithm 2; CERL, Khadka et al. 2019).
+
+A population of networks and of Boltzmann chromosomes acts, and all its transitions go into one replay. Learners are
+trained on the replay by SAC, act too, and migrate into the population. A generation is one pure function of a `State`,
+for any domain and networks: `generation`.
+
+- `Learners` is a portfolio of SAC's learners with different discounts; they share the replay with the population.
+- `draw` chooses which learner acts next by an upper confidence bound (CERL, section 3); `record` updates its returns.
+- `on_mesh` compiles the search for several devices, which share the individuals, the replay, and the transitions of
+  every gradient step. The program is the same as on one device, and XLA's partitioner divides it along these arrays. So
+  equal seeds give the same state on any number of devices, to rounding.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flashbax
+import jax
+import jax.numpy as jnp
+from flashbax.buffers.trajectory_buffer import TrajectoryBufferState
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from graphrl.learning import evolution, sac
+from graphrl.learning.evolution import EvolutionSettings, Population
+from graphrl.learning.sac import (
+    Domain,
+    Episodes,
+    Exploration,
+    Instance,
+    SacSettings,
+    Transition,
+    explored,
+    play,
+    transitions,
+)
+from graphrl.mesh import AXIS
+from graphrl.networks.heads import Acted
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Of one search; the numbers are those of EGRL's table 2 and of its code.
+
+    Attributes:
+      networks, chromosomes: of the population; with none of both, learners are alone.
+      greedy, noisy: roll-outs of learners in a generation; with none of both, evolution is alone.
+      exploration, noise: of noisy roll-outs, see `sac.explored`.
+      steps: of an episode.
+      endless: whether values go on after an episode's last step, as in the published code, which has episodes of one
+        step and a discount of 0.99 all the same; else an episode of one step is a bandit's.
+      discounts: of each learner: CERL's portfolio; EGRL has one learner.
+      replay: transitions that are remembered.
+      batch: transitions of a gradient step.
+      gradient_steps: of every learner for each step in the environment, at least one in a generation.
+      migrate_every: generations; 0 for never.
+      evolution, sac: see there.
+    """
+
+    networks: int = 16
+    chromosomes: int = 4
+    greedy: int = 1
+    noisy: int = 1
+    exploration: Exploration = "gaussian"
+    noise: float = 0.2
+    steps: int = 1
+    endless: bool = False
+    discounts: tuple[float, ...] = (0.99,)
+    replay: int = 100_000
+    batch: int = 24
+    gradient_steps: float = 1.0
+    migrate_every: int = 1
+    evolution: EvolutionSettings = dataclasses.field(default_factory=EvolutionSettings)
+    sac: SacSettings = dataclasses.field(default_factory=SacSettings)
+
+    @property
+    def population(self) -> int:
+        """k: networks, then chromosomes."""
+        return self.networks + self.chromosomes
+
+    @property
+    def rollouts(self) -> int:
+        """Of a generation on every graph: the population's, then those of learners, the noisy ones first."""
+        return self.population + self.noisy + self.greedy
+
+    @property
+    def has_learners(self) -> bool:
+        """Whether evolution is not alone."""
+        return self.noisy + self.greedy > 0
+
+
+_MEMORY = 0.2  # weight of the newest return in a learner's mean (ours)
+_EXPLORATION = 0.9  # of the bound (ours)
+
+
+class Returns(NamedTuple):
+    """What the learners' roll-outs brought."""
+
+    value: jax.Array  # [l] float32, moving mean
+    plays: jax.Array  # [l] float32
+
+
+def init_allocation(learners: int) -> Returns:
+    """Nothing was played."""
+    return Returns(jnp.zeros(learners), jnp.zeros(learners))
+
+
+def draw(key: jax.Array, returns: Returns, count: int) -> jax.Array:
+    """Learners of the next roll-outs `[count]` int32, with probability in proportion to
+
+      v + c sqrt(log(plays of all) / plays),  v the mean return from 0, the least of all learners, to 1, the largest.
+
+    A learner that never played counts as one that did once.
+    """
+    plays = jnp.maximum(returns.plays, 1.0)
+    spread = returns.value.max() - returns.value.min()
+    value = (returns.value - returns.value.min()) / jnp.maximum(spread, 1e-6)
+    bound = value + _EXPLORATION * jnp.sqrt(jnp.log(plays.sum() + 1) / plays)
+    return jax.random.categorical(key, jnp.log(bound), shape=(count,)).astype(jnp.int32)
+
+
+def record(returns: Returns, learner: jax.Array, reward: jax.Array) -> Returns:
+    """After roll-outs of learners `[count]` that brought rewards `[count]`."""
+    count = jnp.zeros_like(returns.plays).at[learner].add(1.0)
+    total = jnp.zeros_like(returns.value).at[learner].add(reward)
+    mean = total / jnp.maximum(count, 1.0)
+    moved = jnp.where(returns.plays > 0, (1 - _MEMORY) * returns.value + _MEMORY * mean, mean)
+    return Returns(jnp.where(count > 0, moved, returns.value), returns.plays + count)
+
+
+class Learners(NamedTuple):
+    """The portfolio and what it learns from."""
+
+    states: sac.State  # [l, ...] each
+    returns: Returns
+    replay: Any  # flashbax's, of `Transition`
+
+
+Spread = Callable[[sac.Batch], sac.Batch]
+
+
+def learned(
+    settings: Settings,
+    domain: Domain,
+    networks: sac.ActorCritic,
+    learners: Learners,
+    key: jax.Array,
+    instances: Instance,
+    spread: Spread,
+) -> tuple[Learners, dict[str, jax.Array]]:
+    """The gradient steps of a generation; every learner draws its own transitions.
+
+    Args:
+      settings, domain, networks, instances, spread: see `generation`.
+      learners: of the portfolio, and what they learn from.
+      key: of all that is random.
+
+    Returns:
+      The learners, and means of what `sac.update` says.
+    """
+    graphs = jax.tree.leaves(instances)[0].shape[0]
+    count = max(1, round(settings.gradient_steps * settings.rollouts * settings.steps * graphs))
+    buffer, discounts = buffer_of(settings), jnp.asarray(settings.discounts, jnp.float32)
+
+    def one(discount: jax.Array, state: sac.State, key: jax.Array) -> tuple[sac.State, dict[str, jax.Array]]:
+        sample_key, update_key = jax.random.split(key)
+        with jax.numpy_rank_promotion("allow"):  # flashbax adds vectors to matrices
+            items = buffer.sample(learners.replay, sample_key).experience
+        batch = spread(_batch(settings, domain, instances, items))
+        return sac.update(settings.sac, networks, discount, state, update_key, batch)
+
+    def step(states: sac.State, key: jax.Array) -> tuple[sac.State, dict[str, jax.Array]]:
+        return jax.vmap(one)(discounts, states, jax.random.split(key, len(discounts)))
+
+    states, metrics = jax.lax.scan(step, learners.states, jax.random.split(key, count))
+    return learners._replace(states=states), {name: values.mean() for name, values in metrics.items()}
+
+
+def _batch(settings: Settings, domain: Domain, instances: Instance, items: Transition) -> sac.Batch:
+    """Sampled transitions as SAC takes them. In a bandit's problem with one graph they are all of one state."""
+    is_bandit = settings.steps == 1 and not settings.endless
+    graphs = jax.tree.leaves(instances)[0].shape[0]
+    states = 1 if is_bandit and graphs == 1 else settings.batch
+    action = items.action.astype(jnp.int32).reshape(states, -1, *items.action.shape[1:])
+    chosen = jax.tree.map(lambda leaf: leaf[items.graph[:states]], instances)
+    observation = jax.vmap(domain.observe)(chosen, items.before[:states].astype(jnp.int32))
+    following = None if is_bandit else jax.vmap(jax.vmap(domain.observe, (None, 0)))(chosen, action)
+    one_hot = jax.nn.one_hot(action, domain.options)
+    reward, continues = (each.reshape(states, -1) for each in (items.reward, items.continues))
+    return sac.Batch(observation, one_hot, reward, following, continues)
+
+
+def buffer_of(settings: Settings) -> Any:
+    """Flashbax's functions for the replay."""
+    return flashbax.make_item_buffer(settings.replay, 1, settings.batch, add_batches=True)
+
+
+class Best(NamedTuple):
+    """The best that anyone has done."""
+
+    reward: jax.Array  # [g] float32
+    action: jax.Array  # [g, n, h] int32
+
+
+class State(NamedTuple):
+    """All that a search changes: one pytree of arrays, so that a checkpoint goes on to the same bits."""
+
+    params: dict[str, Any]  # "policy": the network to deploy, the fittest of the last generation
+    population: Population
+    learners: Learners | None  # None where evolution is alone
+    best: Best
+    evaluations: jax.Array  # [] int32, steps in the environment
+    step: jax.Array  # [] int32, generations
+
+
+def init(
+    settings: Settings,
+    domain: Domain,
+    networks: sac.ActorCritic,
+    instances: Instance,
+    key: jax.Array,
+    policy: Any = None,
+) -> State:
+    """A new population and new learners.
+
+    Args:
+      settings, domain: of the search.
+      networks: an actor, for individuals and learners, and a critic.
+      instances: `[g, ...]` each, the graphs; those of `generation` are the same.
+      key: of all that is random.
+      policy: parameters that the first network and the first learner begin with; None for new ones.
+    """
+    network_key, chromosome_key, learner_key = jax.random.split(key, 3)
+    start = jax.vmap(domain.start)(instances)
+    observation = domain.observe(*jax.tree.map(lambda leaf: leaf[0], (instances, start)))
+    individuals = chromosomes = learners = None
+    if settings.networks:
+        init_all = jax.vmap(networks.actor.init, (0, None))
+        individuals = _begun(init_all(jax.random.split(network_key, settings.networks), observation), policy)
+    if settings.chromosomes:
+        shape = (settings.chromosomes, *start.shape, domain.options)
+        chromosomes = evolution.init(chromosome_key, shape, settings.evolution.temperature)
+    if settings.has_learners:
+        acted = Acted(observation, jax.nn.one_hot(start[0], domain.options))
+        init_sac = functools.partial(sac.init, settings.sac, networks, acted=acted)
+        states = jax.vmap(lambda key: init_sac(key=key))(jax.random.split(learner_key, len(settings.discounts)))
+        states = states._replace(params=states.params | {"actor": _begun(states.params["actor"], policy)})
+        blank = jax.tree.map(lambda leaf: leaf[0], transitions(_nothing(start), endless=settings.endless))
+        learners = Learners(states, init_allocation(len(settings.discounts)), buffer_of(settings).init(blank))
+    best = Best(jnp.full(start.shape[:1], jnp.finfo(jnp.float32).min), start)
+    zero = jnp.int32(0)
+    population = Population(individuals, chromosomes)
+    return State({"policy": _first(population, learners)}, population, learners, best, zero, zero)
+
+
+def generation(
+    settings: Settings,
+    domain: Domain,
+    networks: sac.ActorCritic,
+    state: State,
+    key: jax.Array,
+    instances: Instance,
+    spread: Spread = lambda batch: batch,
+) -> tuple[State, dict[str, jax.Array], jax.Array]:
+    """Everyone plays and is remembered; evolution; gradient steps; migration.
+
+    Args:
+      settings, domain, networks, instances: as for `init`.
+      state: donate it.
+      key: of this generation.
+      spread: what spreads a batch of transitions over devices.
+
+    Returns:
+      The state; what to record: rewards of "best" so far, "networks", "chromosomes" and "learners", the fittest of each
+      on the mean of graphs; means of `sac.update` over the steps; "evaluations"; and all actions that were tried,
+      `[t, k, g, n, h]` int32.
+    """
+    play_key, draw_key, evolve_key, learn_key, migrate_key = jax.random.split(key, 5)
+    learners, population, players = state.learners, state.population, state.population.networks
+    drawn = jnp.zeros(0, jnp.int32)
+    if learners is not None:
+        drawn = draw(draw_key, learners.returns, settings.noisy + settings.greedy)
+        actors = jax.tree.map(lambda leaf: leaf[drawn], learners.states.params["actor"])
+        players = actors if players is None else jax.tree.map(_joined, players, actors)
+    decide = functools.partial(_decide, settings, networks, players, population.chromosomes)
+    episodes = play(domain, decide, play_key, instances, settings.rollouts, settings.steps)
+    fitness = episodes.reward.max(0).mean(-1)  # [k + rollouts of learners]
+    own, metrics = fitness[: settings.population], _rewards(settings, fitness)
+    policy, chosen = _fittest(population, own), None
+    if settings.population:
+        priors = None
+        if settings.networks and settings.chromosomes:
+            priors = evolution.prior_of(episodes.logits[: settings.networks], settings.evolution.seeding)
+        population, chosen = evolution.next_generation(settings.evolution, evolve_key, population, own, priors)
+    if learners is not None:
+        returns = record(learners.returns, drawn, fitness[settings.population :])
+        replay = buffer_of(settings).add(learners.replay, transitions(episodes, endless=settings.endless))
+        learners = Learners(learners.states, returns, replay)
+        learners, losses = learned(settings, domain, networks, learners, learn_key, instances, spread)
+        metrics |= losses
+        newcomers = learners.states.params["actor"]
+        if settings.networks and settings.migrate_every and chosen is not None:
+            mixed = evolution.migrated(settings.evolution, migrate_key, population, own, chosen, newcomers)
+            due = (state.step + 1) % settings.migrate_every == 0
+            population = jax.tree.map(lambda new, old: jnp.where(due, new, old), mixed, population)
+        policy = jax.tree.map(lambda leaf: leaf[0], newcomers) if policy is None else policy
+    best = _better(state.best, episodes)
+    evaluations = state.evaluations + jnp.int32(episodes.reward.size)
+    metrics |= {"best": best.reward.mean(), "evaluations": evaluations.astype(jnp.float32)}
+    return State({"policy": policy}, population, learners, best, evaluations, state.step + 1), metrics, episodes.action
+
+
+def _decide(
+    settings: Settings,
+    networks: sac.ActorCritic,
+    players: Any,
+    chromosomes: evolution.Chromosomes | None,
+    key: jax.Array,
+    observation: Any,
+) -> tuple[jax.Array, jax.Array]:
+    """Actions of all, and the logits of `players`: the population's networks, then the learners.
+
+    Networks and greedy learners take the likeliest options, chromosomes sample, noisy learners explore.
+    """
+    chromosome_key, noise_key = jax.random.split(key)
+    m, k = settings.networks, settings.population
+    if chromosomes is not None:
+        drawn = jax.random.categorical(chromosome_key, evolution.logits(chromosomes)).astype(jnp.int32)
+        if players is None:
+            return drawn, drawn
+    seen = jax.tree.map(lambda leaf: jnp.concatenate([leaf[:m], leaf[k:]]), observation)
+    logits = jax.vmap(jax.vmap(networks.actor.apply, (None, 0)))(players, seen)
+    likeliest, noisy = logits.argmax(-1).astype(jnp.int32), slice(m, m + settings.noisy)
+    parts = [likeliest[:m]]
+    if chromosomes is not None:
+        parts.append(drawn)
+    parts.append(explored(noise_key, logits[noisy], settings.exploration, settings.noise))
+    return jnp.concatenate([*parts, likeliest[m + settings.noisy :]]), logits
+
+
+def _fittest(population: Population, fitness: jax.Array) -> Any:
+    """The fittest network; None if there are none."""
+    m, _ = population.sizes
+    return jax.tree.map(lambda leaf: leaf[fitness[:m].argmax()], population.networks) if m else None
+
+
+def _rewards(settings: Settings, fitness: jax.Array) -> dict[str, jax.Array]:
+    """The fittest of each kind."""
+    ends = {"networks": settings.networks, "chromosomes": settings.population, "learners": settings.rollouts}
+    parts, start = {}, 0
+    for name, end in ends.items():
+        if end > start:
+            parts[name] = fitness[start:end].max()
+        start = end
+    return parts
+
+
+def _better(best: Best, episodes: Episodes) -> Best:
+    """The best until now and of these episodes, graph by graph."""
+    t, k, g = episodes.reward.shape
+    reward = episodes.reward.reshape(t * k, g)
+    place = reward.argmax(0)
+    top = jnp.take_along_axis(reward, place[None], 0)[0]
+    action = episodes.action.reshape(t * k, g, *episodes.action.shape[3:])[place, jnp.arange(g)]
+    is_better = top > best.reward
+    return Best(jnp.where(is_better, top, best.reward), jnp.where(is_better[:, None, None], action, best.action))
+
+
+def _begun(stacked: Any, policy: Any) -> Any:
+    """The first of some networks with given parameters."""
+    return stacked if policy is None else jax.tree.map(lambda leaf, new: leaf.at[0].set(new), stacked, policy)
+
+
+def _first(population: Population, learners: Learners | None) -> Any:
+    """The first network, of the population or else of the learners; with neither there is no policy."""
+    networks = population.networks
+    if networks is None and learners is not None:
+        networks = learners.states.params["actor"]
+    return jax.tree.map(lambda leaf: leaf[0], networks)
+
+
+def _nothing(start: jax.Array) -> Episodes:
+    """Episodes of the shapes that play gives, of one step and one individual."""
+    action = start[None, None]
+    return Episodes(action, action, jnp.zeros(action.shape[:3]), None)
+
+
+def _joined(first: jax.Array, second: jax.Array) -> jax.Array:
+    return jnp.concatenate([first, second])
+
+
+def on_mesh(
+    settings: Settings, domain: Domain, networks: sac.ActorCritic, mesh: Mesh
+) -> tuple[Callable[..., State], Callable[..., Any]]:
+    """`init` (instances, key, policy=None) and `generation` (state, key, instances), jitted.
+
+    What the number of devices does not divide is on all of them. States are donated; they may come from a checkpoint.
+    """
+    copies = NamedSharding(mesh, PartitionSpec())
+    places = _places(settings, mesh)
+    start = jax.jit(functools.partial(init, settings, domain, networks), out_shardings=places)
+    spread = functools.partial(_mesh_spread, mesh)
+    compiled = jax.jit(
+        functools.partial(generation, settings, domain, networks, spread=spread),
+        in_shardings=(places, copies, copies),
+        out_shardings=(places, copies, copies),
+        donate_argnums=0,
+    )
+
+    def step(state: State, key: jax.Array, instances: Any) -> Any:
+        return compiled(jax.device_put(state, places), *jax.device_put((key, instances), copies))
+
+    return start, step
+
+
+def _places(settings: Settings, mesh: Mesh) -> State:
+    """Where the parts of a state lie."""
+    copies = NamedSharding(mesh, PartitionSpec())
+
+    def cut(count: int, axis: int) -> NamedSharding:
+        return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS)) if count % mesh.size == 0 else copies
+
+    networks = cut(settings.networks, 0) if settings.networks else None
+    chromosomes: Any = cut(settings.chromosomes, 0) if settings.chromosomes else None
+    replay: Any = TrajectoryBufferState(experience=cut(settings.replay, 1), current_index=copies, is_full=copies)
+    learners: Any = Learners(copies, copies, replay) if settings.has_learners else None  # type: ignore[arg-type]
+    parts: Any = copies
+    return State(parts, Population(networks, chromosomes), learners, parts, parts, parts)
+
+
+def _mesh_spread(mesh: Mesh, batch: sac.Batch) -> sac.Batch:
+    """Along the states, or where all are of one state, along the actions that were tried in it."""
+    states, tried = batch.reward.shape
+    if (tried if states == 1 else states) % mesh.size:
+        return batch
+    sharding = NamedSharding(mesh, PartitionSpec(None, AXIS) if states == 1 else PartitionSpec(AXIS))
+
+    def place(part: Any) -> Any:
+        return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, sharding), part)
+
+    observation = batch.observation if states == 1 else place(batch.observation)
+    return sac.Batch(observation, *(place(part) for part in batch[1:]))

@@ -1,0 +1,187 @@
+"""Encoders of graphs: one vector for each op.
+
+- `GraphSage`: max pooling (Hamilton et al. 2017) as in GO (Zhou et al. 2020, section 4.1, eqs 3 and 4).
+- `MessagePassing`: REGAL's, along the edges and against them (workshop paper, appendix A.3, eq. 1).
+- `NeighbourMeans`: a perceptron of ops and the means of their neighbours, the simplest graph network.
+- `Recurrent`: GAS, graph as sequence, REGAL's baseline that reads the ops in a topological order (ICLR paper, section
+  5.2).
+"""
+
+from typing import Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import jraph
+
+from graphrl.graphs.features import NODE_FEATURES
+from graphrl.networks.base import MLP, GraphObservation
+
+Neighbours = Literal["together", "apart"]
+
+
+class GraphSage(nn.Module):
+    """A vector for every op, of its neighbourhood within `rounds` edges. In each round, with weights of its own,
+
+    h_N(v) = max over v's neighbours u of sigmoid(W h_u + b)  (eq. 3),
+    h_v = ReLU(W' [h_v, h_N(v)] + b')  (eq. 4).
+
+    Without neighbours h_N(v) is 0, which is below every sigmoid. The first h is an affine map of the features. Edges
+    have no features here: the bytes that one carries are among those of the op that it leaves.
+
+    Deviations from the paper: h is layer-normalised (GraphSAGE scales it to length 1), and by default the ops before v
+    and those after it are pooled apart, with weights of their own: who waits for whom is what a schedule is about.
+
+    Attributes:
+      width: of all vectors, w.
+      rounds: at least 0; 0 sees ops alone.
+      neighbours: "together", the paper's, or "apart" (ours).
+    """
+
+    width: int
+    rounds: int
+    neighbours: Neighbours = "apart"
+
+    @nn.compact
+    def __call__(self, nodes: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.Array:
+        """`[n, w]` float32.
+
+        Args:
+          nodes: `[n, F]` float32.
+          senders, receivers: `[e]` int32, ops that edges lead from and to; n for padding.
+        """
+        h = nn.LayerNorm(name="norm_in")(nn.Dense(self.width, name="node_in")(nodes))
+        ways = [(senders, receivers), (receivers, senders)]
+        if self.neighbours == "together":
+            ways = [(jnp.concatenate([senders, receivers]), jnp.concatenate([receivers, senders]))]
+        for number in range(self.rounds):
+            pooled = [
+                largest(nn.sigmoid(nn.Dense(self.width, name=f"pool_{number}_{way}")(h)), *ends)
+                for way, ends in enumerate(ways)
+            ]
+            h = nn.relu(nn.Dense(self.width, name=f"update_{number}")(jnp.concatenate([h, *pooled], -1)))
+            h = nn.LayerNorm(name=f"norm_{number}")(h)
+        return h
+
+
+def largest(values: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.Array:
+    """Of each receiver the elementwise maximum of its senders' values `[n, w]`, all above 0; 0 where there are none."""
+    arriving = values.at[senders].get(mode="fill", fill_value=0)
+    return jnp.zeros_like(values).at[receivers].max(arriving, mode="drop")
+
+
+class MessagePassing(nn.Module):
+    """A vector for every op after T rounds of messages, of its neighbourhood within T edges (eq. 1):
+
+    h_v = MLP_n(x_v); h_e = MLP_e(x_e); then T times, with the same weights,
+    m_e = MLP_msg([h_s, h_t, h_e]) for an edge from s to t, m'_e = MLP'_msg([h_s, h_t, h_e]),
+    h_v = MLP_node([h_v, sum of m_e that arrive at v + sum of m'_e of edges that leave v]).
+
+    T = 0 sees ops alone. Deviations from the paper: the sums are layer-normalised before MLP_node, and its output is
+    added to h_v and normalised again, because sums over many edges else grow with every round; widths are ours.
+
+    Attributes:
+      width: of all vectors and hidden layers, w.
+      rounds: T, at least 0.
+    """
+
+    width: int
+    rounds: int
+
+    @nn.compact
+    def __call__(self, observation: GraphObservation) -> jax.Array:
+        """`[n, w]` float32; rows of padding ops mean nothing."""
+        graph = observation.graph
+        nodes = MLP(self.width, self.width, name="node_in")(graph.nodes)
+        nodes = nn.LayerNorm(name="norm_in")(nodes)
+        if self.rounds > 0:
+            nodes = self._passed(graph, nodes)
+        return nodes[:-1]
+
+    def _passed(self, graph: jraph.GraphsTuple, nodes: jax.Array) -> jax.Array:
+        edges = MLP(self.width, self.width, name="edge_in")(graph.edges)
+        forward = MLP(self.width, self.width, name="message_forward")
+        backward = MLP(self.width, self.width, name="message_backward")
+        update = MLP(self.width, self.width, name="node_update")
+        norm_sum, norm_node = nn.LayerNorm(name="norm_sum"), nn.LayerNorm(name="norm_node")
+
+        def messages(_: object, source: jax.Array, target: jax.Array, __: object) -> dict[str, jax.Array]:
+            ends = jnp.concatenate([source, target, edges], -1)
+            return {"forward": forward(ends), "backward": backward(ends)}
+
+        def node(h: jax.Array, sent: dict[str, jax.Array], received: dict[str, jax.Array], _: object) -> jax.Array:
+            total = norm_sum(received["forward"] + sent["backward"])
+            return norm_node(h + update(jnp.concatenate([h, total], -1)))
+
+        one_round = jraph.GraphNetwork(messages, node)
+        for _ in range(self.rounds):
+            nodes = one_round(graph._replace(nodes=nodes)).nodes
+        return nodes
+
+
+class NeighbourMeans(nn.Module):
+    """A vector for every op: of its features, their mean over the ops before it, and that over the ops after it.
+
+    Each layer is an affine map, a normalisation over channels, and ReLU. Work and memory are linear in ops and edges,
+    where attention looks at all pairs. Ours: simplified graph convolution (Wu et al. 2019) has powers of one normalised
+    adjacency in front of a linear map.
+
+    Attributes:
+      width: of all vectors, w.
+      layers: at least 1.
+    """
+
+    width: int = 16
+    layers: int = 2
+
+    @nn.compact
+    def __call__(self, observation: GraphObservation, actions: jax.Array | None = None) -> jax.Array:
+        """`[n, w]` float32; rows of padding ops mean nothing.
+
+        Args:
+          observation: of one graph.
+          actions: `[n, A]` float32, more features of ops.
+        """
+        graph = observation.graph
+        nodes = graph.nodes[:-1]
+        nodes = nodes if actions is None else jnp.concatenate([nodes, actions], -1)
+        nodes = jnp.where(observation.mask[:, None], nodes, 0.0)
+        ends = (graph.senders, graph.receivers), (graph.receivers, graph.senders)
+        nodes = jnp.concatenate([nodes, *(neighbour_mean(nodes, *way) for way in ends)], -1)
+        for _ in range(self.layers):
+            nodes = nn.relu(nn.LayerNorm(use_bias=False, use_scale=False)(nn.Dense(self.width)(nodes)))
+        return nodes
+
+
+def neighbour_mean(values: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.Array:
+    """Of each receiver the mean of its senders' values `[n, w]`; 0 where there are none. Ends of n are padding."""
+    counted = jnp.concatenate([values, jnp.ones_like(values[:, :1])], -1).at[senders].get(mode="fill", fill_value=0)
+    total = jnp.zeros((values.shape[0], counted.shape[1])).at[receivers].add(counted, mode="drop")
+    return total[:, :-1] / jnp.maximum(total[:, -1:], 1.0)
+
+
+_DEPTH = NODE_FEATURES.index("depth")
+
+
+class Recurrent(nn.Module):
+    """A vector for every op from two gated recurrent networks, one along a topological order and one against it.
+
+    The order is by depth, which rises along every edge, and at equal depth by the op's place. The papers name neither
+    the cell, nor the order, nor whether both directions are read: those are ours.
+
+    Attributes:
+      width: w, even; each direction has half of it.
+    """
+
+    width: int
+
+    @nn.compact
+    def __call__(self, observation: GraphObservation) -> jax.Array:
+        """`[n, w]` float32; rows of padding ops mean nothing."""
+        features, mask = observation.graph.nodes[:-1], observation.mask
+        order = jnp.argsort(jnp.where(mask, features[:, _DEPTH], jnp.inf), stable=True)
+        sequence = MLP(self.width, self.width, name="node_in")(features[order])[None]
+        half = self.width // 2
+        both = nn.Bidirectional(nn.RNN(nn.GRUCell(half)), nn.RNN(nn.GRUCell(half)), name="both")
+        read = both(sequence, seq_lengths=mask.sum(dtype=jnp.int32)[None])[0]
+        return jnp.zeros_like(read).at[order].set(read, unique_indices=True)

@@ -1,0 +1,268 @@
+"""Method "anneal-list": annealing of a list of ops, for a makespan without transfer costs.
+
+Without transfers a schedule follows from a list: time runs along the device that is free first, and of the ops whose
+predecessors have ended by then the first in the list is next there (Graham 1966; the parallel schedule generation
+scheme of resource-constrained project scheduling, Kolisch 1996). No device waits while an op is ready. That excludes
+some schedules: where a device had better wait for an op of the longest path, it excludes all of the best.
+
+The makespan of almost all lists is one of a few numbers. The energy is finer: the device seconds that run beyond a
+bound of the makespan. It is 0 where the bound is reached, and idle time before the bound tells early that it will be
+large.
+"""
+
+import functools
+import math
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.compiled import announced, beside, entry, integer, part
+from graphrl.compiled.structures import below, pop, push, uniform
+from graphrl.costs.bounds import lower_bound
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.graph import ComputationGraph, Op
+from graphrl.plan import Plan
+from graphrl.solvers.base import PlacedOrder, Task
+from graphrl.solvers.portfolio import SECONDS_ROUNDING
+from graphrl.solvers.rules.plan_builder import placed
+from graphrl.solvers.rules.plan_builder import prepare as prepare_lists
+from graphrl.solvers.rules.plan_state import builder
+from graphrl.solvers.solver import solver
+
+NEAR = 4  # places between two ops that are swapped, at most, in half of all moves; else they are any two
+
+OP = np.dtype(
+    [
+        ("runtime", np.float64),  # seconds
+        ("awaits", np.uint32),  # predecessors
+        ("left", np.uint32),  # of them, that have not run
+        ("after", np.uint32),  # where its row of successors begins
+        ("device", np.uint32),
+    ],
+    align=True,
+)
+
+
+class Lists(NamedTuple):
+    """A list of n ops on d devices, with m dependencies, and the best that was met."""
+
+    ops: np.ndarray  # [n + 1] OP
+    rows: np.ndarray  # [m] uint32, successors
+    listed: np.ndarray  # [n] uint32, the ops by their places
+    place: np.ndarray  # [n] float64, the places of the ops
+    best: np.ndarray  # [n] uint32, the ops by their places in the best list
+    ready: np.ndarray  # [n] float64, when the last of an op's predecessors that have run ends, seconds
+    waiting: np.ndarray  # [n] uint32, heap by `ready` of ops whose predecessors have run but not all ended
+    able: np.ndarray  # [n] uint32, heap by `place` of ops that could run now
+    played: np.ndarray  # [n] uint32, ops as they started
+    free: np.ndarray  # [d] float64, seconds
+    score: np.ndarray  # [2] float64, seconds: energy of the list, infinite before it is played; makespan of the best
+    rng: np.ndarray  # [1] uint64
+
+    def restart(self, listed: np.ndarray) -> None:
+        """Goes on from another list."""
+        self.listed[:] = listed
+        self.score[0] = np.inf
+
+
+def lists(graph: ComputationGraph, devices: int, seed: np.random.SeedSequence) -> Lists:
+    """The list by levels, the longest path to the end first."""
+    a = graph.arrays
+    n, (source, target) = a.num_ops, a.dependencies()
+    ops = np.zeros(n + 1, OP)
+    ops["runtime"][:-1] = a.runtime
+    ops["awaits"][:-1] = np.bincount(target, minlength=n)
+    ops["after"][1:] = np.cumsum(np.bincount(source, minlength=n))
+    listed = np.argsort(-(a.tail + a.runtime), kind="stable").astype(np.uint32)
+    waiting, able, played = np.zeros((3, n), np.uint32)
+    return Lists(
+        ops=ops,
+        rows=target.astype(np.uint32),
+        listed=listed,
+        place=np.zeros(n),
+        best=listed.copy(),
+        ready=np.zeros(n),
+        waiting=waiting,
+        able=able,
+        played=played,
+        free=np.zeros(devices),
+        score=np.full(2, np.inf),
+        rng=seed.generate_state(1, np.uint64),
+    )
+
+
+@entry
+def anneal(s: Lists, moves: int, temperature: float, cooling: float, bound: float) -> int:
+    """Swaps ops until a list reaches the bound; gives how many lists were played, `moves` at most. A list that was not
+    played yet is played first.
+
+    Args:
+      s: goes on from where an earlier call left it.
+      moves: at least 1.
+      temperature: of the first move, seconds.
+      cooling: factor of the temperature, a move.
+      bound: of the makespan, seconds.
+    """
+    n, made = len(s.listed), integer(0)
+    if s.score[0] == np.inf:
+        for place in range(n):
+            s.place[s.listed[place]] = place
+        s.score[0] = _play(s, bound, np.inf)
+        made += 1
+    while made < moves and n > 1 and s.score[1] > bound:
+        made += 1
+        one = below(s.rng, n)
+        if uniform(s.rng) < 0.5:
+            other = (one + 1 + below(s.rng, min(NEAR, n - 1))) % n
+        else:
+            other = (one + 1 + below(s.rng, n - 1)) % n
+        _swap(s, one, other)
+        limit = s.score[0] - temperature * np.log(uniform(s.rng))
+        energy = _play(s, bound, limit)
+        if energy <= limit:
+            s.score[0] = energy
+        else:
+            _swap(s, one, other)
+        temperature *= cooling
+    return made
+
+
+@part
+def _swap(s: Lists, one: int, other: int) -> None:
+    a, b = s.listed[one], s.listed[other]
+    s.listed[one], s.listed[other] = b, a
+    s.place[a], s.place[b] = other, one
+
+
+@part
+def _play(s: Lists, bound: float, limit: float) -> float:
+    """The energy of the list, or one above the limit; keeps the list if its makespan is the least so far.
+
+    Device seconds that run beyond the bound are those that wait before it, less those that may.
+    """
+    ops, ready, free, d = s.ops, s.ready, s.free, len(s.free)
+    n = len(s.listed)
+    waits = able = integer(0)
+    may_wait = d * bound
+    for op in range(n):
+        ops[op].left, ready[op] = ops[op].awaits, 0.0
+        may_wait -= ops[op].runtime
+        if ops[op].awaits == 0:
+            able = push(s.able, s.place, able, op)
+    free[:] = 0.0
+    done, waited = 0, 0.0
+    while done < n:
+        device = 0
+        for other in range(1, d):
+            if free[other] < free[device]:
+                device = other
+        now = free[device]
+        while waits > 0 and ready[s.waiting[0]] <= now:
+            able = push(s.able, s.place, able, integer(s.waiting[0]))
+            waits = pop(s.waiting, ready, waits)
+        if able == 0:
+            soon = ready[s.waiting[0]]
+            waited += max(0.0, min(soon, bound) - now)
+            if waited - may_wait > limit:
+                return np.inf
+            free[device] = soon
+            continue
+        op = integer(s.able[0])
+        able = pop(s.able, s.place, able)
+        end = now + ops[op].runtime
+        free[device], ops[op].device, s.played[done] = end, device, op
+        done += 1
+        for row in range(ops[op].after, ops[op + 1].after):
+            after = integer(s.rows[row])
+            ops[after].left -= 1
+            ready[after] = max(ready[after], end)
+            if ops[after].left == 0:
+                waits = push(s.waiting, ready, waits, after)
+    energy = makespan = 0.0
+    for device in range(d):
+        energy += max(0.0, free[device] - bound)
+        makespan = max(makespan, free[device])
+    if makespan < s.score[1]:
+        s.score[1] = makespan
+        for place in range(n):  # numba would copy a whole array twice
+            s.best[place] = s.listed[place]
+    return energy
+
+
+NAME = "anneal-list"
+HOT, COLD = 0.02, 0.0004  # first and last temperature of a round, parts of the mean run time
+FIRST = 100  # lists for each op in the first round; each has twice as many as the one before
+CHUNK = 200_000  # ops that are played before the clock is looked at
+
+
+@functools.cache
+def prepare_with_lists() -> None:
+    """Compiles annealing and list scheduling, or loads them, once in a process."""
+    prepare_lists()
+    with announced(anneal, NAME, seconds=2):
+        anneal(lists(ComputationGraph("one", (Op("a"),)), 2, np.random.SeedSequence(0)), 1, 1.0, 1.0, 0.0)
+
+
+def prepared_beside() -> AbstractContextManager[None]:
+    """Another process does that while this one compiles something else."""
+    return beside(anneal, NAME, prepare_with_lists)
+
+
+@solver(
+    NAME,
+    "free transfers: annealing of a list, whose ops run as soon as a device is free",
+    objectives=("makespan",),
+    prepare=prepare_with_lists,
+)
+def solve(task: Task, *, hot: float = HOT, cold: float = COLD) -> Plan:
+    """Rounds from the list by levels, each twice as long as the one before, until the bound is reached. An evaluation
+    is a list that is played.
+
+    Args:
+      hot, cold: first and last temperature of a round, parts of the mean run time: so many more seconds of devices
+        beyond the bound are accepted with chance 1/e.
+
+    Raises:
+      ProblemError: the problem is another than makespan under `free` without a memory limit, or an option is out of
+        range.
+    """
+    if not takes(task.problem):
+        what = "must be the objective makespan, under free, without a memory limit"
+        raise ProblemError(f"the problem of {NAME!r} {what}")
+    if not 0 < cold <= hot < math.inf:
+        raise ProblemError(f"hot is {hot} and cold is {cold}: must be numbers above 0, and cold at most hot")
+    graph, limit = task.graph, task.budget.evaluations
+    bound, unit = lower_bound(graph, task.problem), float(graph.arrays.runtime.mean())
+    search = lists(graph, task.problem.devices, np.random.SeedSequence(task.seed))
+    first, step = search.listed.copy(), max(1, CHUNK // len(graph.ops))
+    evaluations = done = anneal(search, 1, 1.0, 1.0, bound)
+
+    def best() -> Plan:
+        return task.plan(*_plan(graph, task.problem, search, bound), evaluations=evaluations, bound=bound)
+
+    task.best, length = best, FIRST * len(graph.ops)
+    while not task.over(evaluations) and search.score[1] > bound * (1 + SECONDS_ROUNDING):
+        if done == length:
+            done, length = 0, 2 * length
+            search.restart(first)
+        moves = min(step, length - done, step if limit is None else limit - evaluations)
+        cooling = (cold / hot) ** (1 / length)
+        made = anneal(search, moves, unit * hot * cooling**done, cooling, bound)
+        evaluations, done = evaluations + made, done + made
+        task.report(evaluations, float(search.score[1]))
+    return best()
+
+
+def takes(problem: Problem) -> bool:
+    """Whether the search is for such problems."""
+    return (problem.objective, problem.transfer, problem.memory_limit) == ("makespan", "free", None)
+
+
+def _plan(graph: ComputationGraph, problem: Problem, search: Lists, bound: float) -> PlacedOrder:
+    """Plays the best list, for its schedule; the search stays as it is."""
+    best = Lists(*(part.copy() for part in search))
+    best.restart(search.best)
+    anneal(best, 1, 1.0, 1.0, bound)
+    return placed(builder(graph, problem), best.played.astype(np.int64), best.ops["device"][:-1].astype(np.int64))

@@ -1,1 +1,0 @@
-"""Search over lists of ops, where transfers cost nothing."""

@@ -1,0 +1,147 @@
+"""Placements for `max_load` without search: the greedy rule, and a split read from a file.
+
+Method "greedy-load" places block after block where the largest load stays least.
+
+Method "split" reads a file such as the human experts' of dnn-partitioning:
+{"fpgas": [{"nodes": [1, 2]}, ...], "cpus": [...]}. Nodes are the ids of the graph's file: 7 is the op "7" or
+"7:anything" (`graphs/readers/partitioning.py`). The n-th entry of `fpgas` is accelerator n, that of `cpus` CPU n. Ops
+that are not named go to the device of the ops that they are colocated with, so that an expert's split of the forward
+pass is one of the training step, too.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from graphrl.costs.problem import Pipeline
+from graphrl.errors import ProblemError
+from graphrl.graphs.readers.json import read_strict_json
+from graphrl.plan import Plan
+from graphrl.solvers.base import Task
+from graphrl.solvers.loads.groups import Blocks, Groups, placed_plan
+from graphrl.solvers.solver import solver
+from graphrl.units import whole_numbers
+
+
+@solver(
+    "greedy-load",
+    "max_load: each block, in topological order, where the largest load stays least",
+    objectives=("max_load",),
+)
+def solve_greedy(task: Task) -> Plan:
+    """One plan, whatever the budget. Blocks (`groups.py`) run in the order of their levels; a block goes to a device
+    that has room for it, of those to the one whose largest load it raises least, then to the one of least load.
+    """
+    blocks = Blocks.of_graph(task.graph, task.problem)
+    loads = _Loads(blocks.groups)
+    for block in blocks.orders()[0].tolist():
+        loads.place(block, min(loads.devices(block), key=lambda device: loads.rank(block, device)))
+    return task.answer(placed_plan(task, loads.device[blocks.groups.of], evaluations=1))
+
+
+class _Loads:
+    """Loads of the blocks that are placed.
+
+    Attributes:
+      device: `[b]`, -1 where a block has none yet.
+    """
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups, self._nets = groups, groups.incidence()
+        self.device = np.full(len(groups.weight), -1)
+        self._load, self._held = [0.0] * len(groups.kinds), [0.0] * len(groups.kinds)
+
+    def devices(self, block: int) -> list[int]:
+        """That can run a block."""
+        return [device for device in range(len(self._load)) if self._groups.can_run(block, device)]
+
+    def rank(self, block: int, device: int) -> tuple[float, float, float]:
+        """Excess, largest load and the device's load if a block went there."""
+        added = self._added(block, device)
+        largest = max(load + added.get(other, 0.0) for other, load in enumerate(self._load))
+        held = self._held[device] + self._groups.weight[block]
+        excess = max(0.0, held - self._groups.limit) if device < self._groups.accelerators else 0.0
+        return excess, largest, self._load[device] + added[device]
+
+    def place(self, block: int, device: int) -> None:
+        """Puts a block on a device."""
+        for other, seconds in self._added(block, device).items():
+            self._load[other] += seconds
+        self._held[device] += self._groups.weight[block]
+        self.device[block] = device
+
+    def _added(self, block: int, device: int) -> dict[int, float]:
+        """Seconds that a block adds to devices: its own, and those of nets that are then on more of them."""
+        groups = self._groups
+        added = {device: float(groups.runtime[block, groups.kinds[device]])}
+        for net in self._nets[block]:
+            before = {int(self.device[other]) for other in groups.ends[net]} - {-1}
+            if not before or device in before:
+                continue
+            for other in {device} | (before if len(before) == 1 else set()):
+                if other < groups.accelerators:
+                    added[other] = added.get(other, 0.0) + float(groups.seconds[net])
+        return added
+
+
+Split = dict[int, tuple[str, int]]  # by node: "fpgas" or "cpus", and the number of the entry
+
+
+@solver("split", "max_load: the split of a file, such as an expert's of dnn-partitioning", objectives=("max_load",))
+def solve_split(task: Task, *, file: str = "") -> Plan:
+    """One plan, whatever the budget and the seed.
+
+    Args:
+      file: the split's path.
+
+    Raises:
+      ProblemError: there is no such file, it holds no split, or none of this graph and these devices.
+    """
+    if not file:
+        raise ProblemError("method 'split' needs the file of a split: write split:file=PATH")
+    split = read_strict_json(file, _split, ProblemError)
+    return task.answer(placed_plan(task, _placement(task, split), evaluations=1))
+
+
+def _split(value: object) -> Split:
+    split: Split = {}
+    for key in ("fpgas", "cpus"):
+        entries = value.get(key) if isinstance(value, dict) else None
+        if not isinstance(entries, list):
+            raise ProblemError(f"it is no split: it has no list {key!r} of devices")
+        for number, entry in enumerate(entries):
+            for node in _nodes(entry, f"{key}[{number}]"):
+                if node in split:
+                    raise ProblemError(f"node {node} is on two devices: must be on one")
+                split[node] = key, number
+    return split
+
+
+def _nodes(entry: object, where: str) -> list[int]:
+    nodes: Any = whole_numbers(entry.get("nodes")) if isinstance(entry, dict) else None
+    if not isinstance(nodes, list) or any(type(node) is not int for node in nodes):
+        raise ProblemError(f"{where} has no list 'nodes' of ids: it is needed")
+    return nodes
+
+
+def _placement(task: Task, split: Split) -> np.ndarray:
+    """The device of each op, `[n]`."""
+    graph, problem = task.graph, task.problem
+    room = {"fpgas": (0, problem.accelerators), "cpus": (problem.accelerators, problem.cpus)}
+    op_of = {op.name.partition(":")[0]: index for index, op in enumerate(graph.ops)}
+    colocation = Pipeline.of(graph, problem).colocation
+    device = np.full(len(graph.ops), -1)
+    together = np.full(int(colocation.max()) + 1, -1)
+    for node, (kind, number) in split.items():
+        if str(node) not in op_of:
+            raise ProblemError(f"the split has node {node}: {graph.name!r} has no such op")
+        first, count = room[kind]
+        if number >= count:
+            raise ProblemError(f"the split places node {node} on {kind}[{number}]: the problem has {count} of them")
+        op = op_of[str(node)]
+        device[op] = together[colocation[op]] = first + number
+    device = np.where(device < 0, together[colocation], device)
+    if (device < 0).any():
+        name = graph.ops[int(np.argmax(device < 0))].name
+        raise ProblemError(f"the split says nothing of op {name!r}, nor of one that it is colocated with")
+    return device

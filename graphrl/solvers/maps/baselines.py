@@ -1,0 +1,137 @@
+"""Baselines for memory maps: fixed rules, random maps, greedy-DP and BRKGA.
+
+- "all-slowest", "compiler", "benefit": everything in the slowest memory, the compiler's own map, benefit per byte.
+- "random": uniformly random maps.
+- "greedy-dp": EGRL's baseline (section 4), node by node the pair of memories of the highest reward, in passes.
+- "brkga" (Goncalves & Resende 2011): a gene in [0, 1) for each tensor is its memory, in M equal parts.
+"""
+
+import itertools
+
+import numpy as np
+
+from graphrl.costs.maps.problem import MapProblem
+from graphrl.errors import ProblemError
+from graphrl.plan.memory_map import MemoryMap
+from graphrl.solvers.maps.task import MapTask, map_solver
+
+
+@map_solver("brkga", "biased random-key genetic algorithm, a gene for each tensor")
+def solve_brkga(
+    task: MapTask, *, population: int = 100, elites: int = 20, mutants: int = 20, elite_bias: float = 0.7
+) -> MemoryMap:
+    """REGAL's parameters. The compiler's map is in the first population; elites are not evaluated again.
+
+    Raises:
+      ProblemError: an option is out of range.
+    """
+    if not (1 <= elites < population and 0 <= mutants <= population - elites and 0.5 <= elite_bias <= 1):
+        raise ProblemError(
+            f"population is {population}, elites is {elites}, mutants is {mutants} and elite_bias is {elite_bias}: "
+            "elites must be from 1 to population - 1, mutants from 0 to population - elites, elite_bias from 0.5 to 1"
+        )
+    rng, m = np.random.default_rng(task.seed), task.problem.memories
+    genes = rng.random((population, 2 * task.problem.steps))
+    genes[0] = (task.fastest + 0.5) / m
+    seconds = _latencies(task, genes)
+    while not task.spent():
+        ranked = np.argsort(seconds, kind="stable")
+        best, others = genes[ranked[:elites]], genes[ranked[elites:]]
+        children = population - elites - mutants
+        first, second = (group[rng.integers(0, len(group), children)] for group in (best, others))
+        children_genes = np.where(rng.random(first.shape) < elite_bias, first, second)
+        fresh = np.concatenate([children_genes, rng.random((mutants, genes.shape[1]))])
+        genes = np.concatenate([best, fresh])
+        seconds = np.concatenate([seconds[ranked[:elites]], _latencies(task, fresh)])
+    return task.answered()
+
+
+def _latencies(task: MapTask, genes: np.ndarray) -> np.ndarray:
+    """Of chromosomes, seconds: `[p]`, infinite for those that the budget was not enough for."""
+    seconds = np.full(len(genes), np.inf)
+    _, evaluated, _ = task.evaluate((genes * task.problem.memories).astype(np.int64))
+    seconds[: len(evaluated)] = evaluated
+    return seconds
+
+
+@map_solver("greedy-dp", "EGRL's Greedy-DP: node by node, the best pair of memories with all others as they are")
+def solve_greedy(task: MapTask) -> MemoryMap:
+    """From everything in the slowest memory. As in the paper, a map that the compiler changes earns a negative reward
+    and is never chosen. Passes over all steps end with the budget, or where one changes nothing.
+    """
+    n, m = task.problem.steps, task.problem.memories
+    pairs = np.array(list(itertools.product(range(m), repeat=2)))
+    row = np.zeros(2 * n, np.int64)
+    task.evaluate(row[None])
+    changed = True
+    while changed and not task.spent():
+        changed = False
+        for step in range(n):
+            maps = np.repeat(row[None], len(pairs), axis=0)
+            maps[:, [step, n + step]] = pairs
+            _, seconds, moved = task.evaluate(maps)
+            if not len(seconds) or task.spent():
+                break
+            latency = np.where(moved == 0, seconds, np.inf)
+            best = int(latency.argmin())
+            kept = (pairs == row[[step, n + step]]).all(1).argmax()
+            if latency[best] < latency[kept]:
+                row, changed = maps[best], True
+    return task.answered()
+
+
+_BATCH = 256
+
+
+@map_solver("random", "uniformly random maps, made valid by the compiler")
+def solve_random(task: MapTask) -> MemoryMap:
+    """Until the budget is spent."""
+    rng = np.random.default_rng(task.seed)
+    while not task.spent():
+        task.evaluate(rng.integers(0, task.problem.memories, (_BATCH, 2 * task.problem.steps)))
+    return task.answered()
+
+
+@map_solver("all-slowest", "everything in the largest, slowest memory")
+def solve_slowest(task: MapTask) -> MemoryMap:
+    """One evaluation, whatever the budget."""
+    task.evaluate(np.zeros_like(task.fastest)[None])
+    return task.answer(task.answered())
+
+
+@map_solver("compiler", "first come, first served: the fastest memory that has room, in program order")
+def solve_compiler(task: MapTask) -> MemoryMap:
+    """One evaluation, whatever the budget."""
+    task.evaluate(task.fastest[None])
+    return task.answer(task.answered())
+
+
+@map_solver("benefit", "benefit per byte: whatever saves most seconds a byte goes first, where it fits")
+def solve_benefit(task: MapTask) -> MemoryMap:
+    """From everything in the slowest memory, an evaluation for each tensor and faster memory, unless it is there.
+
+    What it saves is what reading and writing it takes less, as if nothing overlapped.
+    """
+    row = np.zeros_like(task.fastest)
+    task.evaluate(row[None])
+    for place, memory in _by_benefit(task.problem):
+        if task.spent():
+            break
+        if memory > row[place]:
+            row[place], slower = memory, row[place]
+            _, _, moved = task.evaluate(row[None])
+            if moved[0]:
+                row[place] = slower
+    return task.answer(task.answered())
+
+
+def _by_benefit(problem: MapProblem) -> list[tuple[int, int]]:
+    """Places in a map and memories, by the seconds saved for each byte, the most first; not those that save none."""
+    seconds = problem.output_seconds.copy()
+    np.add.at(seconds, problem.read_source, problem.read_seconds)
+    seconds = np.concatenate([problem.weight_seconds, seconds])
+    size = np.maximum(1, np.concatenate([problem.weight_bytes, problem.output_bytes]))
+    density = (seconds[:, :1] - seconds) / size[:, None]
+    ranked = np.argsort(-density, axis=None, kind="stable")
+    places, memories = np.divmod(ranked[density.ravel()[ranked] > 0], problem.memories)
+    return list(zip(places.tolist(), memories.tolist(), strict=True))

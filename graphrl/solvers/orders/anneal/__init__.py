@@ -1,1 +1,0 @@
-"""Simulated annealing over the topological orders of one device (method "anneal")."""

@@ -1,0 +1,207 @@
+"""Method "min-cut": orders of one device through the states of minimum cuts, in passes of divide and conquer.
+
+Let v be the op at which a part of the order needs most. A minimum cut (`costs/bounds/cuts.py`) gives the ops that
+should have run when v runs, for v to need least. The part is split there into those ops, v, and the others. Each side
+is ordered on its own, by the best of the given orders there. Where v needs already as little as it can, the part is
+finished: no order of it is better.
+
+The passes begin with the orders of quick rules. They end when the peak meets the bound that the cuts prove, as on most
+compiled programs it does within a second.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from graphrl.costs.bounds import lower_bound
+from graphrl.costs.bounds.cuts import DONE, LATER, OPEN, Cuts, Needs
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan import Plan
+from graphrl.solvers.base import Task
+from graphrl.solvers.flow import Flow
+from graphrl.solvers.orders.usage import Usage
+from graphrl.solvers.rules.memory_orders import memory_orders
+from graphrl.solvers.rules.xla import xla_depth_first, xla_list, xla_post_order
+from graphrl.solvers.solver import solver
+
+
+class Division:
+    """Passes over the orders of one graph.
+
+    Attributes:
+      evaluations: orders whose memory was computed.
+    """
+
+    def __init__(self, cuts: Cuts, usage: Usage) -> None:
+        self._cuts, self._usage = cuts, usage
+        self.evaluations = 0
+
+    def __call__(
+        self,
+        orders: Sequence[np.ndarray],
+        target: int,
+        rng: np.random.Generator,
+        weight: np.ndarray | None,
+        over: Callable[[], bool],
+    ) -> np.ndarray:
+        """An order `[n]`.
+
+        Args:
+          orders: `[n]` each, at least one: what parts are ordered like.
+          target: bytes: parts that need no more are left as they are.
+          rng: chooses between the earliest and the latest minimum cut.
+          weight: see `Cuts.least`; other sizes lead to other cuts that are nearly as good.
+          over: whether to stop with the order as it is.
+        """
+        places = np.argsort(np.stack(orders), axis=1)
+        order = np.array(orders[0])
+        parts = [(0, len(order))]
+        while parts and not over():
+            begin, end = parts.pop()
+            peak, at = self._arrange(order, begin, end, places, over)
+            if peak <= target:
+                continue
+            op, phase = int(order[at]), np.full(len(order), OPEN)
+            phase[order[:begin]], phase[order[end:]] = DONE, LATER
+            late = bool(rng.integers(2))
+            cut = self._cuts.least(op, phase, late=late)
+            if cut.need >= peak:
+                target = max(target, peak)  # so much is needed now: what needs less gains nothing
+                continue
+            done = (cut if weight is None else self._cuts.least(op, phase, late=late, weight=weight)).done
+            part = order[begin:end]
+            before, after = part[done[part] & (part != op)], part[~done[part]]
+            order[begin:end] = np.concatenate([before, [op], after])
+            middle = begin + len(before)
+            parts += [part for part in ((begin, middle), (middle + 1, end)) if part[1] - part[0] > 1]
+        return order
+
+    def _arrange(
+        self, order: np.ndarray, begin: int, end: int, places: np.ndarray, over: Callable[[], bool]
+    ) -> tuple[int, int]:
+        """Puts the ops of a part, in place, as that of the orders has them in which they need least; gives the peak of
+        the part and where it is.
+        """
+        part = order[begin:end].copy()
+        best: tuple[int, int, np.ndarray] | None = None
+        for tried in np.unique(np.stack([part[np.argsort(place[part])] for place in places]), axis=0):
+            order[begin:end] = tried
+            usage = self._usage(order)[begin:end]
+            self.evaluations += 1
+            if best is None or usage.max() < best[0]:
+                best = int(usage.max()), begin + int(usage.argmax()), tried
+            if over():
+                break
+        assert best is not None
+        order[begin:end] = best[2]
+        return best[0], best[1]
+
+
+FROM_BEST = 0.7  # of the passes have the best order so far among theirs
+OTHERS = 4  # fewer other orders than this take part in a pass
+NOISE = 0.1  # sizes that cuts go by are multiplied by up to about exp(+-NOISE), most of them by much less
+
+
+class Passes:
+    """The passes over one graph.
+
+    Args:
+      graph: to be ordered on one device; resident weights count nowhere here.
+      seed: of the choices that passes make.
+      starts: orders `[n]` of ops beside those of the rules.
+      over: whether, after so many evaluations, no more rules are to be tried.
+
+    Attributes:
+      usage: gives the bytes at each op of an order.
+      orders: `[n]` each, the starts and the rules', that of least peak first.
+      best, peak: the order of least peak so far, of equals the newest, and its bytes.
+      bound: bytes that no order's peak is below.
+    """
+
+    def __init__(
+        self,
+        graph: ComputationGraph,
+        seed: int,
+        starts: Sequence[np.ndarray] = (),
+        over: Callable[[int], bool] = lambda evaluations: False,
+    ) -> None:
+        self._graph = graph
+        flow = Flow(graph)
+        self.usage = Usage(flow)
+        orders: list[np.ndarray] = []
+        peaks: list[int] = []
+        for order in _orders(flow, starts):
+            orders.append(np.array(order, np.int64))
+            peaks.append(int(self.usage(orders[-1]).max()))
+            if over(len(orders)):
+                break
+        self.orders = [orders[i] for i in np.argsort(peaks, kind="stable")]
+        self.best, self.peak = self.orders[0], min(peaks)
+        needs = Needs(graph)
+        self._sizes = needs.least[needs.least > 0]
+        self._division = Division(Cuts(graph, needs), self.usage)
+        self._rng = np.random.default_rng(seed)
+        self._passed = 0
+        self.bound = 0
+        self._tightened_by: np.ndarray | None = None
+        self.tighten()
+
+    @property
+    def evaluations(self) -> int:
+        """Orders whose memory was computed."""
+        return len(self.orders) + self._division.evaluations
+
+    def next(self, over: Callable[[], bool]) -> np.ndarray:
+        """The order `[n]` of the next pass, which ends early once `over` says so.
+
+        The first pass goes by all the rules; later ones by the best order and some others, with cuts through somewhat
+        different sizes.
+        """
+        orders, weight = self.orders, None
+        if self._passed:
+            rng = self._rng
+            others = [self.orders[i] for i in rng.permutation(len(self.orders))[: rng.integers(OTHERS)]]
+            first = [self.best] if not others or rng.random() < FROM_BEST else []
+            noise = NOISE * rng.random() ** 2 * rng.standard_normal(len(self._sizes))
+            orders, weight = [*first, *others], np.rint(self._sizes * np.exp(noise)).astype(np.int64)
+        self._passed += 1
+        order = self._division(orders, self.bound, self._rng, weight, over)
+        peak = int(self.usage(order).max())
+        if peak <= self.peak:  # of equals the newer, so that the next pass starts elsewhere
+            self.best, self.peak = order, peak
+        return order
+
+    def tighten(self) -> None:
+        """Improves the bound with the help of the best order, if that may."""
+        if self.peak > self.bound and self.best is not self._tightened_by:
+            self._tightened_by = self.best
+            self.bound = max(self.bound, int(lower_bound(self._graph, Problem(), self.best)))
+
+
+def _orders(flow: Flow, starts: Sequence[np.ndarray]) -> Iterator[Sequence[int] | np.ndarray]:
+    yield from starts
+    yield from memory_orders(flow)
+    for rule in (xla_list, xla_depth_first, xla_post_order):
+        yield rule(flow)
+
+
+@solver("min-cut", "orders through minimum cuts at the peak, with a bound by the same cuts", one_device=True)
+def solve(task: Task, *, starts: Sequence[np.ndarray] = ()) -> Plan:
+    """An evaluation is one order whose memory is computed.
+
+    Args:
+      starts: orders `[n]` of ops to start from beside the quick rules'.
+    """
+    passes = Passes(task.graph, task.seed, starts, task.over)
+
+    def plan() -> Plan:
+        bound = task.order_value(passes.bound)
+        return task.plan(None, passes.best, evaluations=passes.evaluations, bound=bound)
+
+    task.best = plan
+    while passes.peak > passes.bound and not task.over(passes.evaluations):
+        passes.next(lambda: task.over(passes.evaluations))
+        task.report(passes.evaluations, task.order_value(passes.peak))
+    passes.tighten()
+    return plan()

@@ -1,0 +1,295 @@
+"""A compiled chain of annealing over orders of one device, whose moves stay in one window for a while.
+
+A window is W neighbouring places of the order. A step takes one of its ops and puts it at one of all places of the
+window between its last predecessor and its first successor. With A and B the memory while another op runs, if the moved
+op comes after or before it, the energy at place g is
+
+    E(g)^4 = sum over other ops r before g of f(A_r) + sum over those from g on of f(B_r) + f(at the op itself)
+
+with f(x) = (max(0, x - floor) / scale)^4, the floor a little below the best peak: E is the 4-norm of the excess, near
+the peak when one place stands out, and still falling when several do. (Common is the peak plus its mean excess, and
+single random places.) One sweep over the window has the energies of all places.
+
+Slice sampling draws the place (Neal 2003). It preserves exp(-E / temperature) and needs no powers: a limit above the
+present energy is drawn as for Metropolis' rule, and then one of the places that stay below it.
+
+`WeighedBuffers` holds the buffers that moves weigh, made once for a graph. A buffer that an op always takes over
+(`reuses`, where the op is the source's only user) is one buffer with its source. Where taking over depends on the
+order, the moves count the output as allocated, and the exact costs of the finished plan judge.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.compiled import entry, inlined, part
+from graphrl.compiled.structures import below, uniform
+from graphrl.solvers.flow import Flow
+
+# Rows are parts of `Weighed.rows`, from their begin to that of the next record's.
+OP = np.dtype(
+    [
+        ("held", np.float64),  # bytes that the op allocates and leaves behind
+        ("needed", np.float64),  # bytes beside what is live that it needs while it runs
+        ("before", np.int64),  # row of predecessors
+        ("after", np.int64),  # row of successors
+        ("reads", np.int64),  # row of buffers that it may be the last to use
+    ],
+    align=True,
+)
+BUFFER = np.dtype([("size", np.float64), ("users", np.int64)], align=True)  # bytes, row of ops
+
+
+class Weighed(NamedTuple):
+    """A graph of n ops and b buffers, as moves see it."""
+
+    ops: np.ndarray  # [n + 1] OP
+    buffers: np.ndarray  # [b + 1] BUFFER
+    rows: np.ndarray  # int64
+
+
+class WeighedBuffers:
+    """The buffers that moves weigh.
+
+    Attributes:
+      writer: `[b]` op of each.
+      users: `[b]` lists of ops.
+      size: `[b]` float64, bytes.
+      pinned: `[b]` bool, never freed.
+      workspace: `[n]` int64, bytes.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        taken: dict[int, int] = {}  # buffer -> the one that it always takes over
+        for buffer, source in flow.reuses.items():
+            writer = int(flow.graph.arrays.producer[buffer])
+            if flow.users[source] == [writer] and not flow.pinned[source] and source not in taken.values():
+                taken[buffer] = source
+        index: dict[int, int] = {}
+        users: list[set[int]] = []
+        sizes: list[int] = []
+        pinned: list[bool] = []
+        self.writer: list[int] = []
+        for op in flow.topological:
+            for buffer in flow.writes[op]:
+                if buffer in taken:
+                    index[buffer] = index[taken[buffer]]
+                    users[index[buffer]] |= set(flow.users[buffer])
+                    pinned[index[buffer]] |= flow.pinned[buffer]
+                    continue
+                index[buffer] = len(users)
+                self.writer.append(op)
+                users.append(set(flow.users[buffer]))
+                sizes.append(flow.size[buffer])
+                pinned.append(flow.pinned[buffer])
+        self.users = [sorted(ops) for ops in users]
+        self.size, self.pinned = np.array(sizes, np.float64), np.array(pinned, bool)
+        self.workspace = flow.graph.arrays.workspace_bytes
+
+    def arrays(self, flow: Flow) -> Weighed:
+        """What compiled moves read."""
+        n = flow.num_ops
+        reads: list[list[int]] = [[] for _ in range(n)]
+        ops, buffers = np.zeros(n + 1, OP), np.zeros(len(self.users) + 1, BUFFER)
+        buffers["size"][:-1], ops["needed"][:n] = self.size, self.workspace
+        np.add.at(ops["needed"], self.writer, self.size)
+        for buffer, users in enumerate(self.users):
+            if users or self.pinned[buffer]:
+                ops["held"][self.writer[buffer]] += self.size[buffer]
+            if self.size[buffer] and not self.pinned[buffer]:
+                for user in users:
+                    reads[user].append(buffer)
+        rows: list[int] = []
+        for records, field, lists in (
+            (ops, "before", flow.predecessors),
+            (ops, "after", flow.successors),
+            (ops, "reads", reads),
+            (buffers, "users", self.users),
+        ):
+            records[field] = len(rows) + _begins(lists)
+            rows += [entry for row in lists for entry in row]
+        return Weighed(ops, buffers, np.array(rows, np.int64))
+
+
+def _begins(lists: Sequence[Sequence[int]]) -> np.ndarray:
+    """Where rows begin that follow one another, and where the last ends."""
+    return np.cumsum([0, *map(len, lists)])
+
+
+WIDTH = 128  # places of a window
+BAND = 0.15  # how far below the best peak the energy begins to count, as a part of it
+FOCUS = 0.75  # how many windows lie where the memory is near its peak; the others lie anywhere
+
+
+class Chain(NamedTuple):
+    """An order of n ops and its memory."""
+
+    order: np.ndarray  # [n] int64, op at each place
+    place: np.ndarray  # [n] int64, of each op
+    during: np.ndarray  # [n] float64, bytes while the op at a place runs
+    before: np.ndarray  # [n + 1] float64, bytes live before it, and at the end
+    best_order: np.ndarray  # [n] int64, that of least peak at the end of a window
+    best: np.ndarray  # [1] float64, bytes, its peak
+    rng: np.ndarray  # [1] uint64
+    gain: np.ndarray  # [WIDTH + 1] float64, work: see `_weigh`
+    energy: np.ndarray  # [WIDTH] float64, work: E^4 at each place of the window, less what is the same at all
+
+
+@entry
+def anneal(c: Chain, w: Weighed, windows: int, steps: int, hot: float, cold: float) -> None:
+    """Makes the moves of some windows, while the temperature falls geometrically.
+
+    Args:
+      c: the chain.
+      w: of the graph.
+      windows: how many.
+      steps: moves in each.
+      hot, cold: first and last temperature, parts of the best peak.
+    """
+    n = len(c.order)
+    width = min(n, len(c.energy))
+    cooling = (cold / hot) ** (1.0 / max(1, windows))
+    temperature = hot / BAND
+    for _ in range(windows):
+        temperature *= cooling
+        floor, inverse = (1.0 - BAND) * c.best[0], 1.0 / (BAND * c.best[0])
+        start = _start(c, floor, width)
+        total = 0.0
+        for k in range(n):
+            total += _excess(c.during[k], floor, inverse)
+        for _ in range(steps):
+            x = c.order[start + below(c.rng, width)]
+            total = _move(c, w, x, start, start + width, total, floor, inverse, temperature)
+        _keep_best(c)
+
+
+@part
+def _start(c: Chain, floor: float, width: int) -> int:
+    """First place of a window: around a place drawn by its excess, or around any place."""
+    n = len(c.order)
+    middle = below(c.rng, n)
+    if uniform(c.rng) < FOCUS:
+        total = 0.0
+        for k in range(n):
+            total += max(0.0, c.during[k] - floor)
+        left = total * uniform(c.rng)
+        for k in range(n):
+            left -= max(0.0, c.during[k] - floor)
+            if left <= 0.0:
+                middle = k
+                break
+    return max(0, min(middle - width // 2, n - width))
+
+
+@inlined
+def _excess(num_bytes: float, floor: float, inverse: float) -> float:
+    part = max(0.0, num_bytes - floor) * inverse
+    return (part * part) * (part * part)
+
+
+@part
+def _move(
+    c: Chain,
+    w: Weighed,
+    x: int,
+    start: int,
+    stop: int,
+    total: float,
+    floor: float,
+    inverse: float,
+    temperature: float,
+) -> float:
+    """Moves op x within places `start` to `stop`; gives the order's E^4, which was `total`."""
+    ops, rows, place, energy = w.ops, w.rows, c.place, c.energy
+    here, low, high = place[x], start, stop - 1
+    for e in range(ops[x].before, ops[x + 1].before):
+        low = max(low, place[rows[e]] + 1)
+    for e in range(ops[x].after, ops[x + 1].after):
+        high = min(high, place[rows[e]] - 1)
+    if low >= high:
+        return total
+    _weigh(c, w, x, low, high, floor, inverse)
+    outside = max(0.0, total - energy[here - low])
+    limit = np.sqrt(np.sqrt(total)) - temperature * np.log(uniform(c.rng))
+    limit = limit * limit * limit * limit - outside
+    allowed = 0
+    for g in range(high - low + 1):
+        allowed += energy[g] <= limit
+    which = below(c.rng, allowed) if allowed else 0
+    there = here
+    for g in range(high - low + 1):
+        if energy[g] <= limit:
+            if which == 0:
+                there = low + g
+                break
+            which -= 1
+    if there != here:
+        _shift(c, w, x, there, low)
+    return max(0.0, outside + energy[there - low])
+
+
+@part
+def _weigh(c: Chain, w: Weighed, x: int, low: int, high: int, floor: float, inverse: float) -> None:
+    """Energies of op x at places `low` to `high`, and by how much the memory at the place of another op, from `low` to
+    `high` + 1, is larger if x ran before it: its outputs, less the inputs that it freed.
+    """
+    ops, buffers, rows, place, during, before = w.ops, w.buffers, w.rows, c.place, c.during, c.before
+    gain, energy = c.gain, c.energy
+    here, size = place[x], high - low + 1
+    for k in range(size + 1):
+        gain[k] = 0.0
+    gain[0] = ops[x].held
+    for e in range(ops[x].reads, ops[x + 1].reads):
+        buffer = rows[e]
+        last = low - 1  # place of the last other op that uses it
+        for u in range(buffers[buffer].users, buffers[buffer + 1].users):
+            if rows[u] != x:
+                last = max(last, place[rows[u]])
+        if last <= high:
+            gain[last + 1 - low] -= buffers[buffer].size
+    later = 0.0  # of the ops that run after x, if x goes first
+    total_gain = 0.0
+    for k in range(size + 1):
+        total_gain += gain[k]
+        gain[k] = total_gain
+        if k < size and low + k != here:
+            larger = during[low + k] + (total_gain if low + k < here else 0.0)
+            later += _excess(larger, floor, inverse)
+    needed, earlier = ops[x].needed, 0.0
+    for g in range(size):
+        k = g if low + g < here else g + 1  # the op that x goes before
+        ran = 0.0 if low + k <= here else gain[k]  # part of today's memory there that is by x
+        own = before[low + k] - ran + needed
+        energy[g] = earlier + later + _excess(own, floor, inverse)
+        if g + 1 < size:
+            least = during[low + k] - ran
+            later -= _excess(least + gain[k], floor, inverse)
+            earlier += _excess(least, floor, inverse)
+
+
+@part
+def _shift(c: Chain, w: Weighed, x: int, there: int, low: int) -> None:
+    """Puts op x at place `there`; the gains are those from place `low` on."""
+    order, place, during, before, gain = c.order, c.place, c.during, c.before, c.gain
+    here = place[x]
+    step = 1 if there > here else -1
+    live = before[there] if step < 0 else before[there + 1] - gain[there + 1 - low]
+    for k in range(here + step, there + step, step):
+        op = order[k]
+        order[k - step], place[op] = op, k - step
+        during[k - step] = during[k] - step * gain[k - low]
+        before[k - step] = before[k] - step * gain[k - low]
+    order[there], place[x] = x, there
+    before[there], during[there] = live, live + w.ops[x].needed
+
+
+@part
+def _keep_best(c: Chain) -> None:
+    peak = 0.0
+    for k in range(len(c.order)):
+        peak = max(peak, c.during[k])
+    if peak < c.best[0]:
+        c.best[0] = peak
+        for k in range(len(c.order)):
+            c.best_order[k] = c.order[k]

@@ -1,0 +1,403 @@
+"""Compiled list construction of plans: each op goes to the device of a `Choice`, with the transfers that it needs.
+
+The order is given, or by highest level or earliest start from queues, binary heaps whose least key comes first. `place`
+appends an op on a device. The clocks are those of `exact.evaluate`.
+
+Memory is estimated from above: every device that has a tensor of a buffer holds the buffer until all its users are
+placed, since their devices are not known before.
+"""
+
+import functools
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.compiled import announced, beside, entry, inlined, integer, part
+from graphrl.compiled.structures import FREE, LINK, RENDEZVOUS
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import NONE, ComputationGraph, Op
+from graphrl.solvers.base import PlacedOrder
+from graphrl.solvers.rules.plan_state import AVAILABLE, LOCAL, PENDING, Builder, builder
+
+KEPT, START, FINISH, BYTES = range(4)
+
+
+class Choice(NamedTuple):
+    """Where an op goes: KEPT is the device that it has; else of the devices that exceed a target least the one of least
+
+    - START: start;
+    - FINISH: finish, with a price on being busy and on the time of others; then the least busy, then the fewest bytes;
+    - BYTES: bytes that are added; then peak.
+
+    Ties go to the lower device.
+    """
+
+    least: int
+    busy: float = 0.0  # what a second that a device is still busy when the first is free counts as, in seconds
+    lost: float = 0.0  # what a second by which the clocks of others advance (rendezvous: they send) counts as
+    target: float = np.inf  # bytes of peak, by the estimate
+
+
+@part
+def choose(b: Builder, op: int, choice: Choice) -> int:
+    """The device for an op whose inputs are sorted: that of the ops that it is colocated with, if one has any."""
+    ops, devices, rows = b.ops, b.devices, b.rows
+    if choice.least == KEPT:
+        return ops[op].device
+    home = integer(ops[ops[op].leader].home)
+    if home != NONE:
+        return home
+    free = np.inf
+    for device in range(len(devices)):
+        free = min(free, devices[device].free)
+    best, best_over, best_first, best_second, best_third = integer(0), np.inf, np.inf, np.inf, np.inf
+    for device in range(len(devices)):
+        entry = devices[device]
+        start, lost, added = transfer(b, op, device, integer(NONE))
+        busy = entry.free - free
+        for e in range(ops[op].writes, ops[op + 1].writes):
+            size, takes = _room(b, integer(rows[e]), device)
+            added += 0 if takes else size
+        peak = max(entry.peak, entry.live + added + ops[op].workspace) + entry.weights + ops[op].weight
+        over, first, second, third = max(0.0, peak - choice.target), start, 0.0, 0.0
+        if choice.least == FINISH:
+            first = start + ops[op].runtime + choice.busy * busy + choice.lost * lost
+            second, third = busy, float(added)
+        elif choice.least == BYTES:
+            first, second = float(added), float(peak)
+        better = third < best_third
+        if over != best_over:
+            better = over < best_over
+        elif first != best_first:
+            better = first < best_first
+        elif second != best_second:
+            better = second < best_second
+        if better:
+            best, best_over, best_first, best_second, best_third = device, over, first, second, third
+    return best
+
+
+@part
+def sort_inputs(b: Builder, op: int) -> None:
+    """Puts the inputs of an op, whose predecessors must be placed, into `b.inputs`, the earliest written first, of
+    equals the lower tensor. Shell's sort: most ops have few inputs, and some have thousands.
+    """
+    ops, inputs = b.ops, b.inputs
+    begin, gap = ops[op].inputs, integer(1)
+    count = ops[op + 1].inputs - begin
+    for i in range(count):
+        inputs[i] = b.rows[begin + i]
+    while 3 * gap + 1 < count:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for k in range(gap, count):
+            i, t = k, inputs[k]
+            while i >= gap and _is_before(b, t, inputs[i - gap]):
+                inputs[i] = inputs[i - gap]
+                i -= gap
+            inputs[i] = t
+        gap //= 3
+
+
+@inlined
+def _is_before(b: Builder, t: int, other: int) -> bool:
+    """Whether a tensor is written before another one."""
+    end, other_end = b.ops[b.tensors[t].producer].end, b.ops[b.tensors[other].producer].end
+    return end < other_end or (end == other_end and t < other)
+
+
+@part
+def transfer(b: Builder, op: int, device: int, count: int) -> tuple[float, float, int]:
+    """The transfers that an op, whose inputs are sorted, still needs on a device.
+
+    Args:
+      count: of nodes, from which on they are written, with what they hold and when they arrive; NONE is a trial.
+
+    Returns:
+      When the op would start; the seconds by which the clocks of other devices advance (rendezvous: they send); and
+      the bytes that arrive or, if it is no trial, the number of nodes.
+    """
+    ops, tensors, copies, devices, rows = b.ops, b.tensors, b.copies, b.devices, b.rows
+    d = len(devices)
+    for other in range(d):
+        devices[other].now = devices[other].link if b.transfer == LINK else devices[other].free
+    start, added, senders, written = 0.0, integer(0), integer(0), count
+    for i in range(ops[op + 1].inputs - ops[op].inputs):
+        t = b.inputs[i]
+        tensor = tensors[t]
+        home, arrival = ops[tensor.producer].device, ops[tensor.producer].end
+        if home != device:
+            copy = copies[t * d + device]
+            if copy.arrival >= 0.0:
+                arrival = copy.arrival
+            else:
+                if b.transfer != FREE:
+                    arrival = max(arrival, devices[home].now)
+                if b.transfer == RENDEZVOUS:
+                    arrival = max(arrival, devices[device].now)
+                    devices[device].now = arrival + tensor.seconds
+                arrival += tensor.seconds
+                if b.transfer != FREE:
+                    devices[home].now = arrival
+                sender = 0
+                while sender < senders and devices[sender].sender != home:
+                    sender += 1
+                devices[sender].sender, senders = home, max(senders, sender + 1)
+                added += tensor.bytes
+                if count != NONE:
+                    copy.arrival = arrival
+                    _hold(b, tensor.buffer, device, tensor.bytes)
+                    b.nodes[written] = len(ops) - 1 + t * d + device
+                    written += 1
+        start = max(start, arrival)
+    for e in range(ops[op].awaits, ops[op + 1].awaits):
+        start = max(start, ops[rows[e]].end)
+    lost = 0.0
+    for i in range(senders if b.transfer == RENDEZVOUS else 0):
+        sender = devices[i].sender
+        lost += devices[sender].now - devices[sender].free
+    return max(start, devices[device].free), lost, added if count == NONE else written
+
+
+@inlined
+def _room(b: Builder, buffer: int, device: int) -> tuple[int, bool]:
+    """Bytes of a buffer that an op writes on a device, and whether it takes them over."""
+    entry = b.tensors[buffer]
+    if entry.source == NONE:
+        return entry.size, False
+    # Whether the op is really the last user on its device may only turn out later: the larger size is safe.
+    held = b.copies[entry.source * len(b.devices) + device].held
+    return max(entry.size, held), entry.takes == 1 and held != NONE and b.tensors[entry.source].left == 1
+
+
+@inlined
+def _hold(b: Builder, buffer: int, device: int, size: int) -> None:
+    """A device holds so many more bytes for a buffer."""
+    copy = b.copies[buffer * len(b.devices) + device]
+    copy.held = max(copy.held, integer(0)) + size
+    b.devices[device].live += size
+
+
+@part
+def place(b: Builder, op: int, device: int, count: int) -> int:
+    """Appends an op, whose inputs are sorted, on a device. Takes and gives the number of nodes."""
+    ops, devices, rows = b.ops, b.devices, b.rows
+    start, _, count = transfer(b, op, device, count)
+    for other in range(len(devices)):
+        if b.transfer == LINK:
+            devices[other].link = devices[other].now
+        else:
+            devices[other].free = devices[other].now
+    ops[op].device = ops[ops[op].leader].home = device
+    ops[op].end = devices[device].free = start + ops[op].runtime
+    b.nodes[count] = op
+    devices[device].weights += ops[op].weight
+    for e in range(ops[op + 1].writes - 1, ops[op].writes - 1, -1):  # the one that takes a buffer over comes last
+        size, takes = _room(b, integer(rows[e]), device)
+        if takes:
+            source = b.copies[b.tensors[rows[e]].source * len(devices) + device]
+            size, source.held = source.held, NONE
+            devices[device].live -= size
+        _hold(b, integer(rows[e]), device, size)
+    devices[device].peak = max(devices[device].peak, devices[device].live + ops[op].workspace)
+    for e in range(ops[op].reads, ops[op + 1].reads):
+        b.tensors[rows[e]].left -= 1
+        _release(b, integer(rows[e]))
+    for e in range(ops[op].writes, ops[op + 1].writes):
+        _release(b, integer(rows[e]))
+    return count + 1
+
+
+@part
+def _release(b: Builder, buffer: int) -> None:
+    """Frees a buffer on all devices if it has no users left."""
+    if b.tensors[buffer].left == 0 and not b.tensors[buffer].pinned:
+        for device in range(len(b.devices)):
+            copy = b.copies[buffer * len(b.devices) + device]
+            if copy.held != NONE:
+                b.devices[device].live -= copy.held
+                copy.held = NONE
+
+
+@part
+def push(b: Builder, queue: int, key: float, item: int) -> None:
+    """Adds an item."""
+    queues, lengths = b.queues, b.lengths
+    base, i = queue * len(b.inputs), lengths[queue]
+    lengths[queue] += 1
+    while i > 0 and queues[base + (i - 1) // 2].key > key:
+        above = queues[base + (i - 1) // 2]
+        queues[base + i].key, queues[base + i].item = above.key, above.item
+        i = (i - 1) // 2
+    queues[base + i].key, queues[base + i].item = key, item
+
+
+@part
+def pop(b: Builder, queue: int) -> int:
+    """Takes the first item."""
+    queues, lengths = b.queues, b.lengths
+    lengths[queue] -= 1
+    base, i, length = queue * len(b.inputs), 0, lengths[queue]
+    item, last = queues[base].item, queues[base + length]
+    while True:
+        child = 2 * i + 1
+        if child + 1 < length and queues[base + child + 1].key < queues[base + child].key:
+            child += 1
+        if child >= length or queues[base + child].key >= last.key:
+            break
+        queues[base + i].key, queues[base + i].item = queues[base + child].key, queues[base + child].item
+        i = child
+    queues[base + i].key, queues[base + i].item = last.key, last.item
+    return item
+
+
+GIVEN, HIGHEST, LOCAL_FIRST, EARLIEST = range(4)
+NAME = "list schedules"  # of what is compiled
+
+
+def in_order(b: Builder, order: np.ndarray, choice: Choice) -> PlacedOrder:
+    """The ops in an order `[n]`, each where the choice says."""
+    return _built(b, GIVEN, choice, order)
+
+
+def placed(b: Builder, order: np.ndarray, placement: np.ndarray) -> PlacedOrder:
+    """The ops in an order `[n]` on the devices `[n]`."""
+    b.ops["device"][:-1] = placement
+    return _built(b, GIVEN, Choice(KEPT), order)
+
+
+def highest_level_first(b: Builder, choice: Choice, *, local_first: bool) -> PlacedOrder:
+    """Time runs along the device that is free first. Of the ops whose predecessors have ended by then the one of
+    highest level is next.
+
+    Args:
+      choice: where it goes.
+      local_first: whether ops that need no transfer to the device that is free go before those that do.
+    """
+    return _built(b, LOCAL_FIRST if local_first else HIGHEST, choice)
+
+
+def earliest_first(b: Builder) -> PlacedOrder:
+    """Of all ops whose predecessors are placed, on all devices, what can start first; of equals, the op of highest
+    level, then the lower op, then the lower device.
+    """
+    return _built(b, EARLIEST, Choice(KEPT))
+
+
+def _built(b: Builder, rule: int, choice: Choice, order: np.ndarray | None = None) -> PlacedOrder:
+    prepare()
+    b.clear()
+    if order is None:
+        b.ops["device"] = NONE
+    count = build(b, rule, np.zeros(0, np.int64) if order is None else order.astype(np.int64), choice)
+    return b.ops["device"][:-1].copy(), b.nodes[:count].copy()
+
+
+@functools.cache
+def prepare() -> None:
+    """Compiles building, or loads it, once in a process."""
+    b = builder(ComputationGraph("one", (Op("a"),)), Problem("makespan", 2))
+    with announced(build, NAME, seconds=2):
+        build(b, GIVEN, np.zeros(1, np.int64), Choice(KEPT))
+
+
+def prepared_beside() -> AbstractContextManager[None]:
+    """Another process does what `prepare` does while this one compiles something else in it, which takes longer."""
+    return beside(build, NAME, prepare)
+
+
+@entry
+def build(b: Builder, rule: int, order: np.ndarray, choice: Choice) -> int:
+    """Builds a plan on a cleared builder; gives the number of its nodes.
+
+    Args:
+      b: whose ops have no device yet, unless they are in an order.
+      rule: one of those above.
+      order: `[n]` of the ops, for GIVEN.
+      choice: where ops go; KEPT for EARLIEST, which says it.
+    """
+    count = integer(0)
+    for i in range(len(b.ops) - 1):
+        if rule == GIVEN:
+            op = order[i]
+        else:
+            op = _earliest(b) if rule == EARLIEST else _highest(b, rule == LOCAL_FIRST)
+        sort_inputs(b, op)
+        count = place(b, op, choose(b, op, choice), count)
+        if rule != GIVEN:
+            _queue_successors(b, op)
+    return count
+
+
+@part
+def _highest(b: Builder, local_first: bool) -> int:
+    """The next op of `highest_level_first`."""
+    ops, devices, queues, lengths, width = b.ops, b.devices, b.queues, b.lengths, len(b.inputs)
+    used = LOCAL + len(devices) if local_first else LOCAL
+    for queue in range(AVAILABLE, used):
+        while lengths[queue] > 0 and ops[queues[queue * width].item].device != NONE:
+            pop(b, queue)
+    device = 0
+    for other in range(len(devices)):
+        if devices[other].free < devices[device].free:
+            device = other
+    now = devices[device].free
+    if lengths[AVAILABLE] == 0:
+        now = max(now, queues[0].key)
+    while lengths[PENDING] > 0 and queues[0].key <= now:
+        op = pop(b, integer(PENDING))
+        for queue in range(AVAILABLE, used):
+            if queue == AVAILABLE or _has_inputs(b, op, queue - LOCAL):
+                push(b, queue, float(ops[op].rank), op)
+    return pop(b, integer(LOCAL + device if local_first and lengths[LOCAL + device] > 0 else AVAILABLE))
+
+
+@part
+def _earliest(b: Builder) -> int:
+    """The next op of `earliest_first`, and its device. The first queue is a mere list here."""
+    ops, queues, lengths = b.ops, b.queues, b.lengths
+    best, device, least = 0, 0, np.inf
+    for i in range(lengths[PENDING]):
+        op = queues[i].item
+        sort_inputs(b, op)
+        home = integer(ops[ops[op].leader].home)
+        for there in range(len(b.devices)):
+            if home != NONE and home != there:
+                continue
+            start, _, _ = transfer(b, op, there, integer(NONE))
+            if start < least or (start == least and ops[op].rank < ops[queues[best].item].rank):
+                best, device, least = i, there, start
+    op = queues[best].item
+    lengths[PENDING] -= 1
+    queues[best].item = queues[lengths[PENDING]].item
+    ops[op].device = device
+    return op
+
+
+@part
+def _queue_successors(b: Builder, op: int) -> None:
+    """Those that wait for no other op are pending until the last of their predecessors ends."""
+    ops, rows = b.ops, b.rows
+    for e in range(ops[op].after, ops[op + 1].after):
+        after, ready = integer(rows[e]), 0.0
+        ops[after].left -= 1
+        if ops[after].left == 0:
+            for i in range(ops[after].inputs, ops[after + 1].inputs):
+                ready = max(ready, ops[b.tensors[rows[i]].producer].end)
+            for i in range(ops[after].awaits, ops[after + 1].awaits):
+                ready = max(ready, ops[rows[i]].end)
+            push(b, integer(PENDING), ready, after)
+
+
+@inlined
+def _has_inputs(b: Builder, op: int, device: int) -> bool:
+    """Whether an op could run on a device without a transfer."""
+    home = integer(b.ops[b.ops[op].leader].home)
+    if home != NONE and home != device:
+        return False
+    for e in range(b.ops[op].inputs, b.ops[op + 1].inputs):
+        t = b.rows[e]
+        if b.ops[b.tensors[t].producer].device != device and b.copies[t * len(b.devices) + device].arrival < 0.0:
+            return False
+    return True

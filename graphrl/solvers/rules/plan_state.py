@@ -1,0 +1,180 @@
+"""State of a plan builder: a graph, and the clocks and memory of a plan that grows, as flat arrays of records."""
+
+import weakref
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.compiled.structures import TRANSFERS, set_rows
+from graphrl.costs.exact.memory import SharedBuffers
+from graphrl.costs.exact.routes import Routes
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import NONE, ComputationGraph, GraphArrays
+from graphrl.graphs.topology import distinct
+
+PENDING, AVAILABLE, LOCAL = range(3)  # queues; of the latter one a device
+
+# Rows are parts of `Builder.rows`, from their begin to that of the next record's.
+OP = np.dtype(
+    [
+        ("runtime", np.float64),  # seconds
+        ("end", np.float64),  # seconds
+        ("rank", np.int64),  # among the ops, by level, of equals by index; 0 is the highest
+        ("workspace", np.int64),  # bytes
+        ("weight", np.int64),  # bytes that it holds on its device from the start
+        ("device", np.int64),  # NONE before it has one
+        ("leader", np.int64),  # the first op of those that it is colocated with, itself if it is alone
+        ("home", np.int64),  # of a leader: the device of the first of them that has one, NONE before
+        ("inputs", np.int64),  # row of tensors
+        ("awaits", np.int64),  # row of control predecessors
+        ("after", np.int64),  # row of successors
+        ("reads", np.int64),  # row of buffers
+        ("writes", np.int64),  # row of buffers
+        ("waits", np.int64),  # predecessors
+        ("left", np.int64),  # predecessors that have no device yet
+    ],
+    align=True,
+)
+# A buffer is named by the tensor that allocates it on one device. What follows `size` is of buffers.
+TENSOR = np.dtype(
+    [
+        ("seconds", np.float64),  # of a transfer
+        ("bytes", np.int64),
+        ("producer", np.int64),  # op
+        ("buffer", np.int64),
+        ("size", np.int64),  # bytes
+        ("pinned", np.int64),  # 1 if it is never freed
+        ("source", np.int64),  # the buffer that it may take over, or NONE
+        ("takes", np.int64),  # 1 if no other buffer of the op has it first
+        ("users", np.int64),
+        ("left", np.int64),  # users that have no device yet
+    ],
+    align=True,
+)
+COPY = np.dtype([("arrival", np.float64), ("held", np.int64)], align=True)  # seconds, and a buffer's bytes, or NONE
+DEVICE = np.dtype(
+    [
+        ("free", np.float64),  # seconds
+        ("link", np.float64),  # seconds, when its outgoing link is free
+        ("now", np.float64),  # the clock that transfers wait for, in a trial
+        ("sender", np.int64),  # of those that send in a trial the one of this number
+        ("live", np.int64),  # bytes
+        ("peak", np.int64),  # bytes, without weights
+        ("weights", np.int64),  # bytes
+    ],
+    align=True,
+)
+ENTRY = np.dtype([("key", np.float64), ("item", np.int64)], align=True)
+
+
+class Builder(NamedTuple):
+    """n ops, t tensors and e uses on d devices, and a plan of theirs."""
+
+    transfer: int
+    ops: np.ndarray  # [n + 1] OP
+    tensors: np.ndarray  # [t] TENSOR
+    copies: np.ndarray  # [t * d] COPY, of tensors and buffers on devices
+    devices: np.ndarray  # [d] DEVICE
+    rows: np.ndarray  # uint32
+    queues: np.ndarray  # [(2 + d) * w] ENTRY, heaps of w places
+    lengths: np.ndarray  # [2 + d] int64, of the queues
+    inputs: np.ndarray  # [w] int64, tensors; w is at least n and t
+    nodes: np.ndarray  # [n + e] int64, ids as costs have them
+
+    def clear(self) -> None:
+        """Nothing has run; the ops that wait for none are pending."""
+        self.ops["left"], self.tensors["left"] = self.ops["waits"], self.tensors["users"]
+        self.ops["home"] = NONE
+        self.copies["arrival"], self.copies["held"] = -1.0, NONE
+        for clock in ("free", "link", "live", "peak", "weights"):
+            self.devices[clock] = 0
+        ready = np.flatnonzero(self.ops["waits"][:-1] == 0)
+        self.lengths[:] = 0
+        self.lengths[PENDING] = len(ready)
+        self.queues["key"][: len(ready)], self.queues["item"][: len(ready)] = 0.0, ready
+
+    @property
+    def makespan(self) -> float:
+        """Seconds, as `exact.evaluate` has it."""
+        return float(self.ops["end"][:-1].max())
+
+    @property
+    def peaks(self) -> np.ndarray:
+        """Bytes `[d]` of each device's peak, by the estimate."""
+        return self.devices["peak"] + self.devices["weights"]
+
+
+class _OfGraph(NamedTuple):
+    """What builders of one graph have in common, whatever the problem."""
+
+    ops: np.ndarray  # [n + 1] OP
+    tensors: np.ndarray  # [t] TENSOR
+    rows: np.ndarray  # uint32
+
+
+def builder(graph: ComputationGraph, problem: Problem) -> Builder:
+    """Room for plans of a problem, one after the other."""
+    a, d = graph.arrays, problem.devices
+    n, t, same = a.num_ops, a.num_tensors, _of_graph(graph)
+    ops, tensors, width = same.ops.copy(), same.tensors.copy(), max(n, t)
+    ops["weight"][:n] = a.weight_bytes if problem.resident_weights else 0
+    tensors["seconds"] = problem.latency + a.tensor_bytes / problem.bandwidth
+    return Builder(
+        transfer=TRANSFERS[problem.transfer],
+        ops=ops,
+        tensors=tensors,
+        copies=np.zeros(t * d, COPY),
+        devices=np.zeros(d, DEVICE),
+        rows=same.rows,
+        queues=np.zeros((2 + d) * width, ENTRY),
+        lengths=np.zeros(2 + d, np.int64),
+        inputs=np.zeros(width, np.int64),
+        nodes=np.zeros(n + len(a.use_op), np.int64),
+    )
+
+
+_parts: weakref.WeakKeyDictionary[GraphArrays, _OfGraph] = weakref.WeakKeyDictionary()
+
+
+def _of_graph(graph: ComputationGraph) -> _OfGraph:
+    """Made once, and kept as long as the graph."""
+    if graph.arrays not in _parts:
+        _parts[graph.arrays] = _made_of(graph)
+    return _parts[graph.arrays]
+
+
+def _made_of(graph: ComputationGraph) -> _OfGraph:
+    a = graph.arrays
+    n, t = a.num_ops, a.num_tensors
+    buffers = SharedBuffers(graph, Problem(), Routes(graph, Problem(), np.zeros(n, np.int64)))
+    source, target = a.dependencies()
+    used, user = np.divmod(distinct(buffers.of[a.use_tensor] * n + a.use_op), n)
+    own = np.flatnonzero(buffers.of == np.arange(t))
+    ops, tensors = np.zeros(n + 1, OP), np.zeros(t, TENSOR)
+    ops["runtime"][:n], ops["workspace"][:n] = a.runtime, a.workspace_bytes
+    ops["rank"][np.argsort(-(a.tail + a.runtime), kind="stable")] = np.arange(n)
+    ops["leader"] = np.append(graph.leaders, n)
+    ops["waits"] = np.bincount(target, minlength=n + 1)
+    tensors["bytes"], tensors["producer"], tensors["buffer"] = a.tensor_bytes, a.producer, buffers.of
+    tensors["size"], tensors["pinned"] = buffers.bytes, buffers.pinned
+    tensors["users"], tensors["source"] = np.bincount(used, minlength=t), _sources(a.reuses, buffers)
+    taken = np.flatnonzero(tensors["source"] >= 0)
+    _, first = np.unique(np.stack([a.producer[taken], tensors["source"][taken]]), axis=1, return_index=True)
+    tensors["takes"][taken[first]] = 1
+    rows = set_rows(
+        (ops, "inputs", a.use_op, a.use_tensor),
+        (ops, "awaits", a.control_target, a.control_source),
+        (ops, "after", source, target),
+        (ops, "reads", user, used),
+        (ops, "writes", a.producer[own], own),
+    )
+    return _OfGraph(ops, tensors, rows)
+
+
+def _sources(reuses: np.ndarray, buffers: SharedBuffers) -> np.ndarray:
+    """The buffer `[t]` that each may take over, NONE where there is none or it is never freed."""
+    source = np.full(len(reuses), NONE)
+    inside = np.flatnonzero(reuses >= 0)
+    inside = inside[~buffers.pinned[buffers.of[reuses[inside]]]]
+    source[inside] = buffers.of[reuses[inside]]
+    return source

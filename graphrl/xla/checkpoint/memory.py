@@ -1,0 +1,320 @@
+"""Memory model of a derivative: which values are written, and the bytes and seconds of its nodes.
+
+`fusion_of` follows the model of fusion in `fusion`. Kernels, loops and reductions of more than rows read operands from
+memory and write their results there. All else is computed on the way by its readers, unless a kernel reads it, or
+writing it once moves fewer bytes than computing it in each reader, or takes far fewer ops. A gradient that waits for
+another layer is written, too, where that takes less memory than what it is computed from: it leaves its segment with
+the others. Arrays of one number that scatters update lie in memory here, since the results of the scatters lie there.
+
+`Parts` numbers what is read for values that are computed on the way: values, and slices of them. Two different slices
+of one value have different elements, and both are read; equal ones are read once.
+
+`fusion_of` says which values take seconds to write, `held` which values take bytes. They differ twice:
+
+- In the backward pass, readers that one kernel computes count as one for bytes. Which these are depends on what is
+  written. So `held` decides twice: first as if each reader were alone, then by the kernels that result.
+- In the forward pass, a value that is summed up and read by others takes bytes: XLA writes it with the sums or before
+  them. An example is a map of channels whose weights depend on their means.
+
+Seconds leave out both, as those of traced gradients do: with the first, they are farther from those of XLA's programs.
+
+`Nodes` combines all that: seconds of single nodes, workspace beside operands and results, and whether they write.
+"""
+
+from collections import defaultdict
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from graphrl.graphs.readers.jaxpr.flatten import Result, Scalar
+from graphrl.graphs.roofline import Chip, runtime
+from graphrl.xla.checkpoint.derivative import Derivative, Order, Value
+from graphrl.xla.checkpoint.fusion import (
+    SLICES,
+    Chain,
+    chained,
+    is_fused,
+    is_of_rows,
+    is_once,
+    is_reduction,
+    key_of,
+    part_read,
+)
+
+Part = int
+Reads = Mapping[Part, float]  # bytes
+
+
+class Parts:
+    """The parts of a derivative's values, each with a number of its own."""
+
+    def __init__(self, derivative: Derivative) -> None:
+        self._own = derivative
+        self._numbers: dict[Hashable, int] = {}
+        self._sources: dict[Part, Value] = {}
+
+    def whole(self, value: Value) -> Part:
+        """Of a value, all of it."""
+        part = self._number((value,))
+        self._sources[part] = value
+        return part
+
+    def sliced(self, reads: Reads, i: int, output: int, share: float) -> Reads:
+        """Of what is read that share which an output of a slice takes."""
+        key = self._number(self._slice(i, output))
+        sliced = {}
+        for part, size in reads.items():
+            own = self._number((part, key))
+            self._sources[own] = self._sources[part]
+            sliced[own] = share * size
+        return sliced
+
+    def sources(self, reads: Reads) -> set[Value]:
+        """The values that are read, or parts of them."""
+        return {self._sources[part] for part in reads}
+
+    def _number(self, key: Hashable) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def _slice(self, i: int, output: int) -> Hashable:
+        """Equal for slices that take the same."""
+        node, same = self._own.node(i), self._own.same
+        operands = [value if isinstance(value, Scalar) else same.get(value, value) for value in node.operands]
+        return key_of(node.equation, operands), output
+
+
+FAR = 4  # kernels that run before a gradient is read, more of which are another layer's
+LONGEST_IN_ONE = 150  # equations that one kernel runs for a value that it reads several times: as `fusion.LONGEST`
+
+Readers = Mapping[Value, Sequence[int]]
+
+
+class Fusion(NamedTuple):
+    """What becomes of computed values.
+
+    Attributes:
+      solid: whether they lie in memory.
+      moved: of each, bytes that are read and written to compute it into memory.
+      copies: of each, how often a loop that keeps it copies it to or from its own array.
+    """
+
+    solid: Mapping[Result, bool]
+    moved: Mapping[Result, float]
+    copies: Mapping[Result, int]
+
+
+def fusion_of(derivative: Derivative, left_out: Container[int] = (), kernel: Mapping[int, int] | None = None) -> Fusion:
+    """What is fused into what.
+
+    Args:
+      derivative: of a program.
+      left_out: nodes that no other ones need.
+      kernel: of some nodes, the one in whose kernel they are computed: readers in one kernel count as one.
+    """
+    kept = [i for i, node in enumerate(derivative.nodes) if node is not None and i not in left_out]
+    readers = derivative.readers(kept)
+    kernel = {i: i for i in kept} | dict(kernel or {})
+    solid: dict[Result, bool] = {}
+    moved: dict[Result, float] = {}
+    copies: dict[Result, int] = {}
+    parts = Parts(derivative)
+    reads: dict[Value, Reads] = {}  # of what lies in no memory, what is read in its place
+    chain: dict[Value, Chain] = {}  # of that, the nodes that its reader computes for it
+    heavy = np.zeros(len(derivative.nodes), np.int64)
+    heavy[kept] = [not is_fused(derivative.node(i).equation) for i in kept]
+    heavy = np.cumsum(heavy)
+    for i in kept:
+        node = derivative.node(i)
+        read = _read(derivative, parts, i, reads)
+        chains = [chain[value] for value in derivative.reads(i) if value in chain]
+        ops = chained(i, node.equation, chains, LONGEST_IN_ONE)
+        fused = is_fused(node.equation) and not is_reduction(node.equation)
+        whole = sum(sum(each.values()) for each in (read if node.type in SLICES else read[:1]))
+        for k, size in enumerate(node.output_bytes):
+            value, total = Result(i, k), sum(read[k].values())
+            # a pass has its own copy of what it computes
+            users = [j for j in readers[value] if derivative.backward[j] == derivative.backward[i]]
+            alone = any(not is_fused(derivative.node(j).equation) for j in readers[value])
+            taken = _taken(derivative, value, users, kernel)
+            dear = taken * total > total + (1 + taken) * size
+            wanted = value in derivative.results or value in derivative.gradients
+            kernels = {kernel[j] for j in readers[value]}
+            once = _is_once_in(node.equation, ops, len(readers[value]), len(kernels))
+            waits = derivative.backward[i] and heavy[max(users, default=i)] - heavy[i] > FAR
+            smaller = waits and size < sum(derivative.bytes(source) for source in parts.sources(read[k]))
+            solid[value] = not fused or alone or dear or wanted or once or smaller
+            moved[value] = whole + sum(node.output_bytes)
+            copies[value] = _copies(derivative, readers[value], is_fused(node.equation))
+            if not solid[value]:
+                reads[value], chain[value] = read[k], ops
+    return Fusion(solid, moved, copies)
+
+
+def _taken(derivative: Derivative, value: Result, users: Iterable[int], kernel: Mapping[int, int]) -> float:
+    """How often a value is computed where it is not written: a slice takes a part, and what a kernel has it has."""
+    taken: dict[int, float] = {}
+    for j in users:
+        taken[kernel[j]] = min(1.0, taken.get(kernel[j], 0.0) + share_read(derivative, j, value))
+    return sum(taken.values())
+
+
+def _is_once_in(equation: Any, ops: Chain, readers: int, kernels: int) -> bool:
+    """Whether XLA computes a value once for readers in so many kernels, though they would move fewer bytes."""
+    return is_once(equation, ops) if kernels > 1 else readers > 1 and len(ops) > LONGEST_IN_ONE
+
+
+def _copies(derivative: Derivative, readers: Sequence[int], fused: bool) -> int:
+    """How often a loop that keeps a value copies it: what a fused op writes for the loop's array alone goes there at
+    once, and a fused op reads it from there.
+    """
+    forward = any(not derivative.backward[j] for j in readers)
+    backward = (derivative.node(j) for j in readers if derivative.backward[j])
+    return (forward or not fused) + any(not is_fused(node.equation) for node in backward)
+
+
+def _read(derivative: Derivative, parts: Parts, i: int, reads: Mapping[Value, Reads]) -> Sequence[Reads]:
+    """Bytes that a node reads from memory for each of its outputs: slices their own parts, all others the same."""
+    node = derivative.node(i)
+    operands, read = derivative.reads(i), dict[Part, float]()
+    for value in operands:  # a part is as large wherever it is read
+        read.update(reads[value] if value in reads else {parts.whole(value): float(derivative.bytes(value))})
+    if node.type not in SLICES or not operands:
+        return [read] * len(node.output_bytes)
+    size = derivative.bytes(operands[0])
+    shares = (part_read(node.equation, size, taken) for taken in node.output_bytes)
+    return [parts.sliced(read, i, k, share) for k, share in enumerate(shares)]
+
+
+def share_read(derivative: Derivative, i: int, value: Value) -> float:
+    """The part of a value that a node reads, whose first operand it may be."""
+    node = derivative.node(i)
+    if node.type not in SLICES or derivative.reads(i)[0] != value:
+        return 1.0
+    return sum(part_read(node.equation, derivative.bytes(value), taken) for taken in node.output_bytes)
+
+
+def held(derivative: Derivative, fusion: Fusion) -> Mapping[Result, bool]:
+    """Whether values lie in memory; `fusion` says what each pass writes if each reader is alone."""
+    solid = fusion_of(derivative, kernel=_kernels(derivative, fusion.solid)).solid
+    forward = [i for i, node in enumerate(derivative.nodes) if node is not None and not derivative.backward[i]]
+    readers = derivative.readers(forward)
+    return {
+        value: solid[value]
+        if derivative.backward[value.node]
+        else fusion.solid[value] or _is_summed(derivative, readers[value])
+        for value in solid
+    }
+
+
+def _is_summed(derivative: Derivative, readers: Sequence[int]) -> bool:
+    """Whether one of several readers is a reduction of more than rows."""
+    return len(readers) > 1 and any(is_reduction(derivative.node(j).equation) for j in readers)
+
+
+def _kernels(derivative: Derivative, solid: Mapping[Result, bool]) -> dict[int, int]:
+    """Of each node of the backward pass the one that writes what it is for; itself where it writes, or several do."""
+    nodes = derivative.backward_nodes()
+    readers, kernel = derivative.readers(nodes), {i: i for i in nodes}
+    for i in reversed(nodes):
+        results = [Result(i, k) for k in range(len(derivative.node(i).output_bytes))]
+        users = {kernel[j] for value in results for j in readers[value]}
+        if len(users) == 1 and not any(solid[value] for value in results):
+            kernel[i] = users.pop()
+    return kernel
+
+
+CONVOLUTION = "conv_general_dilated"
+
+
+class Nodes:
+    """The nodes of a derivative, by their numbers, and what they compute.
+
+    Attributes:
+      own: the derivative.
+      fusion: which values lie in memory, and what it takes to compute them.
+      orders: of what products read and no kernel computes, the orders of dimensions in which its own pass needs it.
+      rewritten: values of the forward pass that no kernel computes, and that all products of the backward pass need in
+        one other order: what is computed again for these is written in it. No softmax is, nor what else follows from
+        reductions of rows: XLA's kernel for these goes by rows.
+    """
+
+    def __init__(self, derivative: Derivative, chip: Chip) -> None:
+        self.own, self._chip = derivative, chip
+        self.fusion = fusion_of(derivative)
+        self._held = held(derivative, self.fusion)
+        self.orders = self._orders(in_own_pass=True)
+        wanted = self._orders(in_own_pass=False)
+        self.rewritten = {v for v, orders in wanted.items() if len(orders) == 1 and () not in orders} - self._of_rows()
+
+    def is_fused(self, value: Result) -> bool:
+        """Whether a value is computed on the way, by who reads it or in one kernel with others."""
+        return is_fused(self.own.node(value.node).equation)
+
+    def is_solid(self, value: Value) -> bool:
+        """Whether it takes seconds to write a value into memory; what is computed elsewhere is there."""
+        return not isinstance(value, Result) or self.fusion.solid[value]
+
+    def is_held(self, value: Value) -> bool:
+        """Whether it takes bytes in memory: see `held`."""
+        return not isinstance(value, Result) or self._held[value]
+
+    def writes(self, i: int) -> bool:
+        """Whether a node writes into memory."""
+        return any(self.is_solid(value) for value in self.results(i))
+
+    def results(self, i: int) -> list[Result]:
+        """What a node computes."""
+        return [Result(i, k) for k in range(len(self.own.node(i).output_bytes))]
+
+    def seconds(self, i: int) -> float:
+        """Of a node, from operands that lie in memory and into memory."""
+        value = Result(i, 0)
+        return self.moving(self.fusion.moved[value]) if self.is_fused(value) else self.own.node(i).runtime
+
+    def moving(self, moved: float) -> float:
+        """Seconds to read and write so many bytes."""
+        return runtime(0, moved, self._chip)
+
+    def workspace(self, value: Value) -> int:
+        """Bytes that the node of a value holds beside operands and results; see also `copies`."""
+        if not isinstance(value, Result) or self.is_fused(value):
+            return 0
+        node = self.own.node(value.node)
+        padded = self.own.padded.get(self.own.place[value.node], 0) if node.type == CONVOLUTION else 0
+        library = self._chip.product_workspace if node.type == "dot_general" else 0
+        copies = self._copied(value.node) - self.rewritten
+        return node.workspace_bytes + library + padded + sum(map(self.own.bytes, copies))
+
+    def copies(self, i: int) -> Mapping[Value, int]:
+        """Of what a node reads that may be rewritten, bytes of the copy that it needs where it is not."""
+        return {value: self.own.bytes(value) for value in self._copied(i) & self.rewritten}
+
+    def _copied(self, i: int) -> set[Value]:
+        """What a product needs in another order than it is written in."""
+        return {read for read, order in self.own.orders.get(i, ()) if order and not self._writes_in(i, read)}
+
+    def _orders(self, in_own_pass: bool) -> Mapping[Value, set[Order]]:
+        """In which products of their own pass, or of the other one, need what no kernel computes."""
+        orders = defaultdict[Value, set[Order]](set)
+        for i, reads in self.own.orders.items():
+            for value, order in reads:
+                if isinstance(value, Result) and self.is_fused(value) and self._is_of_one_pass(i, value) == in_own_pass:
+                    orders[value].add(order)
+        return orders
+
+    def _of_rows(self) -> set[Value]:
+        """What reductions of rows compute, and all that follows from it without a kernel."""
+        found: set[Value] = set()
+        for i, node in enumerate(self.own.nodes):
+            fused = node is not None and is_fused(node.equation)
+            if fused and (is_of_rows(self.own.node(i).equation) or not found.isdisjoint(self.own.reads(i))):
+                found.update(self.results(i))
+        return found
+
+    def _writes_in(self, i: int, value: Value) -> bool:
+        """Whether a value is written just as a node of the same pass needs it."""
+        return isinstance(value, Result) and self.is_fused(value) and self._is_of_one_pass(i, value)
+
+    def _is_of_one_pass(self, i: int, value: Result) -> bool:
+        return self.own.backward[value.node] == self.own.backward[i]

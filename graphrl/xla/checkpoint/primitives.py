@@ -1,0 +1,160 @@
+"""Primitives that move values to the host and that make values and gradients wait.
+
+**Copies to the host** (`moved`, `after`). jax's own policies copy a value to the host, but nothing of the forward pass
+needs the copy. XLA's scheduler, which sees nothing freed by the start of a copy, begins it where the backward pass asks
+for it, and the value stays on the device until then. Here a later value of the forward pass waits for the copy, by a
+barrier that lasts until XLA has scheduled:
+
+    x, copy = moved(x, "x")  # under a policy that saves "x", later readers load it in the backward pass
+    y = after(y, [copy])
+
+Both are their operands except where a gradient is taken of a `jax.checkpoint` around them: without one, nothing is
+copied. In the backward pass copies come back from the barrier on that jax puts before each segment.
+
+**Gradients that wait** (`together`, `finished`). XLA may run what nothing waits for at any time: gradients of weights,
+and a loss itself, often at the end of the step. What they are computed from stays in memory until then. A segment whose
+gradients are handed on together needs nothing any more of what it read. A backward pass that begins once the results
+are there leaves no part of the forward pass for later.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend import core
+from jax.extend.core.primitives import name_p
+from jax.interpreters import ad, batching, mlir, partial_eval
+
+HOST_LINK = "pcie-5"  # of `graphs.roofline`
+HOST, DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
+
+Rule = Callable[[Any], Any]  # an equation -> another one with the same results
+
+
+class Moved(NamedTuple):
+    """A value, as later readers should have it, and its copy on the host."""
+
+    value: Any
+    copy: Any
+
+
+def moved(value: Any, name: str) -> Moved:
+    """A value that waits on the host, where a policy saves what has that name."""
+    copy = jax.device_put(value, HOST)
+    return Moved(_LOADED.bind(value, name_p.bind(copy, name=name)), jax.lax.stop_gradient(copy))
+
+
+def after(value: Any, copies: Sequence[Any]) -> Any:
+    """A value that is there only once the copies are."""
+    return _AFTER.bind(value, *copies, waits=False) if copies else value
+
+
+def _first(name: str, lowered: Callable[..., Any], known: Rule, again: Rule) -> core.Primitive:
+    """A primitive that is its first operand.
+
+    Args:
+      name: of it.
+      lowered: operands and parameters -> result.
+      known: what stands for its equation in the forward pass of a gradient through `jax.checkpoint`.
+      again: likewise where the backward pass computes it again.
+    """
+
+    def partial(_: Any, unknown: Sequence[bool], there: Sequence[bool], eqn: Any) -> Any:
+        if unknown[0]:
+            missing = [var for var, here in zip(eqn.invars, there, strict=True) if not here]
+            return None, eqn, [True], [True], missing
+        second = again(eqn)
+        needed = {id(var) for var in second.invars}
+        missing = [var for var, here in zip(eqn.invars, there, strict=True) if not here and id(var) in needed]
+        return known(eqn), second, [False], [True], missing
+
+    primitive = core.Primitive(name)
+    primitive.def_impl(lambda value, *_, **__: value)
+    primitive.def_abstract_eval(lambda value, *_, **__: value)
+    mlir.register_lowering(primitive, mlir.lower_fun(lowered, multiple_results=False))
+    ad.primitive_jvps[primitive] = lambda primals, tangents, **params: (primitive.bind(*primals, **params), tangents[0])
+    batching.primitive_batchers[primitive] = lambda args, dims, **params: (primitive.bind(*args, **params), dims[0])
+    partial_eval.partial_eval_jaxpr_custom_rules[primitive] = partial
+    return primitive
+
+
+def _without_copies(eqn: Any) -> Any:
+    return eqn.replace(invars=eqn.invars[:1])
+
+
+def _from_host(eqn: Any) -> Any:
+    """The copy back to the device."""
+    (put,) = jax.make_jaxpr(lambda copy: jax.device_put(copy, DEVICE))(eqn.invars[1].aval).jaxpr.eqns
+    return eqn.replace(primitive=put.primitive, params=put.params, invars=eqn.invars[1:])
+
+
+def _barrier(value: Any, *copies: Any, waits: bool) -> Any:
+    return jax.lax.optimization_barrier((value, *copies))[0] if waits else value
+
+
+_LOADED = _first("loaded", lambda value, *_: value, _without_copies, _from_host)
+_AFTER = _first("after", _barrier, lambda eqn: eqn.replace(params={"waits": True}), _without_copies)
+
+
+NAME = "graphrl_tied"
+
+
+def together(values: Sequence[Any]) -> list[Any]:
+    """The values; in the backward pass the gradients of none are there before those of all, but for references."""
+    return _bound(values, finished=False)
+
+
+def finished(results: Sequence[Any]) -> list[Any]:
+    """The results; the backward pass begins once those are there that are single numbers: others it would keep."""
+    return _bound(results, finished=True)
+
+
+def _bound(values: Sequence[Any], finished: bool) -> list[Any]:
+    arrays = [k for k, value in enumerate(values) if isinstance(jax.typeof(value), jax.core.ShapedArray)]
+    if not arrays:
+        return list(values)
+    tied = _TIED.bind(*(values[k] for k in arrays), count=len(arrays), finished=finished, barrier=False)
+    own = dict(zip(arrays, tied, strict=True))
+    return [own.get(k, value) for k, value in enumerate(values)]
+
+
+def _run(*operands: Any, count: int, finished: bool, barrier: bool) -> list[Any]:
+    """The first `count` operands; the others are waited for."""
+    del finished
+    return list(jax.lax.optimization_barrier(operands) if barrier else operands)[:count]
+
+
+def _tangents(primals: Sequence[Any], tangents: Sequence[Any], *, count: int, **how: bool) -> tuple[Any, Any]:
+    others = [value for value in primals if jax.typeof(value).size == 1] if how["finished"] else primals[count:]
+    return list(primals[:count]), _of_some(tangents[:count], others, how["barrier"])
+
+
+def _cotangents(cotangents: Sequence[Any], *operands: Any, count: int, **_: bool) -> list[Any]:
+    others = operands[count:]
+    given = _of_some(cotangents, others, barrier=True)
+    return [*(None if type(each) is ad.Zero else each for each in given), *[None] * len(others)]
+
+
+def _of_some(values: Sequence[Any], others: Sequence[Any], barrier: bool) -> list[Any]:
+    """Those that are not symbolically zero, once all of them and the others are there; zeros as they are. One alone
+    waits for nothing: a barrier would only keep compilers from fusing what computes it into who reads it.
+    """
+    some = [value for value in values if type(value) is not ad.Zero]
+    if not some or len(some) + len(others) == 1:
+        return list(values)
+    bound = iter(_TIED.bind(*some, *others, count=len(some), finished=False, barrier=barrier))
+    return [value if type(value) is ad.Zero else next(bound) for value in values]
+
+
+def _batched(values: Sequence[Any], dims: Sequence[Any], *, count: int, **how: bool) -> tuple[Any, Any]:
+    return _TIED.bind(*values, count=count, **how), dims[:count]
+
+
+_TIED = core.Primitive(NAME)
+_TIED.multiple_results = True
+_TIED.def_impl(_run)
+_TIED.def_abstract_eval(lambda *avals, count, **_: list(avals[:count]))
+mlir.register_lowering(_TIED, mlir.lower_fun(_run, multiple_results=True))
+ad.primitive_jvps[_TIED] = _tangents
+ad.primitive_transposes[_TIED] = _cotangents
+batching.primitive_batchers[_TIED] = _batched

@@ -1,0 +1,416 @@
+"""Simulated annealing on the values that are kept and the places where a program is cut.
+
+A move changes values or places that are alike together, or repeats in one stretch of a level what another one does; the
+rest change single values or places (`moves`, `move`). `walk` runs the steps on a function, whose loops stay as they
+are, in compiled code; `Search` moves the bodies of loops one step at a time. `anneal` starts from the best of some
+choices. For small functions it first runs several of them against each other.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.compiled import announced, entry, inlined, integer
+from graphrl.compiled.structures import below, uniform
+from graphrl.xla.checkpoint.solvers.choice import AGAIN, INSIDE, PLAIN, Price, Pricing, State, begun
+from graphrl.xla.checkpoint.solvers.goal import BEGUN_OVER, OVER, Aim, Found, Goal, beyond, energy
+from graphrl.xla.checkpoint.solvers.level import Level, Work, alike_places, alike_values, repeated
+from graphrl.xla.checkpoint.solvers.price import price
+from graphrl.xla.checkpoint.solvers.starts import MOST
+
+CUTTING = 0.2  # part of the moves that cut a level
+SWITCHING = 0.05  # part of the others that leave segments to jax, or take them from it
+REPEATING = 0.15  # part of the moves that do with a stretch what is done with another one like it
+TOGETHER = 0.6  # part of the moves that change all that are alike
+KINDS = 3  # COMPUTED, KEPT and MOVED
+
+
+class Moves(NamedTuple):
+    """What a level of p places has: groups of alike values, groups of alike places, and kinds of stretches that are
+    alike; row i of each is from `..._from[i]` to `..._from[i + 1]`.
+    """
+
+    values_from: np.ndarray  # int64
+    values: np.ndarray  # int64
+    places_from: np.ndarray  # int64, the narrowest places first
+    places: np.ndarray  # int64
+    begins_from: np.ndarray  # int64
+    begins: np.ndarray  # int64, the first place of each stretch
+    length: np.ndarray  # int64, of the stretches of each kind, in places
+    fixed: np.ndarray  # [p] bool, where a segment begins in any case
+    apart: np.ndarray  # [p] bool, of the level
+    first: np.ndarray  # [p + 1] int64, of the level
+
+
+def moves(level: Level) -> Moves:
+    """Of a level."""
+    kinds = repeated(level)
+    return Moves(
+        *_rows(alike_values(level)),
+        *_rows([group for group in alike_places(level) if len(group) <= MOST]),
+        *_rows([kind.begins for kind in kinds]),
+        np.array([kind.length for kind in kinds], np.int64),
+        begun(level) != INSIDE,
+        level.apart,
+        level.first,
+    )
+
+
+def _rows(groups: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    ends = np.cumsum([0, *map(len, groups)], dtype=np.int64)
+    return ends, np.array(list(chain.from_iterable(groups)), np.int64)
+
+
+@entry
+def move(own: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray, moving: bool) -> None:
+    """Changes a level at random.
+
+    Args:
+      own: of the level.
+      keep, starts: of a `State`, written.
+      rng: as `compiled.structures` has it.
+      moving: whether values may be moved to the host.
+    """
+    if len(own.length) > 0 and uniform(rng) < REPEATING:
+        _repeat(own, keep, starts, rng)
+    elif len(own.places_from) > 1 and uniform(rng) < CUTTING:
+        _cut(own, starts, rng)
+    elif len(own.values_from) > 1 and uniform(rng) >= SWITCHING:
+        _flip(own, keep, rng, moving)
+    else:
+        _switch(own, starts, rng)
+
+
+@inlined
+def _flip(own: Moves, keep: np.ndarray, rng: np.ndarray, moving: bool) -> None:
+    """Keeps values, moves them or does neither."""
+    begin, end = _chosen(own.values_from, below(rng, len(own.values_from) - 1))
+    if uniform(rng) > TOGETHER:
+        begin = begin + below(rng, end - begin)
+        end = begin + 1
+    kinds = KINDS if moving else KINDS - 1
+    kind = (keep[own.values[begin]] + 1 + below(rng, kinds - 1)) % kinds
+    for k in range(begin, end):
+        keep[own.values[k]] = kind
+
+
+@inlined
+def _cut(own: Moves, starts: np.ndarray, rng: np.ndarray) -> None:
+    """Begins or ends segments at places that are alike: narrow ones more often."""
+    count = len(own.places_from) - 1
+    begin, end = _chosen(own.places_from, min(integer(count * uniform(rng) ** 2), count - 1))
+    begins = starts[own.places[begin]] == INSIDE
+    for k in range(begin, end):
+        place = own.places[k]
+        if begins and starts[place] == INSIDE:
+            first = place
+            while starts[first] == INSIDE:
+                first -= 1
+            starts[place] = starts[first]
+        elif not begins and not own.fixed[place]:
+            starts[place] = INSIDE
+
+
+@inlined
+def _repeat(own: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray) -> None:
+    """Does with one of some stretches that are alike, or with the next ones too, what is done with another one."""
+    kind = below(rng, len(own.length))
+    begin, end = _chosen(own.begins_from, kind)
+    source = below(rng, end - begin)
+    first = (source + 1 + below(rng, end - begin - 1)) % (end - begin)
+    stop = first + 1
+    if uniform(rng) >= TOGETHER:
+        stop = first + 1 + below(rng, end - begin - first)
+    taken = own.begins[begin + source]
+    for other in range(first, stop):
+        given = own.begins[begin + other]
+        for k in range(own.first[taken + own.length[kind]] - own.first[taken]):
+            keep[own.first[given] + k] = keep[own.first[taken] + k]
+        for k in range(own.length[kind]):
+            if starts[taken + k] != INSIDE or not own.fixed[given + k]:
+                starts[given + k] = starts[taken + k]
+
+
+@inlined
+def _switch(own: Moves, starts: np.ndarray, rng: np.ndarray) -> None:
+    """Computes all of a level again or one of its segments, or leaves it to jax."""
+    count, is_any = integer(0), False
+    for place in range(len(starts)):
+        if starts[place] != INSIDE and not own.apart[place]:
+            count += 1
+            is_any |= starts[place] == AGAIN
+    only = below(rng, count) if count > 1 and uniform(rng) > TOGETHER else integer(-1)
+    number = integer(0)
+    for place in range(len(starts)):
+        if starts[place] != INSIDE and not own.apart[place]:
+            if only < 0:
+                starts[place] = PLAIN if is_any else AGAIN
+            elif only == number:
+                starts[place] = PLAIN if starts[place] == AGAIN else AGAIN
+            number += 1
+
+
+@inlined
+def _chosen(rows: np.ndarray, row: int) -> tuple[int, int]:
+    """Where a row begins and ends."""
+    return rows[row], rows[row + 1]
+
+
+PER_SEGMENT = 3e-4  # energy of a segment: each is traced by itself, and keeps the compiler from working across it
+
+
+class Walker(NamedTuple):
+    """Where annealing is on a level of n values and p places."""
+
+    keep: np.ndarray  # [n] int64, as all below
+    starts: np.ndarray  # [p]
+    best_keep: np.ndarray  # [n]
+    best_starts: np.ndarray  # [p]
+    last_keep: np.ndarray  # [n], before a move
+    last_starts: np.ndarray  # [p]
+    segment: np.ndarray  # [p]
+    again: np.ndarray  # [p] bool
+    energies: np.ndarray  # [2] float64: now, and the rank of the best
+    rng: np.ndarray  # [1] uint64
+
+
+@entry
+def walk(
+    level: Level,
+    own: Moves,
+    work: Work,
+    walker: Walker,
+    aim: Aim,
+    seconds: float,
+    beside: float,
+    heat: float,
+    moving: bool,
+    count: int,
+) -> None:
+    """Tries so many moves.
+
+    Args:
+      level: with the bytes of its loops.
+      own: moves of it.
+      work: for `price`.
+      walker: written.
+      aim: what is wanted.
+      seconds, beside: of the loops' choices, and energy of theirs.
+      heat: temperature.
+      moving: whether values may be moved to the host.
+      count: of moves.
+    """
+    for _ in range(count):
+        _copy(walker.keep, walker.last_keep)
+        _copy(walker.starts, walker.last_starts)
+        move(own, walker.keep, walker.starts, walker.rng, moving)
+        segments = _walk_cut(walker)
+        price(level, walker.keep, walker.segment, walker.again[:segments], integer(1), work)
+        prices = work.prices
+        took = seconds + prices[4] + prices[6]
+        peak = max(prices[2], prices[3])
+        now = energy(aim, prices[0], peak, took, OVER) + beside + PER_SEGMENT * segments
+        if now <= walker.energies[0] or uniform(walker.rng) < math.exp((walker.energies[0] - now) / heat):
+            walker.energies[0] = now
+            rank = now + beyond(aim, prices[0], peak, took)
+            if rank < walker.energies[1]:
+                walker.energies[1] = rank
+                _copy(walker.keep, walker.best_keep)
+                _copy(walker.starts, walker.best_starts)
+        else:
+            _copy(walker.last_keep, walker.keep)
+            _copy(walker.last_starts, walker.starts)
+
+
+@inlined
+def _walk_cut(walker: Walker) -> int:
+    """Writes the segments of the starts; gives how many there are."""
+    count = integer(0)
+    for place in range(len(walker.starts)):
+        if walker.starts[place] != INSIDE:
+            walker.again[count] = walker.starts[place] == AGAIN
+            count += 1
+        walker.segment[place] = count - 1
+    return count
+
+
+@inlined
+def _copy(given: np.ndarray, written: np.ndarray) -> None:
+    for k in range(len(given)):
+        written[k] = given[k]
+
+
+HOT, COLD = 1e-3, 1e-5  # temperatures: energies are shares of the plain peak or of the step's seconds
+STRETCHING = 0.05  # part of all moves, where there are loops, that group their steps otherwise
+ROUND = 64  # moves between two looks at the clock
+RACERS, RACING = 8, 0.5  # starts at most, and the part of the time that they have together
+RACED = 850  # values at most of gradients that race: larger ones take all of the time from one start
+
+
+def anneal(
+    pricing: Pricing, goal: Goal, starts: Sequence[State], *, seed: int, evaluations: int, seconds: float
+) -> Found:
+    """The best choice that annealing meets, from the best of some starts, which may be a little over the limit. Small
+    gradients race: from the best starts of different segments, each for a part of the time, and then from the best of
+    all that.
+
+    Args:
+      pricing: of the gradient.
+      goal: what is wanted.
+      starts: at least one.
+      seed: of its random numbers.
+      evaluations, seconds: after which it ends.
+    """
+    search = Search(pricing, goal, starts, seed)
+    begin, count = time.monotonic(), len(starts)
+    for start, first, last in _races(search.starts):
+        search.start(start or search.best)
+        while count < evaluations:
+            done = max(count / evaluations, (time.monotonic() - begin) / seconds)
+            if done >= last:
+                break
+            part = max(0.0, (done - first) / (last - first))
+            search.round(HOT * (COLD / HOT) ** part, tries := min(ROUND, evaluations - count))
+            count += tries
+    best = search.best
+    return Found(best.choice(), pricing(best.choice()), search.rank(best), count)
+
+
+def _races(starts: Sequence[State]) -> Iterator[tuple[State | None, float, float]]:
+    """Starts, None for the best so far, and from which part of the time to which they run."""
+    if sum(map(len, starts[0].keep)) > RACED:
+        yield starts[0], 0.0, 1.0
+        return
+    for number, start in enumerate(starts[:RACERS]):
+        yield start, RACING * number / min(len(starts), RACERS), RACING * (number + 1) / min(len(starts), RACERS)
+    yield None, RACING, 1.0
+
+
+def prepare(pricing: Pricing) -> None:
+    """Compiles annealing, or loads it, which is no part of a search."""
+    search = Search(pricing, Goal(slowdown=0.0), [State.plain(pricing.gradient)], 0)
+    search.start(search.best)
+    with announced(walk, "the search for memory budgets"):
+        search.walk(0, 1.0)
+
+
+class Search:
+    """Where annealing is: the function's level changes in compiled code, loops' bodies one move at a time.
+
+    Attributes:
+      starts: the best ones of different segments, the best first.
+      state, best: now, from `start` on, and the best so far.
+    """
+
+    state: State
+
+    def __init__(self, pricing: Pricing, goal: Goal, starts: Sequence[State], seed: int) -> None:
+        self._pricing, self._goal, self._random = pricing, goal, np.random.default_rng(seed)
+        gradient = pricing.gradient
+        self.best = min(starts, key=self.rank).copy()
+        self._least = self.rank(self.best)
+        near = sorted(starts, key=lambda start: goal.energy(pricing, pricing(start.choice()), over=BEGUN_OVER))
+        kinds: dict[bytes, State] = {}
+        for start in near:
+            kinds.setdefault(np.concatenate(start.starts).tobytes(), start)
+        self.starts = list(kinds.values())
+        self._moves = [moves(level) for level in gradient.levels]
+        self._loops = list(gradient.stretched().items())
+        self._words = np.random.SeedSequence(seed).generate_state(1, np.uint64)
+        sizes = np.array([max(1, len(level.bytes)) for level in gradient.levels], float)
+        self._parts = sizes / sizes.sum()
+
+    def start(self, state: State) -> None:
+        """Goes on from a state."""
+        self.state = state.copy()
+        self._energy = self.energy(state)
+
+    def energy(self, state: State) -> float:
+        """Of a state: where annealing goes."""
+        return self._measured(state, self._goal.energy)
+
+    def rank(self, state: State) -> float:
+        """Of a state: which is best."""
+        return self._measured(state, self._goal.rank)
+
+    def _measured(self, state: State, measure: Callable[[Pricing, Price], float]) -> float:
+        """By a goal's measure; a little more for each segment."""
+        choice = state.choice()
+        segments = sum(len(cut.again) for cut in choice)
+        return measure(self._pricing, self._pricing(choice)) + PER_SEGMENT * segments
+
+    def round(self, heat: float, count: int) -> None:
+        """Tries so many moves, on levels by their sizes."""
+        stretches = self._random.binomial(count, STRETCHING) if self._loops else 0
+        outer, *inner = self._random.multinomial(count - stretches, self._parts).tolist()
+        for level, tries in enumerate(inner, start=1):
+            for _ in range(tries):
+                self._try(self._move(level), heat)
+        for _ in range(stretches):
+            self._try(self._stretch(), heat)
+        self.walk(outer, heat)
+
+    def walk(self, count: int, heat: float) -> None:
+        """Tries so many moves of the function's level."""
+        state = self.state
+        level, work, seconds = self._pricing.outer(state.choice())
+        beside = PER_SEGMENT * sum(len(cut.again) for cut in state.choice()[1:])
+        keep, starts = state.keep[0], state.starts[0]
+        walker = Walker(
+            keep,
+            starts,
+            *(keep.copy(), starts.copy(), np.empty_like(keep), np.empty_like(starts)),
+            *(np.empty_like(starts), np.empty(len(starts), bool)),
+            np.array([self._energy, self._least]),
+            self._words,
+        )
+        aim = self._goal.aim(self._pricing)
+        walk(level, self._moves[0], work, walker, aim, seconds, beside, heat, self._goal.moves, count)
+        state.changed(0)
+        if walker.energies[1] < self._least:
+            best = state.copy()
+            best.keep[0][:], best.starts[0][:] = walker.best_keep, walker.best_starts
+            best.changed(0)
+            self.best = best
+        self._energy, self._least = walker.energies.tolist()
+
+    def _try(self, undo: Callable[[], None], heat: float) -> None:
+        """Keeps what was changed, or takes it back."""
+        now = self.energy(self.state)
+        if now > self._energy and self._random.random() >= math.exp((self._energy - now) / heat):
+            undo()
+            return
+        self._energy = now
+        if now < self._least and (rank := self.rank(self.state)) < self._least:
+            self.best, self._least = self.state.copy(), rank
+
+    def _move(self, level: int) -> Callable[[], None]:
+        """Changes a level; what it returns takes that back."""
+        keep, starts = self.state.keep[level], self.state.starts[level]
+        before = keep.copy(), starts.copy()
+        move(self._moves[level], keep, starts, self._words, self._goal.moves)
+        self.state.changed(level)
+
+        def undo() -> None:
+            keep[:], starts[:] = before
+            self.state.changed(level)
+
+        return undo
+
+    def _stretch(self) -> Callable[[], None]:
+        """Makes a loop's stretches longer or shorter, by a step or by any."""
+        level, loop = self._loops[self._random.integers(len(self._loops))]
+        before, kinds = self.state.stretches[level], loop.stretches
+        now = kinds.index(before)
+        near = [kinds[k] for k in (now - 1, now + 1) if 0 <= k < len(kinds)]
+        others = near if self._random.random() < TOGETHER else [kind for kind in kinds if kind != before]
+        self._set_stretch(level, int(self._random.choice(others)))
+        return lambda: self._set_stretch(level, before)
+
+    def _set_stretch(self, level: int, stretch: int) -> None:
+        self.state.stretches[level] = stretch
+        self.state.changed(level)

@@ -1,0 +1,303 @@
+"""Goals: a user's limit as an energy to lower, and the search for a limit of time by a finer measure.
+
+A `Goal` is one limit of three: bytes kept, bytes at the peak, or slowdown. An `Aim` is a goal for one gradient, whose
+energy searches lower. `Found` is the best choice of a search. `search_timed` meets a limit of time by a measure that is
+finer than a search's own price: it moves the search's limit until the choice meets the true one.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from graphrl.compiled import shared
+from graphrl.errors import ProblemError
+from graphrl.xla.checkpoint.solvers.choice import Choice, Price, Pricing, State, is_untouched
+
+OVER = 10.0  # energy of being above a limit by as much as the limit: there a search may pass
+BEGUN_OVER = 1.0  # likewise of what is yet to be changed: a little above is near
+BEYOND = 100.0  # what being above a limit of bytes at all counts beside, where a search ends: no gain is worth it
+TIE = 1e-3  # of two choices that are alike, the one with the lower peak, or the faster one
+SAME = 1e-6  # part of a limit that is nothing
+BY_KEPT, BY_PEAK, BY_SLOWDOWN = range(3)
+PEAK = 0.1  # where what is kept is limited: ten per cent of the peak are worth one of the time
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """One limit of three; what it leaves is made as good as can be: the least peak, or the least time.
+
+    Attributes:
+      kept: bytes that may wait in memory for the backward pass.
+      peak: bytes that may be in memory at once, beside arguments, results and gradients.
+      slowdown: share of the step's seconds that may be added; below 0 that must be saved.
+      moves: whether values may be moved to the memory of the host.
+    """
+
+    kept: float | None = None
+    peak: float | None = None
+    slowdown: float | None = None
+    moves: bool = False
+
+    def __post_init__(self) -> None:
+        if sum(limit is not None for limit in (self.kept, self.peak, self.slowdown)) != 1:
+            raise ProblemError("a goal has one limit: kept, peak or slowdown")
+
+    def stricter(self, part: float) -> "Goal":
+        """The same with a part of the limit; of seconds that must be saved, more in that proportion."""
+        limits = {name: getattr(self, name) for name in ("kept", "peak", "slowdown")}
+        less = {name: None if x is None else x * part if x > 0 else x / part for name, x in limits.items()}
+        return Goal(moves=self.moves, **less)
+
+    def slowdown_of(self, pricing: Pricing, price: Price) -> float:
+        """Share of a step's seconds that a choice adds."""
+        return added(self.aim(pricing), price.seconds)
+
+    def excess(self, pricing: Pricing, price: Price) -> float:
+        """By which part of the limit a choice is above it; 0 where it is not."""
+        return above(self.aim(pricing), price.kept, price.peak, price.seconds)
+
+    def energy(self, pricing: Pricing, price: Price, *, over: float = OVER) -> float:
+        """The lower the better; `over` is what being above the limit by as much as the limit counts."""
+        return energy(self.aim(pricing), price.kept, price.peak, price.seconds, over)
+
+    def rank(self, pricing: Pricing, price: Price) -> float:
+        """The lower the better of what a search ends with: within a limit of bytes by all means. (Limits of time are
+        those of a rougher measure than the user's, see `search_timed`: a little above may be within.)
+        """
+        return self.energy(pricing, price) + beyond(self.aim(pricing), price.kept, price.peak, price.seconds)
+
+    def aim(self, pricing: Pricing) -> "Aim":
+        """The same for one gradient, for compiled code."""
+        limits = self.kept, self.peak, self.slowdown
+        by, limit = next((by, limit) for by, limit in enumerate(limits) if limit is not None)
+        peak, step = max(pricing.plain.peak, 1.0), max(pricing.step_seconds, 1e-30)
+        return Aim(by, float(limit), peak, pricing.pass_seconds, step)
+
+
+class Aim(NamedTuple):
+    """A goal for a gradient."""
+
+    by: int  # BY_KEPT, BY_PEAK or BY_SLOWDOWN: what is limited
+    limit: float
+    peak: float  # of what jax does by itself
+    passes: float  # seconds without what choices add
+    step: float  # seconds of what jax does by itself
+
+
+@shared
+def added(aim: Aim, seconds: float) -> float:
+    """Share of a step's seconds that `Price.seconds` add."""
+    return (aim.passes + seconds) / aim.step - 1.0
+
+
+@shared
+def above(aim: Aim, kept: float, peak: float, seconds: float) -> float:
+    """See `Goal.excess`."""
+    if aim.by == BY_SLOWDOWN:
+        return max(0.0, added(aim, seconds) - aim.limit) / max(abs(aim.limit), 0.01)
+    return max(0.0, (kept if aim.by == BY_KEPT else peak) / max(aim.limit, 1.0) - 1.0)
+
+
+@shared
+def energy(aim: Aim, kept: float, peak: float, seconds: float, over: float) -> float:
+    """See `Goal.energy`."""
+    share, slowdown = peak / aim.peak, added(aim, seconds)
+    if aim.by == BY_SLOWDOWN:
+        value = share + TIE * slowdown
+    else:
+        value = slowdown + (PEAK if aim.by == BY_KEPT else TIE) * share
+    return value + over * above(aim, kept, peak, seconds)
+
+
+@shared
+def beyond(aim: Aim, kept: float, peak: float, seconds: float) -> float:
+    """See `Goal.rank`: what counts beside the energy."""
+    return BEYOND if aim.by != BY_SLOWDOWN and above(aim, kept, peak, seconds) > SAME else 0.0
+
+
+class Found(NamedTuple):
+    """The best choice of a search.
+
+    Attributes:
+      choice: it is.
+      price: of it.
+      rank: by the goal; see `Goal.rank`.
+      evaluations: choices that were priced.
+      bound: below every choice within the limit, where a solver proved one: `Price.seconds` where bytes are limited,
+        `Price.kept` where seconds are.
+    """
+
+    choice: Choice
+    price: Price
+    rank: float
+    evaluations: int
+    bound: float | None = None
+
+
+def best_of(pricing: Pricing, goal: Goal, states: Iterable[State]) -> Found:
+    """The best of at least one state."""
+    best: Found | None = None
+    count = 0
+    for state in states:
+        price = pricing(state.choice())
+        count += 1
+        rank = goal.rank(pricing, price)
+        if best is None or rank < best.rank:
+            best = Found(state.copy().choice(), price, rank, count)
+    assert best is not None
+    return best._replace(evaluations=count)
+
+
+SHARE, LEAST = 0.3, 0.05  # parts that each search has: of the time that is left, and of all, whatever is left
+FIRST = 0.25  # part of all that the first search has, whatever measurements take
+# Parts of the limit: a choice that is too slow by less may be made faster, as low as it is. Where few turns are left
+# that has to succeed, which it mostly does if it is near.
+FAR, NEARBY = 0.25, 0.06
+NEAR = 0.006  # slowdowns that a choice may stay below the limit
+KNOWN = 0.1  # part of a measurement's time: what takes less was measured before
+ROUNDS = 12
+FEW = 3  # turns: where fewer fit, the first one leaves some of the limit
+SPARE, MOST_SPARE = 0.25, 0.006  # part of the limit, and slowdowns: measures differ by as much
+
+
+def search_timed(
+    solver: Callable[..., Found],
+    pricing: Pricing,
+    goal: Goal,
+    measured: Callable[[Choice], float],
+    *,
+    seed: int,
+    seconds: float,
+    late: float = 0.0,
+    ahead: float = 0.0,
+    begun: Found | None = None,
+    once: float = 0.0,
+) -> Found:
+    """The choice of the least peak that is measured to be within the limit; jax's own where none is.
+
+    Searches take turns: for the least peak within a limit of time, which leaves much of that time unused, and, where
+    its choice is a little too slow or nothing lower is known, for the fastest that is as low.
+
+    Args:
+      solver: one of `auto.SOLVERS`, asked with other limits until its choice is within this one, and just so.
+      pricing: of the gradient.
+      goal: with a limit of slowdown.
+      measured: the slowdown of a choice.
+      seed: of random numbers.
+      seconds: of all searches and measurements.
+      late: more of them, as long as nothing but jax's own choice is within the limit.
+      ahead: what is added to the limit for the first search, by its own measure.
+      begun: a choice within the limit: what is found is no worse.
+      once: seconds that a measurement takes, before there was one.
+    """
+    assert goal.slowdown is not None
+    clock = _Clock(seconds, late, once)
+    best = begun or best_of(pricing, goal, [State.plain(pricing.gradient)])
+    least_over = clock.measure(measured, best.choice) - goal.slowdown if begun else -goal.slowdown  # of the best
+    fastest = math.inf  # the peak for which the fastest choice was asked
+    own_limit = _OwnLimit(goal.slowdown + ahead - _spared(goal.slowdown, clock.fitting()))
+    asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
+    for turn in range(ROUNDS):
+        own = clock.seconds_of_search(is_first=not turn, may_be_last=not is_untouched(best.choice))
+        found = solver(pricing, asked, seed=seed + turn, seconds=own)
+        over = clock.measure(measured, found.choice) - goal.slowdown
+        is_low = found.price.peak < best.price.peak
+        is_faster = found.price.peak == best.price.peak and over < least_over
+        if over <= 0 and (is_low or is_faster or least_over > 0):
+            best, least_over = found, over
+        has_none = is_untouched(best.choice)
+        if not clock.fitting(late=has_none):
+            break
+        by_time, are_few = asked.peak is None, clock.fitting() < FEW
+        near = max(NEAR, NEARBY * goal.slowdown) if are_few else math.inf
+        if by_time and is_low and 0 < over < min(near, FAR * goal.slowdown):
+            asked = Goal(peak=found.price.peak, moves=goal.moves)
+        elif own_limit.move(goal.slowdown_of(pricing, found.price), over, by_time, are_few and has_none) or not by_time:
+            asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
+        elif not has_none and best.price.peak < fastest:
+            asked = Goal(peak=best.price.peak, moves=goal.moves)
+            fastest = best.price.peak
+        else:
+            break
+    return best
+
+
+def _spared(slowdown: float, turns: int) -> float:
+    """What the first search leaves of the limit: the more, the fewer turns there are to put it right."""
+    lacking = min(max(FEW - turns, 0) / (FEW - 1), 1.0)
+    return min(SPARE * abs(slowdown), MOST_SPARE) * lacking
+
+
+class _Clock:
+    """The seconds that are left, for turns of a search and a measurement."""
+
+    def __init__(self, seconds: float, late: float, once: float) -> None:
+        self._seconds, self._late, self._once = seconds, late, once
+        self._begin, self._measured = time.monotonic(), False
+
+    def fitting(self, *, late: bool = False) -> int:
+        """How many turns fit; also into what comes `late`."""
+        left = self._left() + self._late * late
+        return max(0, int(left / max(self._once + LEAST * self._seconds, 1e-9)))
+
+    def seconds_of_search(self, *, is_first: bool, may_be_last: bool) -> float:
+        """What the next search may take: of few turns so much that another one fits after it, unless it may be the last
+        or there is too little for two.
+        """
+        left, least = self._left(), (FIRST if is_first else LEAST) * self._seconds
+        if self.fitting() >= FEW:
+            return max(SHARE * left, least)
+        alone = left - self._once
+        shared = alone - self._once - LEAST * self._seconds
+        return max(alone if may_be_last or shared < 2 * LEAST * self._seconds else shared, least)
+
+    def measure(self, measured: Callable[[Choice], float], choice: Choice) -> float:
+        """Measures a choice, and how long that takes: what was known before takes no time, which says nothing."""
+        begin = time.monotonic()
+        value = measured(choice)
+        took = time.monotonic() - begin
+        if took > KNOWN * self._once:
+            self._once = max(took, self._once * self._measured)
+            self._measured = True
+        return value
+
+    def _left(self) -> float:
+        return self._seconds - (time.monotonic() - self._begin)
+
+
+class _OwnLimit:
+    """The limit that a search has by its own measure, so that its choice is just within the true one.
+
+    Attributes:
+      slowdown: by the search's own measure, as all here but what is `over`.
+    """
+
+    def __init__(self, slowdown: float) -> None:
+        self.slowdown = slowdown
+        self._within, self._over = -math.inf, math.inf  # the slowest choice within the true limit, the quickest over it
+        self._failed = 0  # choices over it, before there was one within: each time more is taken off
+
+    def move(self, own: float, over: float, was_asked: bool, must_hold: bool) -> bool:
+        """Moves to where the next choice is expected just within the limit; False if there is nothing to gain.
+
+        Args:
+          own: slowdown of the last choice.
+          over: by how much the finer measure has it above the true limit.
+          was_asked: whether this limit was asked for with it, and not another one.
+          must_hold: whether the next choice had better be within the true limit, since there are few more.
+        """
+        if over <= 0:
+            self._within = max(self._within, own)
+        else:
+            self._over = min(self._over, own)
+            self._failed += math.isinf(self._within)
+        # where both measures differ there as they do here
+        moved = own - over * max(1, self._failed) - (1.5 if must_hold else 0.5) * NEAR
+        if over <= 0 and (over >= -NEAR or (was_asked and moved <= self.slowdown)):
+            return False  # near enough, or the search knows of nothing slower that is lower
+        if not self._within < moved < self._over:
+            moved = self._over - NEAR if math.isinf(self._within) else (self._within + min(self._over, 1.0)) / 2
+        self.slowdown = moved
+        return moved > -1.0

@@ -1,0 +1,318 @@
+"""The decision problem as arrays: the values of a forward pass, and their readers in the backward pass.
+
+A level is a function, or one step of a loop's body. Its values are those of the forward pass, derivatives' factors too;
+its kernels are what the backward pass runs that writes into memory. A value that is not `solid` lies in no memory
+unless it is kept: its readers compute it on the way from solid ones.
+
+Networks repeat their layers, and what is good for one layer is good for all. So values and places are grouped by
+likeness: colour refinement (Weisfeiler and Leman 1968) on the values that read one another. Two values are alike if
+they look the same to a distance of `ROUNDS` reads.
+
+`repeated` finds stretches of a level that are alike, such as layers. Moves of alike values change all layers at once,
+moves of one value a single one. Neither leads from a choice that treats all layers alike to one that treats some of
+them as another choice does; copying a choice from one stretch to the next does.
+
+`Work` has the arrays in which a level's price is computed. They are allocated once, so that pricing allocates nothing.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+ARGUMENT = -1  # the place of what a loop carries: its backward pass has it only if it is kept
+
+
+class Level(NamedTuple):
+    """A level of n values, b backward kernels and p places (equations of the function); m reads of values by values, r
+    by kernels. Values and kernels stand in the order in which they run.
+
+    Attributes:
+      bytes: of each value.
+      place: of each value, the equation that it comes from, or ARGUMENT; nondecreasing but for arguments, which come
+        first.
+      solid, free, needed: of each value, whether it lies in memory where it is computed; whether it follows from
+        arguments without any kernel, so that whoever needs it may compute it anew; whether results need it.
+      named: of each value, whether it can be kept by name.
+      heavy: of each value, whether a kernel of its own computes it: a product, a convolution, a loop, a sort.
+      seconds: of each value, to compute it from solid ones, counted once for the values of one op.
+      keeping: of each value, seconds that it takes to keep it, beside computing it: to write what lies in no memory by
+        itself or only because the backward pass reads it, and in a loop to copy between kernels and the loop's own
+        array.
+      writing: of each value, the same outside of loops.
+      op: of each value, the op that computes it.
+      following: of each value that a loop carries and its backward pass needs, the value that the next step has in its
+        place; -1 of all others.
+      workspace: of each value, bytes that its op holds beside its operands and results.
+      last_read: of each value, the last value of the forward pass whose kernel reads it.
+      reads_from, reads: values that each value reads, value v's in `reads[reads_from[v] : reads_from[v + 1]]`.
+      kernel_place: of each kernel, the equation that it is the derivative of; nonincreasing.
+      kernel_bytes: at each kernel, bytes of what the backward pass has computed and still needs, and of its workspace.
+      kernel_seconds: of each kernel.
+      kernel_from, kernel_reads: values that each kernel reads.
+      kernel_copies: of each of these reads, bytes of the copy that the kernel needs of the value, in another order of
+        dimensions, unless the kernel's own segment computes it again: then it is written in that order.
+      handed_place, handed_seconds: of each gradient that lies in no memory, but where it is handed on to a segment that
+        is computed again, the equation that it comes from, and what it takes to write it there.
+      handed_from, handed_to, handed_home: of each of them its readers' rows, their equations, all earlier, and the
+        equations that computed what it is a gradient of: it is handed on where both are in one segment.
+      first: of each place and the end, the first value from there on.
+      free_values: in order.
+      apart: of each place, whether it is a segment of its own, of which jax keeps what it does: what has effects, and
+        loops of a function, whose bodies have levels of their own.
+      resident: bytes that lie in memory all the time.
+      link: bytes a second to the memory of the host, each way.
+      trips: of the loop whose body it is; 0 for a function.
+      forward_seconds, backward_seconds: of one run of the passes, without what is computed again and what it takes to
+        keep values.
+    """
+
+    bytes: np.ndarray  # [n] float64
+    place: np.ndarray  # [n] int64
+    solid: np.ndarray  # [n] bool
+    free: np.ndarray  # [n] bool
+    needed: np.ndarray  # [n] bool
+    named: np.ndarray  # [n] bool
+    heavy: np.ndarray  # [n] bool
+    seconds: np.ndarray  # [n] float64
+    keeping: np.ndarray  # [n] float64
+    writing: np.ndarray  # [n] float64
+    op: np.ndarray  # [n] int64
+    following: np.ndarray  # [n] int64
+    workspace: np.ndarray  # [n] float64
+    last_read: np.ndarray  # [n] int64
+    reads_from: np.ndarray  # [n + 1] int64
+    reads: np.ndarray  # [m] int64
+    kernel_place: np.ndarray  # [b] int64
+    kernel_bytes: np.ndarray  # [b] float64
+    kernel_seconds: np.ndarray  # [b] float64
+    kernel_from: np.ndarray  # [b + 1] int64
+    kernel_reads: np.ndarray  # [r] int64
+    kernel_copies: np.ndarray  # [r] float64
+    handed_place: np.ndarray  # [h] int64
+    handed_seconds: np.ndarray  # [h] float64
+    handed_from: np.ndarray  # [h + 1] int64
+    handed_to: np.ndarray  # [t] int64
+    handed_home: np.ndarray  # [t] int64
+    first: np.ndarray  # [p + 1] int64
+    free_values: np.ndarray  # [f] int64
+    apart: np.ndarray  # [p] bool
+    resident: float
+    link: float
+    trips: int
+    forward_seconds: float
+    backward_seconds: float
+
+
+class Loop(NamedTuple):
+    """Where a loop stands in the level around it, and what it takes to run its steps in stretches: see `choice`.
+
+    Attributes:
+      place: of its equation.
+      outputs: values that its forward op computes, the first of which bears its workspace.
+      kept: values that stand for what it keeps for its backward loop, the first of which bears the bytes of all.
+      kernel: of its backward loop.
+      taken_bytes, given_bytes, pulled_bytes: of a step's slices of arrays: that it reads and writes, and that its
+        backward step reads and writes beside what is kept.
+      sum_bytes: of the gradients that are summed over the steps.
+      begin_bytes: of what a stretch must have from the one before.
+      stretches: how many steps a stretch may have, ascending from 1.
+      unrolled: the most steps of a stretch that is no loop of its own.
+    """
+
+    place: int
+    outputs: tuple[int, ...]
+    kept: tuple[int, ...]
+    kernel: int
+    taken_bytes: float
+    given_bytes: float
+    pulled_bytes: float
+    sum_bytes: float
+    begin_bytes: float = 0.0
+    stretches: tuple[int, ...] = (1,)
+    unrolled: int = 1
+
+    def is_unrolled(self, stretch: int) -> bool:
+        """Whether the steps of a stretch stand one after the other."""
+        return 1 < stretch <= self.unrolled
+
+
+class Gradient(NamedTuple):
+    """A function's gradient.
+
+    Attributes:
+      levels: the function's first, then bodies of loops, each after the level around it.
+      loops: of each level, those in it, by the numbers of their bodies' levels.
+      argument_bytes, result_bytes: of the function's arguments, and of its results and gradients.
+    """
+
+    levels: tuple[Level, ...]
+    loops: tuple[Mapping[int, Loop], ...]
+    argument_bytes: int
+    result_bytes: int
+
+    def loop(self, number: int) -> Loop | None:
+        """The loop whose body a level is; None for the function."""
+        return next((loops[number] for loops in self.loops if number in loops), None)
+
+    def is_unrolled(self, number: int, stretch: int) -> bool:
+        """Whether the steps of the loop whose body a level is stand one after the other in such stretches."""
+        loop = self.loop(number)
+        return loop is not None and loop.is_unrolled(stretch)
+
+    def stretched(self) -> dict[int, Loop]:
+        """Loops that may run in stretches, by the numbers of their bodies' levels."""
+        loops = {number: self.loop(number) for number in range(len(self.levels))}
+        return {number: loop for number, loop in loops.items() if loop is not None and len(loop.stretches) > 1}
+
+    def trips(self, number: int) -> int:
+        """How often one run of the function goes through a level."""
+        around = [outer for outer, loops in enumerate(self.loops) if number in loops]
+        return max(1, self.levels[number].trips) * (self.trips(around[0]) if around else 1)
+
+
+ROUNDS = 4
+READ, READER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x3C6EF372FE94F82B)  # tell reads from readers
+
+
+def alike_values(level: Level) -> list[np.ndarray]:
+    """Groups of named values that are alike, each sorted; all values that can be kept are in one."""
+    colours = _colours(level)
+    groups = defaultdict(list)
+    for value in np.flatnonzero(level.named & ~level.free & (level.place != ARGUMENT)).tolist():
+        groups[colours[value]].append(value)
+    return [np.array(group) for group in groups.values()]
+
+
+def alike_places(level: Level) -> list[np.ndarray]:
+    """Groups of places at which a level might be cut, each sorted; the narrowest first, by the bytes across."""
+    colours, across = _colours(level), crossing(level)
+    groups = defaultdict(list)
+    for place in range(1, len(level.first) - 1):
+        last, value = level.first[place] - 1, level.first[place]
+        if last >= 0 and value < level.first[place + 1] and level.place[last] == place - 1:
+            groups[colours[last], colours[value], across[place]].append(place)
+    ranked = sorted(groups.items(), key=lambda group: (group[0][2], -len(group[1]), group[1]))
+    return [np.array(group) for _, group in ranked]
+
+
+def crossing(level: Level) -> np.ndarray:
+    """`[p + 1]` float64: at each place, bytes of the values from before that it or a later one reads, but for free
+    ones.
+    """
+    places = len(level.first) - 1
+    last = level.place.copy()
+    readers = np.repeat(level.place, np.diff(level.reads_from))
+    np.maximum.at(last, level.reads, readers)
+    changes = np.zeros(places + 2)
+    counted = (~level.free) & (level.place != ARGUMENT)
+    np.add.at(changes, level.place[counted] + 1, level.bytes[counted])
+    np.add.at(changes, last[counted] + 1, -level.bytes[counted])
+    return np.cumsum(changes)[: places + 1]
+
+
+def _colours(level: Level) -> list[int]:
+    """A number for each value, the same for those that are alike."""
+    readers = np.repeat(np.arange(len(level.bytes)), np.diff(level.reads_from))
+    colours = np.zeros(len(level.bytes), np.uint64)
+    for trait in (level.bytes, level.solid, level.free, level.seconds, level.named):
+        colours = _mixed(colours + trait.astype(np.float64).view(np.uint64))
+    for _ in range(ROUNDS):
+        seen = _mixed(colours)
+        # sums, as what is read and who reads it have no order
+        np.add.at(seen, readers, _mixed(colours + READ)[level.reads])
+        np.add.at(seen, level.reads, _mixed(colours + READER)[readers])
+        colours = seen
+    return colours.tolist()
+
+
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    """`[n]` uint64, each made of one of `[n]` uint64 such that sums of some are as good as never the same (the end of
+    SplitMix64, Steele et al. 2014).
+    """
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
+
+
+KINDS = 32  # of stretches, at most
+
+
+class Repeated(NamedTuple):
+    """Stretches of a level that are alike, place by place.
+
+    Attributes:
+      begins: places.
+      length: of each, in places.
+    """
+
+    begins: np.ndarray
+    length: int
+
+
+def repeated(level: Level) -> list[Repeated]:
+    """Stretches between alike places, the narrowest first."""
+    found = []
+    for places in alike_places(level):
+        found += [kind for kind in _between(level, places) if len(kind.begins) > 1]
+        if len(found) >= KINDS:
+            break
+    return found[:KINDS]
+
+
+def _between(level: Level, places: np.ndarray) -> Iterator[Repeated]:
+    """Those that begin at some places and are as long as it is from most of them to the next."""
+    if len(places) < 2:
+        return
+    lengths, counts = np.unique(np.diff(places), return_counts=True)
+    length = int(lengths[counts.argmax()])
+    alike: dict[bytes, list[int]] = {}
+    for begin in places[places + length < len(level.first)].tolist():
+        first = level.first[begin : begin + length + 1]
+        values = slice(first[0], first[-1])
+        traits = np.diff(first), level.apart[begin : begin + length], level.bytes[values], level.solid[values]
+        look = b"".join(trait.tobytes() for trait in traits)
+        alike.setdefault(look, []).append(begin)
+    for begins in alike.values():
+        yield Repeated(np.array(begins), length)
+
+
+COMPUTED, KEPT, MOVED = 0, 1, 2  # what happens to a value between the passes
+
+
+class Work(NamedTuple):
+    """Arrays for `price`, for a level of n values and b kernels, and m steps of its backward pass at most."""
+
+    stored: np.ndarray  # [n] int64: COMPUTED, KEPT or MOVED, with what follows from the choice
+    mark: np.ndarray  # [n] int64, by the last segment or kernel that looked at a value
+    stack: np.ndarray  # [n + r] int64
+    last: np.ndarray  # [n] int64, the last step of the backward pass that reads a value
+    loaded: np.ndarray  # [n] int64, the step at which what was moved begins to come back
+    first: np.ndarray  # [n] int64, the first step that reads a value from then on
+    sent: np.ndarray  # [n] int64, of what is moved, the value that waits for it to be gone; n for none
+    arrived: np.ndarray  # [n] float64, of what is moved, seconds from the begin of the forward pass until it is gone
+    position: np.ndarray  # [n] int64, the step that computes a value again
+    ran: np.ndarray  # [ops] int64, the segment that last ran an op again
+    rerun: np.ndarray  # [n] bool, values that a stretch of a loop computes again before it runs backward
+    forward: np.ndarray  # [n + 2] float64, changes of live bytes
+    backward: np.ndarray  # [m + 2] float64, changes of live bytes
+    beside: np.ndarray  # [m + 2] float64, bytes beside the values
+    took: np.ndarray  # [m + 2] float64, seconds
+    coming: np.ndarray  # [m + 2] float64, bytes that come back for a step to read
+    since: np.ndarray  # [m + 2] int64, the step from which they come
+    at: np.ndarray  # [m + 2] float64, seconds from the begin of the backward pass until a step
+    # bytes kept and moved, peaks of both passes, seconds, steps; of a stretch's step seconds, and bytes kept twice
+    prices: np.ndarray  # [8] float64
+
+
+def work(level: Level) -> Work:
+    """For a level, whatever is chosen."""
+    n, b = len(level.bytes), len(level.kernel_place)
+    steps = n + b + int(level.solid[level.free_values].sum()) * (len(level.first) - 1)
+    stored, mark, last, loaded, first, sent, position = (np.zeros(n, np.int64) for _ in range(7))
+    stack, ran = np.zeros(n + len(level.reads) + 1, np.int64), np.zeros(int(level.op.max(initial=0)) + 1, np.int64)
+    forward, (backward, beside, took, coming, at) = np.zeros(n + 2), (np.zeros(steps + 2) for _ in range(5))
+    since, arrived, rerun, prices = np.zeros(steps + 2, np.int64), np.zeros(n), np.zeros(n, bool), np.zeros(8)
+    values = stored, mark, stack, last, loaded, first, sent, arrived, position, ran, rerun
+    return Work(*values, forward, backward, beside, took, coming, since, at, prices)

@@ -1,0 +1,379 @@
+"""Price of a choice: bytes kept and at the peak, seconds of computing again, keeping and handing on. Compiled.
+
+The backward pass goes through the segments of a level from the last to the first. Of a segment that is computed again
+it first computes what its kernels need and is not kept, in order, and then they run. Compilers order freely within a
+segment, so this is the most that they need, and near to what they do need. Elsewhere jax keeps what kernels read;
+outside of loops, compilers then compute what is not solid on the way.
+
+Values that are moved travel to the host one after another, and back in the same way; each direction has a link of its
+own (`send`, `fetch`). A value leaves once it is computed. Its memory is free once the next heavy value is computed
+after the copy has arrived; in a loop, at the end of the trip. It comes back from the begin of the first segment that
+reads it, where its memory is taken; readers wait until it is there.
+"""
+
+import numpy as np
+
+from graphrl.compiled import entry, integer, part
+from graphrl.xla.checkpoint.solvers.level import ARGUMENT, COMPUTED, KEPT, MOVED, Level, Work
+
+
+@part
+def send(level: Level, work: Work, segment: np.ndarray, again: np.ndarray) -> None:
+    """When what is moved is gone from the device; what cannot go is kept. Waiting by the last that can wait counts."""
+    n, clock, link, passed = len(level.bytes), 0.0, 0.0, 0.0
+    heavy, head, tail = -1, 0, 0
+    for v in range(n):
+        work.sent[v] = n
+        if level.needed[v] and (v == 0 or level.op[v] != level.op[v - 1]):
+            clock += level.seconds[v]
+        if level.place[v] != ARGUMENT and again[segment[level.place[v]]] and level.heavy[v] and level.needed[v]:
+            heavy, passed = v, clock
+            while (
+                head < tail
+                and work.arrived[work.stack[head]] <= clock
+                and level.place[work.stack[head]] < level.place[v]
+            ):
+                work.sent[work.stack[head]] = v
+                head += 1
+        if work.stored[v] == MOVED:
+            link = max(link, clock) + level.bytes[v] / level.link
+            work.arrived[v] = link
+            work.stack[tail] = v
+            tail += 1
+    if level.trips > 0:
+        passed = clock
+    for k in range(head, tail):
+        v = work.stack[k]
+        if level.trips == 0 and (heavy < 0 or level.place[v] >= level.place[heavy]):
+            work.stored[v] = KEPT
+            continue
+        work.sent[v] = n if level.trips > 0 else heavy
+        work.prices[4] += max(0.0, work.arrived[v] - passed)
+        passed = max(passed, work.arrived[v])
+
+
+@part
+def fetch(level: Level, work: Work, steps: int) -> None:
+    """Adds the seconds for which steps of the backward pass wait for what comes back."""
+    work.coming[: steps + 1] = 0.0
+    for v in range(len(level.bytes)):
+        if work.stored[v] == MOVED:
+            work.coming[work.first[v]] += level.bytes[v]
+            work.since[work.first[v]] = work.loaded[v]
+    clock = link = 0.0
+    for step in range(steps):
+        work.at[step] = clock
+        if work.coming[step] > 0.0:
+            link = max(link, work.at[work.since[step]]) + work.coming[step] / level.link
+            work.prices[4] += max(0.0, link - clock)
+            clock = max(clock, link)
+        clock += work.took[step]
+
+
+NOWHERE = 1 << 40  # no segment
+
+
+@entry
+def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray, stretch: int, work: Work) -> None:
+    """Fills `work.stored` and `work.prices`.
+
+    Args:
+      level: what is priced.
+      keep: `[n]` int64: COMPUTED, KEPT or MOVED.
+      segment: `[p]` int64, from 0, of each place; nondecreasing.
+      again: `[s]` bool, of each segment, whether it is computed again.
+      stretch: steps of a loop that run again before they run backward; 1 if none do.
+      work: from `work(level)`.
+    """
+    for v in range(len(keep)):
+        work.stored[v] = keep[v]
+        if keep[v] == MOVED and (level.place[v] == ARGUMENT or not again[segment[level.place[v]]]):
+            work.stored[v] = KEPT  # only a segment's policy moves values
+    work.mark[:] = -1
+    work.ran[:] = -1
+    work.last[:] = -1
+    work.prices[:] = 0.0
+    step, kernel, stop = 0, 0, len(segment)
+    work.backward[0] = work.backward[1] = 0.0
+    for s in range(len(again) - 1, -1, -1):
+        start = stop
+        while start > 0 and segment[start - 1] == s:
+            start -= 1
+        kernel_stop = kernel
+        while kernel_stop < len(level.kernel_place) and level.kernel_place[kernel_stop] >= start:
+            kernel_stop += 1
+        if again[s]:
+            step = _region(level, work, integer(s), integer(start), integer(stop), kernel, kernel_stop, step)
+        else:
+            step = _plain(level, work, integer(stop), kernel, kernel_stop, step)
+        kernel, stop = kernel_stop, start
+    moves = False
+    for v in range(len(keep)):
+        if work.last[v] < 0:  # jax keeps nothing that is not read
+            work.stored[v] = COMPUTED
+        moves = moves or work.stored[v] == MOVED
+    if moves:
+        send(level, work, segment, again)
+        fetch(level, work, step)
+    _forward(level, work)
+    _backward(level, work, step)
+    work.prices[4] += _handed(level, segment, again)
+    work.rerun[:] = False
+    if stretch > 1:
+        _rerun(level, work)
+
+
+@part
+def _region(level: Level, work: Work, s: int, start: int, stop: int, kernel: int, kernel_stop: int, step: int) -> int:
+    """A segment that is computed again: returns the step after its last one."""
+    for q in range(kernel, kernel_stop):
+        for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
+            if not _is_later(level, level.kernel_reads[k], stop):
+                _need(level, work, s, start, level.kernel_reads[k])
+    begin = step
+    for k in range(len(level.free_values)):
+        step = _place(level, work, s, level.free_values[k], step)
+    for v in range(level.first[start], level.first[stop]):
+        if not level.free[v]:
+            step = _place(level, work, s, v, step)
+    for q in range(kernel, kernel_stop):
+        for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
+            if not _is_later(level, level.kernel_reads[k], stop):
+                _read(work, level.kernel_reads[k], begin, step)
+        _hold(level, work, q, s, stop, begin, step)
+        work.beside[step], work.took[step] = _beside(level, work, q, s), level.kernel_seconds[q]
+        work.backward[step + 2] = 0.0
+        step += 1
+    for v in range(level.first[stop] - 1, level.first[start] - 1, -1):
+        if not level.free[v]:
+            _free(level, work, s, v, begin)
+    for k in range(len(level.free_values) - 1, -1, -1):
+        _free(level, work, s, level.free_values[k], begin)
+    return step
+
+
+@part
+def _beside(level: Level, work: Work, q: int, s: int) -> float:
+    """Bytes beside the values at a kernel of a segment: copies only of what the segment has not computed again."""
+    size = level.kernel_bytes[q]
+    for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
+        v = level.kernel_reads[k]
+        if work.stored[v] != COMPUTED or work.mark[v] != s:
+            size += level.kernel_copies[k]
+    return size
+
+
+@part
+def _is_later(level: Level, v: int, stop: int) -> bool:
+    """Whether a value is of a later segment than the one that ends so, which the backward pass has been through."""
+    return level.place[v] >= stop and not level.free[v]
+
+
+@part
+def _hold(level: Level, work: Work, q: int, s: int, stop: int, begin: int, step: int) -> None:
+    """Reads what a kernel needs of later segments: what they computed again stays until now. Light ops of theirs that
+    no kernel of theirs has run are run now; what these need of other segments is kept, unless it is here.
+    """
+    size = 0
+    for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
+        work.stack[size] = level.kernel_reads[k]
+        size += _is_later(level, level.kernel_reads[k], stop)
+    while size:
+        size -= 1
+        v = work.stack[size]
+        later = _is_later(level, v, stop)
+        if work.mark[v] == -2 - q:
+            continue
+        if work.stored[v] != COMPUTED or work.mark[v] == s:
+            _read(work, v, begin, step)
+            continue
+        work.mark[v] = -2 - q
+        if not level.solid[v]:
+            for k in range(level.reads_from[v], level.reads_from[v + 1]):
+                work.stack[size] = level.reads[k]
+                size += 1
+        elif later and work.last[v] >= 0:
+            work.backward[max(work.last[v], work.position[v]) + 1] += level.bytes[v]
+            work.backward[step + 1] -= level.bytes[v]
+            work.last[v] = step
+        else:
+            work.stored[v] = KEPT
+            work.last[v] = -1
+            _read(work, v, begin, step)
+
+
+@part
+def _need(level: Level, work: Work, s: int, start: int, value: int) -> None:
+    """Marks what must be computed again for a value, and keeps what cannot be."""
+    work.stack[0] = value
+    size = 1
+    while size:
+        size -= 1
+        v = work.stack[size]
+        if work.mark[v] == s:
+            continue
+        work.mark[v] = s
+        work.last[v] = -1 if work.stored[v] == COMPUTED else work.last[v]
+        if work.stored[v] != COMPUTED:
+            continue
+        if not level.free[v] and level.place[v] < start:
+            work.stored[v] = KEPT
+            continue
+        for k in range(level.reads_from[v], level.reads_from[v + 1]):
+            if work.mark[level.reads[k]] != s:
+                work.stack[size] = level.reads[k]
+                size += 1
+
+
+@part
+def _place(level: Level, work: Work, s: int, v: int, step: int) -> int:
+    """Gives a step to what is computed again into memory; returns the next one."""
+    if work.mark[v] != s or work.stored[v] != COMPUTED or not level.solid[v]:
+        return step
+    work.position[v] = step
+    work.beside[step], work.took[step] = level.workspace[v], 0.0
+    work.backward[step + 2] = 0.0
+    if work.ran[level.op[v]] != s:
+        work.ran[level.op[v]] = s
+        work.took[step] = level.seconds[v]
+        work.prices[4] += level.seconds[v]
+    return step + 1
+
+
+@part
+def _free(level: Level, work: Work, s: int, v: int, begin: int) -> None:
+    """Frees what was computed again after its last read; to be called for all that read it before."""
+    if work.mark[v] != s or work.stored[v] != COMPUTED:
+        return
+    when = work.last[v]
+    if level.solid[v]:
+        when = work.position[v]
+        work.backward[when] += level.bytes[v]
+        work.backward[max(work.last[v], when) + 1] -= level.bytes[v]
+    for k in range(level.reads_from[v], level.reads_from[v + 1]):
+        _read(work, level.reads[k], begin, when)
+
+
+@part
+def _read(work: Work, v: int, begin: int, step: int) -> None:
+    """Notes that a value is read at a step of a segment that begins so."""
+    if work.last[v] < 0:
+        work.loaded[v] = begin
+        work.first[v] = step
+    if begin == work.loaded[v]:
+        work.first[v] = min(work.first[v], step)
+    work.last[v] = max(work.last[v], step)
+
+
+@part
+def _plain(level: Level, work: Work, stop: int, kernel: int, kernel_stop: int, step: int) -> int:
+    """A segment of which jax keeps what kernels read: returns the step after its last one."""
+    for q in range(kernel, kernel_stop):
+        _hold(level, work, q, integer(NOWHERE), stop, step, step)
+        size = 0
+        for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
+            work.stack[size] = level.kernel_reads[k]
+            size += not _is_later(level, level.kernel_reads[k], stop)
+        while size:
+            size -= 1
+            v = work.stack[size]
+            if level.trips == 0 and work.stored[v] == COMPUTED and not level.solid[v]:
+                if work.mark[v] != -2 - q:
+                    work.mark[v] = -2 - q
+                    for k in range(level.reads_from[v], level.reads_from[v + 1]):
+                        work.stack[size] = level.reads[k]
+                        size += 1
+                continue
+            if work.stored[v] == COMPUTED:
+                work.stored[v] = KEPT
+                work.last[v] = -1  # a later segment that computed it for itself does not load it
+            _read(work, v, step, step)
+        work.beside[step], work.took[step] = _beside(level, work, q, integer(NOWHERE)), level.kernel_seconds[q]
+        work.backward[step + 2] = 0.0
+        step += 1
+    return step
+
+
+@part
+def _forward(level: Level, work: Work) -> None:
+    """Bytes that are kept and moved, and the peak of the forward pass."""
+    n = len(level.bytes)
+    work.forward[:] = 0.0
+    for v in range(n):
+        stored = work.stored[v]
+        work.prices[0] += level.bytes[v] * (stored == KEPT)
+        work.prices[1] += level.bytes[v] * (stored == MOVED)
+        work.prices[4] += level.keeping[v] * (stored != COMPUTED)
+        if level.place[v] == ARGUMENT or not ((level.needed[v] and level.solid[v]) or stored != COMPUTED):
+            continue
+        work.forward[v] += level.bytes[v]
+        if stored != KEPT or level.trips > 0:  # a loop writes what it keeps into its own array at once
+            last = max(v, level.last_read[v], work.sent[v] if stored == MOVED else 0)
+            work.forward[last + 1] -= level.bytes[v]
+    live, peak = level.resident, level.resident
+    for v in range(n):
+        live += work.forward[v]
+        peak = max(peak, live + (level.workspace[v] if level.needed[v] else 0.0))
+    work.prices[2] = peak
+
+
+@part
+def _backward(level: Level, work: Work, steps: int) -> None:
+    """The peak of the backward pass."""
+    for v in range(len(level.bytes)):
+        if work.stored[v] == COMPUTED or work.last[v] < 0:
+            continue
+        if level.trips > 0 and not level.solid[v] and work.stored[v] == KEPT:  # read from the loop's array on the way
+            continue
+        begin = 0 if work.stored[v] == KEPT and level.trips == 0 else work.loaded[v]
+        work.backward[begin] += level.bytes[v]
+        work.backward[work.last[v] + 1] -= level.bytes[v]
+    live, peak = level.resident, level.resident
+    for step in range(steps):
+        live += work.backward[step]
+        peak = max(peak, live + work.beside[step])
+    work.prices[3] = peak
+    work.prices[5] = steps
+
+
+@part
+def _handed(level: Level, segment: np.ndarray, again: np.ndarray) -> float:
+    """Seconds of writing the gradients that segments which are computed again wait for: they begin behind a barrier,
+    but for one that is alone in a loop's step.
+    """
+    seconds, count = 0.0, 0
+    for s in range(len(again)):
+        count += again[s]
+    if level.trips > 0 and count < 2:
+        return 0.0
+    for h in range(len(level.handed_place)):
+        own, is_waited_for = segment[level.handed_place[h]], False
+        for k in range(level.handed_from[h], level.handed_from[h + 1]):
+            to = segment[level.handed_to[k]]
+            is_waited_for |= to < own and again[to] and to == segment[level.handed_home[k]]
+        seconds += level.handed_seconds[h] * is_waited_for
+    return seconds
+
+
+@part
+def _rerun(level: Level, work: Work) -> None:
+    """One more forward pass of a step: what the next step and the backward pass need of it, and what that follows from.
+    What both need is kept twice in a loop.
+    """
+    op, counted = integer(-1), 0.0
+    for v in range(len(level.bytes)):
+        after = level.following[v]
+        if after >= 0:
+            work.rerun[after] = True
+            both = work.stored[v] == KEPT and work.stored[after] == KEPT
+            work.prices[7] += level.bytes[after] * both
+    for v in range(len(level.bytes) - 1, -1, -1):
+        work.rerun[v] |= work.stored[v] != COMPUTED
+        if not work.rerun[v]:
+            continue
+        if level.op[v] != op:
+            op, counted = level.op[v], 0.0
+        work.prices[6] += max(level.seconds[v] - counted, 0.0)
+        counted = max(level.seconds[v], counted)
+        for k in range(level.reads_from[v], level.reads_from[v + 1]):
+            work.rerun[level.reads[k]] = True

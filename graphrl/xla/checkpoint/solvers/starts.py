@@ -1,0 +1,257 @@
+"""Starting choices: regular cuts, greedy recomputation, and moves to the host.
+
+- `starts`: programs cut at alike places (`cuts`), with each segment computed again in whole or but for what is written
+  to memory anyway; `stretched` adds the same choices with loops in stretches.
+- `greedy`: computes again what saves most bytes for its time, one group of alike values after another, by exact prices.
+- `states`: moves to the host what a choice keeps, one group of alike values after another, as long as it pays. What
+  comes back takes memory from the begin of the first segment that reads it, so large segments gain nothing. The choice
+  is therefore also cut into smaller segments that keep the same values.
+"""
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from graphrl.xla.checkpoint.solvers.choice import AGAIN, INSIDE, PLAIN, Price, Pricing, State
+from graphrl.xla.checkpoint.solvers.goal import Goal
+from graphrl.xla.checkpoint.solvers.level import (
+    COMPUTED,
+    KEPT,
+    MOVED,
+    Gradient,
+    Level,
+    alike_places,
+    alike_values,
+    crossing,
+)
+
+CUTS = 15  # groups of places that are tried
+PARTS = 16, 32, 8, 4  # that are cut at their narrowest places
+WIDER = 1.1  # what is across a place between layers may be larger than at others by so much
+MOST = 64  # segments: each is traced by itself
+
+
+def starts(gradient: Gradient) -> Iterator[State]:
+    """Choices: nothing computed again; then, cut in several ways, all of it, and all but what lies in memory anyway."""
+    yield State.plain(gradient)
+    nothing = [np.zeros(len(level.bytes), bool) for level in gradient.levels]
+    solid = [level.named & ~level.free & level.solid for level in gradient.levels]
+    for begins in cuts(gradient.levels[0]):
+        yield again(gradient, begins, nothing)
+        yield again(gradient, begins, solid)
+
+
+def again(gradient: Gradient, begins: np.ndarray, kept: Sequence[np.ndarray]) -> State:
+    """The function, cut as `begins` says, and the bodies of loops, computed again but for what is `kept`.
+
+    Args:
+      gradient: whose choice this is.
+      begins: `[p]`, of each place of the function, INSIDE, PLAIN or AGAIN; what stays apart does in any case.
+      kept: `[n]` bool of each level.
+    """
+    state = State.plain(gradient)
+    for number, level in enumerate(gradient.levels):
+        own = begins if number == 0 else whole(level)
+        fixed = state.starts[number] != INSIDE
+        kind = own[np.maximum.accumulate(np.where(own != INSIDE, np.arange(len(own)), 0))]
+        state.starts[number][:] = np.where(level.apart, PLAIN, np.where(fixed | (own != INSIDE), kind, INSIDE))
+        state.keep[number][:] = np.where(kept[number], KEPT, COMPUTED)
+        state.changed(number)
+    return state
+
+
+def stretched(pricing: Pricing, states: Iterable[State]) -> Iterator[State]:
+    """Choices, and each again with its loops in the stretches that take the least memory: of all, and unrolled."""
+    loops = pricing.gradient.stretched()
+    for state in states:
+        yield state
+        for unrolled in (False, True) if loops else ():
+            other = state.copy()
+            for number, loop in reversed(loops.items()):  # what a loop keeps depends on those in it
+                costs = pricing.loop_costs(other.choice(), number)
+                some = [stretch for stretch in costs if not unrolled or loop.is_unrolled(stretch)]
+                other.stretches[number] = min(some or [1], key=lambda k: costs[k].kept + costs[k].backward)
+                other.changed(number)
+            if other.stretches != state.stretches:
+                yield other
+
+
+def whole(level: Level) -> np.ndarray:
+    """How a level begins that is one segment, computed again."""
+    begins = np.full(len(level.apart), INSIDE)
+    begins[:1] = AGAIN
+    return begins
+
+
+def cuts(level: Level) -> Iterator[np.ndarray]:
+    """Ways to cut a level, `[p]` each: not at all; then between layers, at alike places and at narrow ones, everything
+    computed again, and but for what comes before the first of these places and after the last, or only after the last
+    where the first layer may begin with the program.
+    """
+    yield whole(level)
+    if not len(level.apart):
+        return
+    across, alike = crossing(level)[:-1], alike_places(level)
+    layers = sorted(
+        _layers(across, alike), key=lambda places: (-len(places) - _begin_the_program(places), across[places].max())
+    )
+    kinds = layers, sorted(alike, key=len, reverse=True), _narrow(level, across)
+    ranked = (group for groups in itertools.zip_longest(*kinds) for group in groups if group is not None)
+    different = dict.fromkeys(tuple(group.tolist()) for group in ranked if 0 < len(group) <= MOST)
+    for group in itertools.islice(different, CUTS):
+        yield _begun(level, group, plain=())
+        if len(group) == 1 or _begin_the_program(np.array(group)):
+            yield _begun(level, group, plain=group[-1:])
+        if len(group) > 1:
+            yield _begun(level, group, plain=(0, group[-1]))
+
+
+def _begun(level: Level, places: Sequence[int], plain: Sequence[int]) -> np.ndarray:
+    begins = whole(level)
+    begins[list(places)] = AGAIN
+    begins[list(plain)] = PLAIN
+    return begins
+
+
+def _layers(across: np.ndarray, alike: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+    """Where layers may begin and the last one end: places as far from one another as most that are alike, as many in a
+    row as about the same bytes are across.
+    """
+    steps = Counter(int(step) for group in alike for step in np.unique(np.diff(group)))
+    if not steps:
+        return
+    step = max(steps, key=lambda step: (steps[step], -step))
+    for first in range(1, min(step, len(across)) + 1):
+        places = np.arange(first, len(across), step)
+        narrow = across[places] <= WIDER * np.median(across[places])
+        ends = np.flatnonzero(np.diff(np.concatenate([[False], narrow, [False]]))).reshape(-1, 2)
+        begin, end = max(ends.tolist(), key=lambda run: run[1] - run[0], default=(0, 0))
+        if end - begin > 1:
+            yield places[begin:end]
+
+
+def _begin_the_program(places: np.ndarray) -> bool:
+    """Whether places are as far from one another as the first of them is from the begin."""
+    steps = np.diff(places, prepend=0)
+    return len(places) > 1 and bool((steps == steps[0]).all())
+
+
+def _narrow(level: Level, across: np.ndarray) -> Iterator[np.ndarray]:
+    """The narrowest place of each part, for parts of equal bytes."""
+    written = np.where(level.solid & ~level.free & (level.place >= 0), level.bytes, 0.0)
+    before = np.bincount(np.maximum(level.place, 0), written, len(across)).cumsum()
+    for count in PARTS:
+        part = (count * before / max(before[-1], 1.0)).astype(int)
+        order = np.lexsort((across, part))
+        firsts = order[np.diff(part[order], prepend=-1) > 0]
+        yield np.unique(firsts[firsts > 0])
+
+
+Group = tuple[int, np.ndarray]  # a level, and values of it that are alike
+
+WAITING = 0.3  # what a byte kept beside the peak counts as: it stands in the way of the next step
+
+
+def greedy(pricing: Pricing, goal: Goal, state: State, until: float) -> State:
+    """Computes groups of kept values again, each time the one that saves the most bytes for its seconds, to the end or
+    until that `time.monotonic()`; the best choice on the way. (A limit may be met again behind where it is not.)
+    """
+    gradient = pricing.gradient
+    groups = [(level, group) for level in range(len(gradient.levels)) for group in alike_values(gradient.levels[level])]
+    state = state.copy()
+    now = pricing(state.choice())
+    best, least = state.copy(), goal.rank(pricing, now)
+    while (groups := _kept(groups, state)) and time.monotonic() < until:
+        prices = [_without(pricing, state, *group) for group in groups]
+        gains = [_worth(now, price) for price in prices]
+        chosen = max(range(len(groups)), key=gains.__getitem__)
+        if gains[chosen] <= 0.0:
+            break
+        level, group = groups[chosen]
+        state.keep[level][group] = COMPUTED
+        now = prices[chosen]
+        if goal.rank(pricing, now) < least:
+            best, least = state.copy(), goal.rank(pricing, now)
+    return best
+
+
+def _kept(groups: Sequence[Group], state: State) -> list[Group]:
+    """Those of which some value is kept."""
+    return [(level, group) for level, group in groups if state.keep[level][group].any()]
+
+
+def _without(pricing: Pricing, state: State, level: int, group: np.ndarray) -> Price:
+    """The price where some values are computed again."""
+    keep = state.keep[level]
+    before = keep[group].copy()
+    keep[group] = COMPUTED
+    price = pricing(state.choice())
+    keep[group] = before
+    return price
+
+
+def _worth(now: Price, then: Price) -> float:
+    """Bytes saved for each second."""
+    saved = (now.peak - then.peak) + WAITING * (now.kept - then.kept)
+    return saved / max(then.seconds - now.seconds, 1e-9)
+
+
+LARGE = 2e-3  # part of the peak that a value has at least that is moved alone
+MOVED_CUTS = 12
+
+
+def states(pricing: Pricing, goal: Goal, begun: Sequence[State], until: float) -> Iterator[State]:
+    """Choices with some of what they keep moved, in segments of several kinds, until that `time.monotonic()`.
+
+    Args:
+      pricing: of the gradient.
+      goal: that allows it.
+      begun: choices.
+      until: at least one is tried whatever the time.
+    """
+    bases = [_kept_by_name(pricing, each) for each in begun]
+    kinds = itertools.islice(cuts(pricing.gradient.levels[0]), MOVED_CUTS)
+    for count, (begins, base) in enumerate(itertools.product(kinds, bases)):
+        if count and time.monotonic() > until:
+            return
+        state = base.copy()
+        state.starts[0][(begins != INSIDE) & (state.starts[0] == INSIDE)] = AGAIN
+        state.changed(0)
+        _move(pricing, goal, state)
+        yield state
+
+
+def _kept_by_name(pricing: Pricing, begun: State) -> State:
+    """A choice that keeps the same where jax does so by itself: only segments that are computed again move values."""
+    pricing(begun.choice())
+    state = begun.copy()
+    for number, level in enumerate(pricing.gradient.levels):
+        state.keep[number][:] = np.where(level.named & ~level.free, pricing.stored(number), state.keep[number])
+        state.starts[number][(state.starts[number] != INSIDE) & ~level.apart] = AGAIN
+        state.changed(number)
+    return state
+
+
+def _move(pricing: Pricing, goal: Goal, state: State) -> None:
+    """Moves groups of kept values, the largest first, where that lowers the rank; else the large ones of it alone."""
+    least = goal.rank(pricing, pricing(state.choice()))
+    gradient = pricing.gradient
+    groups = [(number, group) for number, level in enumerate(gradient.levels) for group in alike_values(level)]
+    sizes = [gradient.trips(number) * gradient.levels[number].bytes[group].sum() for number, group in groups]
+    for k in sorted(range(len(groups)), key=lambda k: -sizes[k]):
+        number, group = groups[k]
+        single = gradient.trips(number) * gradient.levels[number].bytes[group[0]] > LARGE * pricing.plain.peak
+        for chosen in (group, *(group[[i]] for i in range(len(group)) if single and len(group) > 1)):
+            keep = state.keep[number]
+            before = keep[chosen].copy()
+            if not (before == KEPT).all():
+                continue
+            keep[chosen] = MOVED
+            rank = goal.rank(pricing, pricing(state.choice()))
+            if rank < least:
+                least = rank
+            else:
+                keep[chosen] = before
