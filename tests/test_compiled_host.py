@@ -57,6 +57,7 @@ def test_what_is_compiled_depends_on_constants_of_other_folders(
 ) -> None:
     monkeypatch.setattr(compiled, "ROOT", tmp_path)
     (tmp_path / "graphrl/loops").mkdir(parents=True)
+    (tmp_path / "graphrl/facts/__pycache__").mkdir(parents=True)  # left where the module was a package once
     source = "from graphrl.facts import (\n    EDGE,\n)\n"
     path = tmp_path / "graphrl/loops/loop.py"
     path.write_text(source + "def loop():\n    return EDGE\n")

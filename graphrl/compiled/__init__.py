@@ -212,7 +212,8 @@ def _folder(sources: Path) -> Path:
     constants = {module for part in parts for module, names in IMPORT.findall(part) if CONSTANT.search(names)}
     for module in sorted(constants):
         place = ROOT.joinpath(*module.split("."))
-        parts.append((place / "__init__.py" if place.is_dir() else place.with_suffix(".py")).read_text("utf-8"))
+        package = place / "__init__.py"  # a folder alone may be what an older checkout left of a package
+        parts.append((package if package.exists() else place.with_suffix(".py")).read_text("utf-8"))
     parts += [numba.__version__, llvmlite.binding.get_host_cpu_name()]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     return Path(config.CACHE_DIR or cache_folder("numba")) / digest
