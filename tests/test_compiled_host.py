@@ -57,14 +57,14 @@ def test_what_is_compiled_depends_on_constants_of_other_folders(
 ) -> None:
     monkeypatch.setattr(compiled, "ROOT", tmp_path)
     (tmp_path / "graphrl/loops").mkdir(parents=True)
-    (tmp_path / "graphrl/facts/__pycache__").mkdir(parents=True)  # left where the module was a package once
-    source = "from graphrl.facts import (\n    EDGE,\n)\n"
+    (tmp_path / "graphrl/marks/__pycache__").mkdir(parents=True)  # left where the module was a package once
+    source = "from graphrl.marks import (\n    EDGE,\n)\n"
     path = tmp_path / "graphrl/loops/loop.py"
     path.write_text(source + "def loop():\n    return EDGE\n")
-    facts, folders, scope = tmp_path / "graphrl/facts.py", list[Path](), dict[str, Any]()
+    marks, folders, scope = tmp_path / "graphrl/marks.py", list[Path](), dict[str, Any]()
     exec(compile(path.read_text().removeprefix(source), str(path), "exec"), scope)
     for content in ("EDGE = -1\n", "EDGE = 0\n", "EDGE = -1\n"):
-        facts.write_text(content)
+        marks.write_text(content)
         compiled._folder.cache_clear()
         folders.append(compiled.folder(scope["loop"]))
     assert folders[0] == folders[2] != folders[1]
