@@ -14,7 +14,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "docstrings", "sphinx.ext.napoleo
 suppress_warnings = ["misc.highlighting_failure"]  # notebooks call commands over several lines
 
 myst_heading_anchors = 3
-nb_execution_mode = "off"  # tests/test_notebooks.py runs them; here their stored outputs are shown
+nb_execution_mode = "off"  # tests/repo/test_notebooks.py runs them; here their stored outputs are shown
 
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}

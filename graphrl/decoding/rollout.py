@@ -11,7 +11,8 @@ errors stay near 1e-7 of a sum however long the order and however different the 
 The uniform has 24 bits: a step's probabilities are right to 6e-8. Weights represent priorities down to `RANGE` below
 the graph's highest; lower ones count as that, here and in `likelihood.py`.
 
-Each state array is written in place (see `costs/device/decode.py`; tests/test_ordering_compiled.py looks for copies).
+Each state array is written in place (see `costs/device/decode.py`;
+tests/decoding/test_ordering_compiled.py looks for copies).
 """
 
 from typing import Literal, NamedTuple

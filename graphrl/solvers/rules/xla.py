@@ -4,7 +4,7 @@ Source: openxla/xla, xla/hlo/transforms/simplifiers/hlo_memory_scheduler.cc at 1
 DFSMemoryScheduler, PostOrderScheduler, DefaultMemoryScheduler), and the traversals in hlo_computation.cc and
 hlo_instruction.cc that they call.
 
-Depth first and post-order agree op by op with jaxlib 0.10.2 (tests/test_orders.py), whose CPU compiler's
+Depth first and post-order agree op by op with jaxlib 0.10.2 (tests/solvers/test_orders.py), whose CPU compiler's
 CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED is depth first alone; nothing at hand runs XLA's list by itself.
 
 How a graph is read as HLO:

@@ -1,0 +1,162 @@
+"""`graphrl.optimize`: what it takes, budgets, results, and stopping early."""
+
+import dataclasses
+import math
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given, settings
+from random_graphs import graphs, problems
+from search_graphs import tangle
+from worked_example import TINY
+
+import graphrl
+from graphrl.costs.bounds import lower_bound
+from graphrl.costs.problem import Problem
+from graphrl.errors import GraphError, GraphrlError, ProblemError
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan import Plan
+from graphrl.solvers.base import Budget
+from graphrl.solvers.rules.simple import given_order
+
+# Budgets
+
+
+@pytest.mark.parametrize("evaluations", [0, -1, 1.5, True, 2**31, "5"])
+def test_bad_evaluations(evaluations: Any) -> None:
+    with pytest.raises(ProblemError, match="evaluations"):
+        Budget(evaluations)
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, math.inf, math.nan, True, "1"])
+def test_bad_seconds(seconds: Any) -> None:
+    with pytest.raises(ProblemError, match="seconds"):
+        Budget(100, seconds)
+
+
+def test_a_budget_needs_a_limit() -> None:
+    with pytest.raises(ProblemError, match="neither"):
+        Budget()
+
+
+def test_what_is_left_of_a_budget() -> None:
+    assert Budget(10, 5.0).less(4, 2.0) == Budget(6, 3.0)
+    assert Budget(10).less(10, 2.0) is None
+    assert Budget(None, 5.0).less(10**6, 5.0) is None
+    assert Budget(None, 5.0).less(10**6, 1.0) == Budget(None, 4.0)
+
+
+# What optimize takes
+
+
+def test_a_graph_a_path_and_a_function(tmp_path: Path) -> None:
+    graphrl.write_json(TINY, tmp_path / "tiny.json")
+    assert graphrl.optimize(TINY, evaluations=50).value == 12
+    assert graphrl.optimize(tmp_path / "tiny.json", evaluations=50).value == 12
+    assert graphrl.optimize(str(tmp_path / "tiny.json"), evaluations=50).value == 12
+
+    def double(x: jax.Array) -> jax.Array:
+        return jnp.sin(x) * jnp.float32(2)
+
+    plan = graphrl.optimize(double, jax.ShapeDtypeStruct((1000,), jnp.float32), evaluations=50, chip="cpu")
+    assert plan.value == 8000
+    assert plan.makespan > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "options", "fault"),
+    [
+        (TINY, (1,), {}, "no function"),
+        (3, (), {}, "must be a graph, a path or a JAX function"),
+        ("no/such/file", (), {}, "no/such/file"),
+        (TINY, (), {"objective": "speed"}, "objective"),
+        (TINY, (), {"devices": 0}, "devices"),
+        (TINY, (), {"devices": 1000}, "devices"),
+        (TINY, (), {"transfer": "magic"}, "transfer"),
+        (TINY, (), {"latency": math.nan}, "latency"),
+        (TINY, (), {"bandwidth": 0.0}, "bandwidth"),
+        (TINY, (), {"memory_limit": 10}, "memory_limit"),
+        (TINY, (), {"method": "magic"}, "unknown method"),
+        (TINY, (), {"evaluations": 0}, "evaluations"),
+        (TINY, (), {"seconds": -1.0}, "seconds"),
+        (TINY, (), {"seed": -1}, "seed"),
+        (TINY, (), {"seed": 2**32}, "seed"),
+        (TINY, (), {"seed": 0.5}, "seed"),
+    ],
+)
+def test_bad_options_are_one_line(model: Any, arguments: tuple, options: dict[str, Any], fault: str) -> None:
+    with pytest.raises(GraphrlError, match=fault) as caught:
+        graphrl.optimize(model, *arguments, **options)
+    assert "\n" not in str(caught.value)
+
+
+# Results
+
+
+@given(graphs(max_ops=10), problems())
+@settings(max_examples=30)
+def test_given_order_is_a_plan_of_one_device(graph: ComputationGraph, problem: Problem) -> None:
+    placement, order = given_order(graph, problem)
+    plan = Plan.from_order(graph, problem, placement, order, method="given", seconds=0, evaluations=1, seed=0)
+    assert len(plan.order) == len(graph.ops)
+    assert max(plan.placement.values()) == 0
+
+
+def test_results_repeat_by_seed() -> None:
+    first, second = (graphrl.optimize(tangle(30), devices=2, evaluations=500, seed=7) for _ in range(2))
+    assert (first.placement, first.order) == (second.placement, second.order)
+
+
+def test_a_plan_over_the_limit_says_so() -> None:
+    plan = graphrl.optimize(TINY, objective="makespan", memory_limit=11, evaluations=100)
+    assert plan.excess == 1  # 12 bytes are the least
+    assert graphrl.optimize(TINY, objective="makespan", memory_limit=12, evaluations=100).excess == 0
+
+
+def test_progress_tells_what_was_found() -> None:
+    seen: list[tuple[int, float]] = []
+
+    def progress(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
+        best = plan()
+        best.check(graph)
+        assert best.value == pytest.approx(value, rel=1e-5)
+        assert seconds >= 0
+        seen.append((evaluations, best.value))
+
+    graph = tangle(40)
+    plan = graphrl.optimize(graph, objective="makespan", devices=2, latency=0.7, seconds=1.5, progress=progress)
+    assert plan.gap is not None
+    assert plan.gap > 0  # or it would have stopped early
+    assert len(seen) >= 2
+    assert [entry[0] for entry in seen] == sorted(entry[0] for entry in seen)
+    assert [entry[1] for entry in seen] == sorted((entry[1] for entry in seen), reverse=True)
+    assert seen[-1][1] >= plan.value
+
+
+# The public names
+
+
+def test_bound_is_of_the_problem() -> None:
+    plan = graphrl.optimize(TINY, objective="makespan", devices=2, method="list")
+    assert plan.bound == lower_bound(TINY, Problem("makespan", 2))
+
+
+def test_optimize_stays_a_function_however_it_is_imported() -> None:
+    import importlib
+
+    importlib.import_module("graphrl.optimize")
+    assert callable(graphrl.optimize)
+    assert not isinstance(graphrl.optimize, types.ModuleType)
+
+
+def test_unknown_public_name() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'magic'"):
+        graphrl.magic  # noqa: B018
+    assert set(graphrl.__all__) <= set(dir(graphrl))
+    assert issubclass(GraphError, graphrl.GraphrlError)
+    assert dataclasses.is_dataclass(graphrl.Plan)

@@ -1,0 +1,212 @@
+"""`graphrl train` and `graphrl evaluate`: what they print, write and refuse."""
+
+import dataclasses
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import tiny_agent
+from command_line import fault, sets
+from comparison_rows import read_rows
+from tiny_regal import REGAL
+
+from graphrl.agents import AGENTS
+from graphrl.agents.egrl.config import EgrlConfig
+from graphrl.agents.regal.config import RegalConfig
+from graphrl.agents.topoformer.config import TopoformerConfig
+from graphrl.cli import main
+from graphrl.methods import METHODS
+from graphrl.plan import Plan
+from graphrl.solvers.base import Task
+from graphrl.solvers.rules.simple import solve_given
+from graphrl.solvers.solver import SOLVERS, Solver
+from graphrl.training.checkpoints import find, read
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the agent of tests/tiny_agent.py known."""
+    monkeypatch.setitem(AGENTS, "tiny", "tiny_agent")
+
+
+@pytest.mark.usefixtures("tiny")
+def test_train_says_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "tiny", "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"trained: 12 steps in [0-9.]+ m?s\n", out)
+    assert re.search(r"negative_error +-0\.\d+ +-", out)
+    assert f"best checkpoint: {find(tmp_path)}" in out
+
+
+@pytest.mark.usefixtures("tiny")
+def test_train_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    options = ["train", "tiny", "--out", str(out), "--seed", "3", "--resume", "--json", *sets("training.steps=4")]
+    assert main(options) == 0
+    printed = capsys.readouterr()
+    summary = json.loads(printed.out)
+    assert (summary["step"], summary["interrupted"], len(summary["validation"])) == (4, False, 2)
+    assert "starting one" in printed.err
+    assert read(out).info.config["seed"] == 3
+    assert main(options) == 0  # there is nothing left to do
+    assert json.loads(capsys.readouterr().out)["last"] == str(out / "step-00000004")
+
+
+@pytest.mark.usefixtures("tiny")
+def test_settings_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "settings.toml"
+    config.write_text("[agent]\nrate = 0.5\n")
+    assert main(["train", "tiny", "--config", str(config), "--settings", *sets("training.steps=4")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"agent.rate=0.5", "training.steps=4", "agent.layers=4,4", "agent.poisoned=none", "seed=0"} <= set(lines)
+    assert main(["train", "tiny", "--settings", *sets(*lines)]) == 0
+    assert capsys.readouterr().out.splitlines() == lines  # they can be given as they are listed
+
+
+@pytest.mark.usefixtures("tiny")
+def test_faults_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fault(capsys, "train", "other") == (
+        2,
+        "graphrl: error: unknown agent 'other': known are egrl, gdp, go, regal, regal-hint, topoformer, tiny\n",
+    )
+    code, err = fault(capsys, "train", "tiny", "--set", "agent.rat=1")
+    assert code == 2
+    assert "did you mean agent.rate" in err
+    assert fault(capsys, "train", "tiny", "--config", str(tmp_path / "no.toml"))[0] == 1
+    (tmp_path / "file").write_text("")
+    code, err = fault(capsys, "train", "tiny", "--out", str(tmp_path / "file"))
+    assert code == 1
+    assert "it is a file, and must be a folder" in err
+    code, err = fault(capsys, "train", "tiny", "--out", str(tmp_path / "file" / "run"))
+    assert code == 1
+    assert "cannot make the folder" in err
+    code, err = fault(capsys, "evaluate", str(tmp_path))
+    assert code == 1
+    assert "no checkpoint" in err
+    code, err = fault(capsys, "train", "tiny", "--out", "")
+    assert (code, err) == (2, "graphrl: error: --out is empty: name a folder\n")
+    (tmp_path / "step-00000001").mkdir()
+    (tmp_path / "step-00000001" / "checkpoint.json").write_text('{"format": "graphrl-checkpoint", "version": 9}')
+    code, err = fault(capsys, "evaluate", str(tmp_path))
+    assert code == 1
+    assert "must be graphrl-checkpoint version 1" in err
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize(
+    ("stored", "code", "says"),
+    [
+        ("", 1, "holds no settings of a run"),
+        ('{"format": "graphrl-tr', 1, "holds no settings of a run"),
+        ("[1]", 1, "holds no settings of a run"),
+        ('{"format": "graphrl-training", "version": 1, "agent": "tiny"}', 1, "holds no settings of a run"),
+        ('{"format": "graphrl-training", "version": 2, "agent": "tiny", "config": {}}', 1, "must be graphrl-training"),
+        ('{"format": "graphrl-training", "version": 1, "agent": "regal", "config": {}}', 2, "holds a run of 'regal'"),
+    ],
+)
+def test_a_run_without_its_settings_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stored: str, code: int, says: str
+) -> None:
+    (tmp_path / "run.json").write_text(stored)
+    ended, err = fault(capsys, "train", "tiny", "--out", str(tmp_path), "--resume")
+    assert (ended, says in err) == (code, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_number_that_is_none_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "tiny", "--out", str(tmp_path), *sets("agent.poisoned=3")]) == 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("graphrl: error: step 3: loss is not finite on layered-")
+    assert line.endswith(f"the last good checkpoint is {tmp_path}/step-00000002")
+
+
+@pytest.mark.usefixtures("tiny")
+def test_evaluate_takes_all_from_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, rows = tmp_path / "run", tmp_path / "rows.jsonl"
+    main(["train", "tiny", "--out", str(run), *sets("training.steps=1", "data.test=in-tree:9x2")])
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--methods", "list,random", "--output", str(rows), "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert [method["method"] for method in table["methods"]] == ["list", "random"]
+    assert (table["objective"], table["model"]["devices"], table["budget"]["evaluations"]) == ("makespan", 2, 100)
+    assert len({row.graph for row in read_rows(rows)}) == 2
+
+
+@pytest.mark.usefixtures("tiny")
+def test_evaluate_calls_the_agent_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def play(task: Task, *, checkpoint: str = "") -> Plan:
+        return solve_given(task)
+
+    monkeypatch.setitem(METHODS, "played", "tiny_agent")
+    monkeypatch.setitem(SOLVERS, "played", Solver("played", "the given order", play))
+    monkeypatch.setattr("tiny_agent.AGENT", dataclasses.replace(tiny_agent.AGENT, methods=lambda _: ("played",)))
+    run, rows = tmp_path / "run", tmp_path / "rows.jsonl"
+    main(["train", "tiny", "--out", str(run), *sets("training.steps=1", "data.test=in-tree:9x2")])
+    capsys.readouterr()
+    full = f"played:checkpoint={find(run)}"
+    for others, name in (("list", "played"), ("list,played", full)):  # two lines of a table have two names
+        assert main(["evaluate", str(run), "--methods", others, "--output", str(rows)]) == 0
+        table = capsys.readouterr().out
+        assert (f" {name} " in table.replace("\n", " "), str(run) in table) == (True, name == full)
+    assert {row.method for row in read_rows(rows)} == {full, "list", "played"}
+
+
+def test_help_of_evaluate_says_what_is_spent_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    spent = RegalConfig().evaluations, TopoformerConfig().evaluations, EgrlConfig().evaluations
+    assert "of REGAL {:,}, of Topoformer {:,}, of EGRL {:,})".format(*spent) in text
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_broken_checkpoint_is_not_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["train", "tiny", "--out", str(tmp_path), *sets("training.steps=1")])
+    shutil.rmtree(find(tmp_path) / "state")
+    capsys.readouterr()
+    code, err = fault(capsys, "evaluate", str(tmp_path), "--methods", "list")
+    assert (code, "the checkpoint is broken" in err) == (1, True)
+
+
+@pytest.mark.slow
+def test_regal_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The real agent: stopped and gone on with it is the same, bit for bit, and it plays against the others."""
+    whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
+    assert main(["train", "regal", "--out", whole, *sets(*REGAL)]) == 0
+    assert main(["train", "regal", "--out", parts, *sets(*REGAL, "training.steps=2")]) == 0
+    assert main(["train", "regal", "--out", parts, "--resume", *sets("training.steps=3")]) == 0
+    ours, theirs = (last_state(Path(folder)) for folder in (whole, parts))
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    capsys.readouterr()
+    assert main(["evaluate", whole, "--methods", "brkga,list", "--json"]) == 0
+    names = [method["method"] for method in json.loads(capsys.readouterr().out)["methods"]]
+    assert names == ["regal", "idrs", "brkga", "list"]  # as published: without a hint
+
+
+@pytest.mark.slow
+def test_regal_begins_with_the_policy_of_another_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, then = tmp_path / "first", tmp_path / "then"
+    assert main(["train", "regal", "--out", str(first), *sets(*REGAL, "training.steps=1")]) == 0
+    start = f"agent.start={first}"
+    assert main(["train", "regal", "--out", str(then), "--seed", "1", *sets(*REGAL, start, "training.steps=1")]) == 0
+    begun = read(then / "step-00000000").state["params"]["policy"]
+    jax.tree.map(np.testing.assert_array_equal, begun, read(first).state["params"]["policy"])
+    first.rename(tmp_path / "moved")
+    assert main(["train", "regal", "--out", str(then), "--resume", "--set", "training.steps=2"]) == 0
+    (tmp_path / "moved").rename(first)
+    capsys.readouterr()
+    refused = sets(*REGAL, start, "agent.width=10")
+    code, err = fault(capsys, "train", "regal", "--out", str(tmp_path / "other"), *refused)
+    assert (code, "another network" in err, (tmp_path / "other").exists()) == (2, True, False)
+
+
+def last_state(folder: Path) -> Any:
+    """Of the last checkpoint of a run."""
+    return read(sorted(folder.glob("step-*"))[-1]).state

@@ -1,0 +1,174 @@
+"""What numba compiles is kept in the user's cache, and said."""
+
+import gc
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numba.core.compiler import Flags
+from numba.core.targetconfig import TargetConfig
+from processes import PACKAGE
+
+from graphrl import compiled
+from graphrl.compiled import beside, hurry
+from graphrl.cores import count_cores
+
+
+def twice(x: int) -> int:
+    return 2 * x
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder for caches."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiled.config, "CACHE_DIR", "")
+    compiled._folder.cache_clear()
+    yield tmp_path
+    compiled._folder.cache_clear()
+
+
+def test_compiling_is_announced_once_in_one_line(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for lines in (1, 0):
+        with compiled.announced(twice, "a search"):
+            assert len(capsys.readouterr().err.splitlines()) == lines
+    assert compiled.folder(twice).is_relative_to(cache / "graphrl" / "numba")
+
+
+def test_what_was_not_compiled_to_the_end_is_announced_again(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), compiled.announced(twice, "a search"):
+        raise KeyboardInterrupt
+    with compiled.announced(twice, "a search"):
+        assert capsys.readouterr().err.count("compiling a search") == 2
+
+
+def test_a_function_is_kept_on_disk(cache: Path) -> None:
+    assert compiled.entry(twice)(21) == 42
+    assert list(compiled.folder(twice).rglob("*.nbi"))
+
+
+def test_what_is_compiled_depends_on_constants_of_other_folders(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "ROOT", tmp_path)
+    (tmp_path / "graphrl/loops").mkdir(parents=True)
+    (tmp_path / "graphrl/marks/__pycache__").mkdir(parents=True)  # left where the module was a package once
+    source = "from graphrl.marks import (\n    EDGE,\n)\n"
+    path = tmp_path / "graphrl/loops/loop.py"
+    path.write_text(source + "def loop():\n    return EDGE\n")
+    marks, folders, scope = tmp_path / "graphrl/marks.py", list[Path](), dict[str, Any]()
+    exec(compile(path.read_text().removeprefix(source), str(path), "exec"), scope)
+    for content in ("EDGE = -1\n", "EDGE = 0\n", "EDGE = -1\n"):
+        marks.write_text(content)
+        compiled._folder.cache_clear()
+        folders.append(compiled.folder(scope["loop"]))
+    assert folders[0] == folders[2] != folders[1]
+
+
+def test_settings_are_the_same_in_a_hurry() -> None:
+    settings: list[Any] = [Flags(), Flags(), Flags()]
+    settings[2].nrt = True
+    before = [hash(one) for one in settings], [one == other for one in settings for other in settings]
+    compare = TargetConfig.__eq__
+    with pytest.raises(ValueError), hurry():  # noqa: PT012
+        assert not gc.isenabled()
+        assert ([hash(one) for one in settings], [one == other for one in settings for other in settings]) == before
+        raise ValueError
+    assert gc.isenabled()
+    assert TargetConfig.__eq__ is compare
+
+
+def test_folders_of_other_sources_go_once_they_are_not_used(cache: Path) -> None:
+    here = compiled.folder(twice)
+    old, young, others = (here.parent / name for name in ("0" * 16, "1" * 16, "not-ours"))
+    for place, days in ((old, 31), (young, 29), (others, 31)):
+        (place / "parts").mkdir(parents=True)
+        os.utime(place, 2 * (time.time() - days * 24 * 3600,))
+    compiled.entry(twice)
+    assert {path.name for path in here.parent.iterdir()} == {here.name, young.name, others.name}
+    os.utime(here, (0, 0))
+    compiled.entry(twice)
+    assert time.time() - here.stat().st_mtime < 3600
+
+
+def test_a_cache_that_cannot_be_written_costs_the_compilation_alone(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cache / "graphrl").touch()
+    with compiled.announced(twice, "a search"):
+        assert f"{compiled.folder(twice)} cannot be written" in capsys.readouterr().err
+    assert compiled.entry(twice)(21) == 42
+    assert not list(Path(__file__).resolve().parents[1].rglob("*.nbi"))
+
+
+def test_a_command_without_a_cache_says_so_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "home").touch()  # permissions would not bind root
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR")
+    }
+    arguments = ["-m", "graphrl", "optimize", "regal-like:12", "--method", "anneal", "--evaluations", "10"]
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=tmp_path,
+        env=environment | {"HOME": str(tmp_path / "home"), "PYTHONPATH": str(PACKAGE)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert len(done.stderr.splitlines()) == 1
+    assert "cannot be written" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+def test_scipy_is_left_alone_until_numba_needs_it(tmp_path: Path) -> None:
+    code = """
+import sys
+import numba
+import numpy as np
+from graphrl.solvers.rules.plan_builder import prepare
+prepare()
+assert "scipy.linalg" not in sys.modules
+assert numba.njit(lambda x, y: np.dot(x, y))(np.ones(3), np.ones(3)) == 3
+"""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(PACKAGE)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300)
+
+
+@pytest.mark.skipif(count_cores() < 2, reason="with one core nothing is compiled beside")
+def test_list_schedules_are_compiled_by_another_process(tmp_path: Path) -> None:
+    code = """
+from graphrl.compiled import ready
+from graphrl.solvers.rules import plan_builder as build
+with build.prepared_beside():
+    while not ready(build.build, build.NAME).exists():
+        pass
+build.prepare()
+assert build.build.stats.cache_hits and not build.build.stats.cache_misses
+with build.prepared_beside():  # nothing is left to do
+    pass
+"""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(PACKAGE)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, check=True, timeout=300, capture_output=True, text=True
+    )
+    assert not done.stderr
+
+
+def do_nothing() -> None:
+    """Another process finds no module with it."""
+
+
+def test_where_the_other_process_fails_this_one_goes_on(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", str(cache / "none"))
+        with beside(twice, "a search", do_nothing):
+            pass
+    with beside(twice, "a search", do_nothing):
+        pass
+    with pytest.raises(ZeroDivisionError), beside(twice, "a search", do_nothing):
+        raise ZeroDivisionError

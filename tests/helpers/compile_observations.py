@@ -1,0 +1,83 @@
+"""Observations of small graphs for GO's networks, with all three tasks."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphrl.costs.problem import Problem
+from graphrl.envs.compile.generator import Choices, instance, level_features
+from graphrl.envs.compile.observation import allowed
+from graphrl.envs.compile.observation import seen as run_and_seen
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes
+
+LEVELS, FUSIONS = 4, 3
+TASKS = ("placement", "priority", "fusion")
+
+
+def problem(devices: int) -> Problem:
+    return Problem("makespan", devices, latency=1.0, bandwidth=10.0)
+
+
+def seen(graph: ComputationGraph, devices: int = 2, to: Sizes | None = None, **options: Any) -> Any:
+    """After choices drawn at random, with which odd ops may be fused."""
+    n, generator = len(graph.ops), np.random.default_rng(0)
+    drawn = [generator.integers(0, count, n).astype(np.int32) for count in (devices, LEVELS, FUSIONS)]
+    start = Choices(*drawn[:2])
+    params = instance(graph, problem(devices), to, levels=LEVELS, baseline=1.0, start=start, **options)
+    observation = run_and_seen(params, params.start, TASKS[:2], "urgent")
+    fusible = observation.mask & (jnp.arange(len(params.order)) % 2 == 1)
+    return observation._replace(
+        options=observation.options | {"fusion": jnp.asarray(level_features(FUSIONS))},
+        action_mask=observation.action_mask | {"fusion": allowed(jnp.ones((1, FUSIONS), bool), fusible)},
+        previous=observation.previous | {"fusion": jnp.asarray(np.pad(drawn[2], (0, len(params.order) - n)))},
+    )
+
+
+class Renumbered(NamedTuple):
+    """An observation whose op i was op `old[i]`."""
+
+    observation: Any
+    old: np.ndarray
+
+
+def renumbered(observation: Any, seed: int) -> Renumbered:
+    """Other numbers for the same ops, real ones and padding mixed; the order stays that of the same ops."""
+    n = observation.mask.shape[0]
+    old = np.random.default_rng(seed).permutation(n)
+    new = np.append(np.argsort(old), n)  # edges of padding stay where they are
+    graph = observation.graph
+    graph = graph._replace(
+        nodes=jnp.concatenate([graph.nodes[:-1][old], graph.nodes[-1:]]),
+        senders=jnp.asarray(new[graph.senders], jnp.int32),
+        receivers=jnp.asarray(new[graph.receivers], jnp.int32),
+    )
+    observation = observation._replace(
+        graph=graph,
+        mask=observation.mask[old],
+        order=jnp.asarray(new[observation.order], jnp.int32),
+        action_mask={task: of[old] for task, of in observation.action_mask.items()},
+        previous={task: of[old] for task, of in observation.previous.items()},
+        played=jax.tree.map(lambda of: of[old], observation.played),
+    )
+    return Renumbered(observation, old)
+
+
+KEY = jax.random.key(0)
+
+
+LEVELS = 4
+
+
+def random_choices(graph: ComputationGraph, devices: int, seed: int) -> Choices:
+    generator = np.random.default_rng(seed)
+    drawn = (generator.integers(0, count, len(graph.ops)).astype(np.int32) for count in (devices, LEVELS))
+    return Choices(*drawn)
+
+
+def padded(choices: Choices, n: int) -> dict[str, jax.Array]:
+    return {
+        name: jnp.asarray(np.pad(one, (0, n - len(one)))) for name, one in choices.of(("placement", "priority")).items()
+    }

@@ -1,0 +1,31 @@
+"""Programs in processes of their own, which find the graphrl that is tested, not the one of a checkout."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import graphrl
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(graphrl.__file__).parents[1]
+
+
+def run_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python in a folder, until it ends, with these arguments."""
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE)}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def run_script(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A script of the repository."""
+    return run_python(folder, str(ROOT / "scripts" / f"{name}.py"), *arguments)
+
+
+def check_fault(done: subprocess.CompletedProcess[str], fault: str) -> None:
+    """It has failed, and the last line that it printed says why."""
+    assert done.returncode != 0
+    assert fault in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,264 @@
+"""What the pages say holds: their code runs, their commands are ones, their links and paths lead somewhere.
+
+The pages themselves are built by `make docs`, with every warning an error.
+"""
+
+import argparse
+import dataclasses
+import re
+import runpy
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_models
+import pytest
+from methods_table import PAGE, with_tables
+
+from graphrl.cli import main
+from graphrl.methods import find_solver
+from graphrl.training.config import Schedule
+from graphrl.xla.hook import available
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "graphrl"
+SETTINGS = {f"training.{field.name}" for field in dataclasses.fields(Schedule)}
+RESULTS = sorted((ROOT / "docs" / "results").glob("*.md"))
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path not in RESULTS),
+]
+FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TEXTS = {path: path.read_text(encoding="utf-8") for path in [*PAGES, *RESULTS]}
+# Split, so that this file does not have what it looks for.
+CITATIONS = re.compile("|".join(("DES" + "IGN", "fac" + "ts/", "pap" + "ers/", r"\bissue" + r" #?\d")))
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """The code of a page in one language."""
+    return [code for name, code in FENCED.findall(TEXTS[path]) if name == language]
+
+
+def commands() -> list[str]:
+    """Every command of the pages and of the tables of results, once, without the environment before it."""
+    lines = [line for path in PAGES for code in blocks(path, "shell") for line in code.splitlines()]
+    heads = [re.findall(r"^Command: .*", TEXTS[path], re.MULTILINE)[0].split(" Seed")[0] for path in RESULTS]
+    spans = [span for head in heads for span in re.findall(r"`([^`]+)`", head) if not span.startswith("-")]
+    words = [shlex.split(re.sub(r"^[A-Z_]+=\S+ ", "", line), comments=True) for line in [*lines, *spans]]
+    return list(dict.fromkeys(shlex.join(command) for command in words if command))
+
+
+COMMANDS = commands()
+PYTHON = [path for path in PAGES if blocks(path, "python")]
+
+
+def shown(path: object) -> str:
+    """A page's name, for the names of tests."""
+    return str(path.relative_to(ROOT)) if isinstance(path, Path) else str(path)
+
+
+class Parsed(Exception):
+    """The command line is one."""
+
+
+@pytest.fixture
+def only_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs end once their command line is read, in a `Parsed`."""
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_and_end(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> None:
+        parse(self, *args, **kwargs)
+        raise Parsed
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_end)
+
+
+def test_the_readme_is_read_in_two_minutes() -> None:
+    text = TEXTS[ROOT / "README.md"]
+    assert len(text.splitlines()) <= 150
+    assert len(text.encode()) <= 8_000
+    assert max(map(len, text.splitlines())) <= 200
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=shown)
+def test_python_of_the_pages_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From top to bottom, in less time than the page says."""
+    if "graphrl.compile" in TEXTS[path] and available() is not None:
+        pytest.skip(str(available()))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    code = re.sub(r"\bseconds=\d+", "seconds=0.3", "\n".join(blocks(path, "python")))
+    exec(compile(code, str(path), "exec"), {"__name__": "page"})
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("graphrl ")])
+@pytest.mark.usefixtures("only_parsed")
+def test_commands_are_ones(command: str) -> None:
+    with pytest.raises(Parsed):
+        main(shlex.split(command)[1:])
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("graphrl train ")])
+def test_settings_of_training_are_ones(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings are listed in place of a training."""
+    monkeypatch.chdir(ROOT)
+    assert main([*shlex.split(command)[1:], "--settings"]) == 0
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if re.match(r"graphrl (optimize|compare) .*--methods? ", c)])
+def test_methods_are_ones(command: str) -> None:
+    for method in re.findall(r"--methods? (\S+)", command)[0].split(","):
+        find_solver(method)
+
+
+CHEAP = [c for c in COMMANDS if re.match(r"graphrl (optimize|compare|convert) (?!MODEL|zoo:)", c)]
+
+
+@pytest.mark.parametrize("command", CHEAP)
+def test_cheap_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On smaller graphs, for less time, in one process; comparisons with methods that need no compilation."""
+    monkeypatch.chdir(tmp_path)
+    relu = onnx.helper.make_node("Relu", ["x"], ["y"])
+    onnx.save(onnx_models.model([relu], [onnx_models.info("x", (4,))], ["y"]), "model.onnx")
+    for long, short in (
+        (r"\b\d+x\d+", "12x2"), (r":x\d+", ":8x1"), (r":200\b", ":12"), (r"--methods \S+", "--methods list,given"),
+        (r"--seconds \S+", "--seconds 0.1"), (r"--evaluations \S+", "--evaluations 200"), (r"--processes \S+", ""),
+        (r"--baseline \S+", ""),
+    ):  # fmt: skip
+        command = re.sub(long, short, command)
+    arguments = shlex.split(command)[1:]
+    if arguments[0] != "convert" and not {"--seconds", "--evaluations"} & set(arguments):
+        arguments += ["--seconds", "0.1"]
+    assert main(arguments) == 0
+    outputs = [arguments[i + 1] for i, word in enumerate(arguments) if word in ("--output", "--plot", "--trace")]
+    assert [name for name in outputs if not Path(name).stat().st_size] == []
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python ")])
+@pytest.mark.usefixtures("only_parsed")
+def test_scripts_take_what_the_pages_give_them(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, script, *arguments = shlex.split(command)
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    monkeypatch.syspath_prepend(str((ROOT / script).parent))
+    with pytest.raises(Parsed):
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if not c.startswith(("python ", "graphrl "))])
+def test_other_commands_are_ones(command: str) -> None:
+    program, *arguments = shlex.split(command)
+    if program == "make":
+        variables = re.findall(r"^(\w+) \?=", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert [word for word in arguments if "=" in word and word.split("=")[0] not in variables] == []
+        assert {word for word in arguments if "=" not in word} <= targets()
+    elif program == "pip":
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        assert arguments[0] == "install"
+        assert set(re.findall(r"\[([\w-]+)\]", arguments[1])) <= set(extras)
+    else:
+        assert program in ("jupyter-execute", "bash", ".venv/bin/pytest", ".venv/bin/python")
+        assert [word for word in arguments if "/" in word and not (ROOT / word).exists()] == []
+
+
+def targets() -> set[str]:
+    """Of the Makefile."""
+    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=shown)
+def test_links_and_paths_lead_somewhere(path: Path) -> None:
+    text = TEXTS[path]
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith(("http", "#"))]
+    paths = re.findall(r"`((?:graphrl|scripts|tests|docs|notebooks)/[\w./+-]*)`", text)
+    assert [link for link in links if link and not (path.parent / link).exists()] == []
+    assert [name for name in paths if not (ROOT / name).exists()] == []
+    assert set(re.findall(r"`make ([a-z]+)", text)) <= targets()
+
+
+def test_names_of_modules_lead_somewhere() -> None:
+    """Those in backticks, in code and pages alike: `costs.device.evaluate`, `graphrl.learning.learner`."""
+    rooms = "|".join(path.stem for path in PACKAGE.iterdir() if not path.stem.startswith("_"))
+    dotted = re.compile(rf"`(?:graphrl\.)?((?:{rooms})(?:\.\w+)+)")
+    names = [
+        (str(path.relative_to(ROOT)), name)
+        for path in texts()
+        if path.suffix in (".py", ".md", ".ipynb")
+        for name in dotted.findall(path.read_text(encoding="utf-8"))
+    ]
+    assert len(names) > 20
+    assert [(path, name) for path, name in names if not leads_somewhere(name)] == []
+
+
+def leads_somewhere(name: str) -> bool:
+    """Whether it names a module, or one that mentions what follows; files (`progress.py`) and settings are others'."""
+    if name.endswith(".py") or name in SETTINGS:
+        return True
+    module, rest = PACKAGE, name.split(".")
+    while rest and (module / rest[0]).is_dir():
+        module /= rest.pop(0)
+    if rest and (module / f"{rest[0]}.py").exists():
+        source = module / f"{rest.pop(0)}.py"
+    else:
+        source = module / "__init__.py"
+    words = re.findall(r"\w+", source.read_text(encoding="utf-8"))
+    return set(rest) <= set(words)
+
+
+def test_names_of_modules_that_have_moved_are_seen() -> None:
+    for name in ("costs.device.decode", "decoding.beam", "training.steps", "progress.py", "costs.exact.evaluate"):
+        assert leads_somewhere(name)
+    for name in (
+        "costs.fitness",
+        "costs.device.gone",
+        "costs.decisions",
+        "envs.ordering.gone",
+        "decoding.beam.gone",
+        "mesh.gone",
+    ):
+        assert not leads_somewhere(name)
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=shown)
+def test_results_say_where_they_come_from(path: Path) -> None:
+    title, empty, head, _, *rest = TEXTS[path].splitlines()
+    assert title.startswith("# ")
+    assert empty == ""
+    assert re.match(r"Command: .*`.+ Seeds?: .+\. Hardware: .+\. Date: \d{4}-\d\d-\d\d( to .+)?\.$", head)
+    assert any(line.startswith("| ") for line in rest)
+    assert any(f"results/{path.name}" in TEXTS[page] for page in PAGES), "no page shows it"
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=shown)
+def test_a_page_that_shows_results_links_their_file(path: Path) -> None:
+    """Where pages are not built, what they include does not show."""
+    pages = [page for page in PAGES if f"{{include}} ../results/{path.name}" in TEXTS[page]]
+    assert [page.name for page in pages if f"](../results/{path.name})" not in TEXTS[page]] == []
+
+
+def test_the_tables_of_methods_are_those_of_the_registries() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_tables(page) == page, "run: python scripts/methods_table.py"
+    assert with_tables(page.replace("| `brkga`", "| `beam`")) == page
+    assert with_tables(page.replace("| `greedy-dp`", "| `greedy`")) == page
+
+
+def test_no_file_cites_what_a_reader_does_not_have() -> None:
+    cited = [
+        f"{file.relative_to(ROOT)}:{number}"
+        for file in texts()
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if CITATIONS.search(line)
+    ]
+    assert cited == []
+
+
+def texts() -> Iterator[Path]:
+    """The text files that are ours."""
+    endings = {".py", ".cpp", ".md", ".toml", ".ipynb", ".txt", ".json", ".lock", ""}
+    for folder in ("graphrl", "scripts", "tests", "docs", "notebooks", ".ci"):
+        yield from (p for p in sorted((ROOT / folder).rglob("*")) if p.suffix in endings and p.is_file())
+    yield from (p for p in sorted(ROOT.iterdir()) if p.suffix in endings and p.is_file())

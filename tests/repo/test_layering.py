@@ -1,0 +1,153 @@
+"""Imports run downwards only: the rooms of the house and who may know whom.
+
+Every import counts, also those inside functions and under TYPE_CHECKING: what is hidden from the interpreter at start
+is still knowledge of a higher room.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "graphrl"
+
+# From the top floor down. A module may import from its own room and from the floors below; rooms on one floor do not
+# know one another, but for the top floor, which is one program in several files.
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("", "__main__", "cli", "commands", "bench", "compare"),  # "" is graphrl itself: the public names
+    ("xla",),
+    ("optimize",),
+    ("methods",),
+    ("agents",),
+    ("training",),
+    ("learning",),
+    ("envs",),
+    ("decoding", "solvers", "networks"),
+    ("plan",),
+    ("costs",),
+    ("graphs",),
+    ("compile_clock", "compiled", "documents", "progress", "signals"),
+    ("colours", "cores", "files", "garbage", "mesh", "random_bits", "text_table", "units", "version"),
+    ("errors",),
+)
+MODULE = re.compile(r"graphrl(\.[a-z_]\w*)+(:\w+)?")  # a string that names a module
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def room_of(module: str) -> str:
+    """The room of a dotted module name: `graphrl.costs.exact` is in `costs`, `graphrl` in ""."""
+    return (*module.partition(":")[0].split("."), "")[1]
+
+
+def module_of(path: Path, package: Path) -> str:
+    """The dotted name of a file of the package."""
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(source: str, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
+    """Line and dotted target of every import of `graphrl` in `source`, relative ones resolved."""
+    for node in ast.walk(ast.parse(source)):
+        targets: list[str] = []
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            # `from graphrl import costs` knows graphrl.costs; a name that is no room stays the public graphrl's.
+            base = _resolve(node, module, is_package)
+            targets = [f"{base}.{alias.name}" if base == "graphrl" else base for alias in node.names]
+            targets = [base if base == "graphrl" and room_of(t) not in FLOOR_OF else t for t in targets]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE.fullmatch(node.value):
+            targets = [node.value]  # imported by name, or kept to be: as in a registry, "graphrl.room.module:NAME"
+        yield from ((node.lineno, t) for t in targets if t.split(".")[0] == "graphrl")  # type: ignore[attr-defined]
+
+
+def _resolve(node: ast.ImportFrom, module: str, is_package: bool) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = module.split(".")
+    parts = parts[: len(parts) - node.level + is_package]
+    return ".".join(parts + ([node.module] if node.module else []))
+
+
+def violations(package: Path) -> list[str]:
+    """One line for every import that does not run downwards, and for every module that stands in no room."""
+    faults = []
+    for path in sorted(package.rglob("*.py")):
+        module = module_of(path, package)
+        room = room_of(module)
+        if room not in FLOOR_OF:
+            faults.append(f"{module}: stands on no floor: give {room!r} its place in tests/repo/test_layering.py")
+            continue
+        for line, target in imports(path.read_text(encoding="utf-8"), module, path.name == "__init__.py"):
+            if not _may_import(room, room_of(target)):
+                faults.append(f"{module}:{line}: {room or 'graphrl'!r} may not import {target}")
+    return faults
+
+
+def _may_import(room: str, target: str) -> bool:
+    if room == target or target not in FLOOR_OF:  # a target on no floor is reported at the module itself
+        return True
+    return FLOOR_OF[room] < FLOOR_OF[target] or FLOOR_OF[room] == FLOOR_OF[target] == 0
+
+
+def test_imports_run_downwards() -> None:
+    assert list(PACKAGE.rglob("*.py")), f"no modules under {PACKAGE}"
+    assert violations(PACKAGE) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "fault"),
+    [
+        (
+            "graphs/graph.py",
+            "from graphrl.costs.problem import Problem",
+            "'graphs' may not import graphrl.costs.problem",
+        ),
+        ("costs/exact.py", "import graphrl.plan", "'costs' may not import graphrl.plan"),
+        (
+            "costs/exact.py",
+            "def f():\n    from graphrl.plan import Plan",
+            "graphrl.costs.exact:2: 'costs' may not",
+        ),
+        (
+            "plan.py",
+            "import typing\nif typing.TYPE_CHECKING:\n    from graphrl import optimize",
+            "import graphrl.optimize",
+        ),
+        ("plan.py", "from graphrl import Plan", "'plan' may not import graphrl"),
+        ("plan.py", "from . import solvers", "'plan' may not import graphrl.solvers"),
+        ("graphs/readers/onnx/reader.py", "from ....plan import Plan", "'graphs' may not import graphrl.plan"),
+        ("solvers/__init__.py", "from ..networks import encoder", "'solvers' may not import graphrl.networks"),
+        (
+            "solvers/brkga.py",
+            "import importlib\nimportlib.import_module('graphrl.cli')",
+            "may not import graphrl.cli",
+        ),
+        ("solvers/__init__.py", "SOLVERS = {'regal': 'graphrl.agents.regal:solve'}", "may not import graphrl.agents"),
+        ("errors.py", "import graphrl.files", "'errors' may not import graphrl.files"),
+        ("attic/old.py", "", "graphrl.attic.old: stands on no floor"),
+    ],
+)
+def test_a_violation_is_found(tmp_path: Path, file: str, source: str, fault: str) -> None:
+    path = tmp_path / "graphrl" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+    assert [fault in line for line in violations(tmp_path / "graphrl")] == [True]
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("cli.py", "from graphrl.commands import optimize\nimport graphrl\nfrom graphrl import Plan"),
+        ("plan.py", "from graphrl.costs.exact import evaluate\nfrom .graphs.graph import Op\nimport numpy"),
+        ("graphs/readers/__init__.py", "from .json import read_json\nfrom ..graph import Op\nfrom ...errors import E"),
+        ("agents/regal/learner.py", "from graphrl.envs import registry\nfrom graphrl.networks import encoder"),
+    ],
+)
+def test_imports_downwards_are_allowed(tmp_path: Path, file: str, source: str) -> None:
+    path = tmp_path / "graphrl" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+    assert violations(tmp_path / "graphrl") == []
