@@ -54,7 +54,6 @@ METHODS: dict[str, str] = {
     "multilevel": "graphrl.solvers.schedules.multilevel",
     "anneal-ops": "graphrl.solvers.sending.solver",
     "anneal-list": "graphrl.solvers.lists",
-    "anneal-keys": "graphrl.solvers.chromosomes.anneal_keys",
     "brkga": "graphrl.solvers.chromosomes.brkga_solver",
     "brkga-tuned": "graphrl.solvers.chromosomes.brkga_solver",
     "brkga+": "graphrl.solvers.chromosomes.brkga_solver",
@@ -81,6 +80,7 @@ METHODS: dict[str, str] = {
     "go+": "graphrl.agents.go.agent",
 }
 OLD_NAMES = {"beam": "approximate-dp"}
+SUCCESSORS = {"anneal-keys": "anneal-schedule"}  # of methods that are gone
 
 MAP_METHODS: dict[str, str] = {
     "auto": "graphrl.solvers.maps.cp_sat",
@@ -213,6 +213,8 @@ def _registered_for_maps(name: str) -> "Method[Any, Any, MemoryMap]":
 
 
 def _import(name: str, methods: Mapping[str, str]) -> None:
+    if name in SUCCESSORS:
+        raise ProblemError(f"method {name!r} is gone: {SUCCESSORS[name]!r} follows it")
     if name not in methods:
         raise ProblemError(f"unknown method {name!r}: {near(name, methods)}")
     importlib.import_module(methods[name])

@@ -21,7 +21,7 @@ ORDERS = (
     "list", "xla", "inductor", "random-priorities", "dfs-dp", "approximate-dp:width=64", "min-cut", "anneal",
     "brkga+", "auto",
 )  # fmt: skip
-PLACEMENTS = ("list", "hlfet", "etf", "metis", "random", "local-search", "anneal-keys", "brkga", "auto")
+PLACEMENTS = ("list", "hlfet", "etf", "metis", "random", "local-search", "anneal-schedule", "brkga", "auto")
 SEED, EVALUATIONS = 3, 640
 MEMORY: dict[str, Any] = {"objective": "peak_memory"}
 TIME: dict[str, Any] = {"objective": "makespan"}

@@ -22,7 +22,7 @@ OTHERS: list[dict[str, Any]] = [
     {"bandwidth": float("inf")},
     {"memory_limit": 31},
 ]
-METHODS = ("brkga", "anneal-keys", "random")
+METHODS = ("brkga", "random")
 SMALL = brkga.Parameters(population=12, elites=3, mutants=3)
 
 

@@ -45,8 +45,7 @@ def test_sizes_are_few_and_close() -> None:
 @pytest.mark.parametrize(
     ("method", "problem"),
     [
-        *((method, RENDEZVOUS) for method in ("brkga", "brkga+", "brkga-tuned", "anneal-keys")),
-        ("anneal-keys:start=random", RENDEZVOUS),
+        *((method, RENDEZVOUS) for method in ("brkga", "brkga+", "brkga-tuned")),
         ("auto", RENDEZVOUS),
     ],
 )

@@ -16,8 +16,8 @@ MODELS = ("er", "ba", "ws", "sbm")
 # bytes, where an op takes 50 s.
 TRANSFERS: dict[str, dict[str, float]] = {"free": {}, "rendezvous": {}, "link": {"latency": 1.0, "bandwidth": 5.0}}
 PLACERS = (
-    "auto", "list", "hlfet", "etf", "metis", "local-search", "anneal-schedule", "anneal-keys", "brkga", "brkga-tuned",
-    "brkga+", "random", "cp-sat",
+    "auto", "list", "hlfet", "etf", "metis", "local-search", "anneal-schedule", "brkga", "brkga-tuned", "brkga+",
+    "random", "cp-sat",
 )  # fmt: skip
 ORDERERS = (
     "auto", "list", "xla-list", "xla-dfs", "xla-postorder", "xla", "inductor-lpmf", "inductor-bfs", "inductor-dfs",

@@ -25,7 +25,7 @@ PROGRAMS = (
     "resnet50/training/b32", "inceptionv3/training/b32", "efficientnetb0/training/b32", "nasnetmobile/inference/b16",
     "bert_base/training/b8", "clip_vit_b32/inference/b8", "lstm2_unrolled/training/b8",
 )  # fmt: skip
-METHODS = ("auto", "list", "hlfet", "etf", "metis", "local-search", "anneal-keys", "brkga", "brkga+")
+METHODS = ("auto", "list", "hlfet", "etf", "metis", "local-search", "anneal-schedule", "brkga", "brkga+")
 CHIP = "a100-80gb"
 
 

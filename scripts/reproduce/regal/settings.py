@@ -29,7 +29,7 @@ BASELINE = "brkga"
 # methods of the paper's table; those that are told a list schedule; and others beside them
 PAPER = ("cp-sat", "metis", "random", "local-search", BASELINE, "brkga-tuned", "idrs", "gas", "regal")
 TOLD = ("list", "brkga+", "idrs-hint", "gas-hint", UNTRAINED, "regal-hint")
-BESIDE = ("anneal-keys", "anneal-schedule", "auto", "regal+")
+BESIDE = ("anneal-schedule", "auto", "regal+")
 LONGER = "auto for longer"  # for the best known: without it the best of a few short searches would stand for it
 METHODS = (*PAPER, *TOLD, *BESIDE, LONGER)
 TIMED = (BASELINE, "regal", "list", "brkga+", "regal-hint", *BESIDE)

@@ -93,7 +93,7 @@ def _goals(task: str, by_label: Mapping[str, Score]) -> Iterator[str]:
 def ahead(
     by_label: Mapping[str, Score],
     label: str,
-    others: Sequence[str] = ("list", "anneal-keys", "anneal-schedule", "auto"),
+    others: Sequence[str] = ("list", "anneal-schedule", "auto"),
 ) -> Iterator[str]:
     """Whether a method's mean gap is below those of others, and by how much."""
     for other in others:
