@@ -46,14 +46,14 @@ METHODS: dict[str, str] = {
     "dfs-dp": "graphrl.solvers.orders.dfs_dp",
     "approximate-dp": "graphrl.solvers.orders.approximate_dp.solver",
     "min-cut": "graphrl.solvers.orders.min_cut",
-    "anneal": "graphrl.solvers.orders.anneal",
+    "anneal": "graphrl.solvers.anneal.orders",
     # search, any number of devices
     "random": "graphrl.solvers.chromosomes.brkga_solver",
     "local-search": "graphrl.solvers.schedules.solver",
     "anneal-schedule": "graphrl.solvers.schedules.solver",
     "multilevel": "graphrl.solvers.schedules.multilevel",
     "anneal-ops": "graphrl.solvers.sending.solver",
-    "anneal-list": "graphrl.solvers.lists",
+    "anneal-list": "graphrl.solvers.anneal.lists",
     "brkga": "graphrl.solvers.chromosomes.brkga_solver",
     "brkga-tuned": "graphrl.solvers.chromosomes.brkga_solver",
     "brkga+": "graphrl.solvers.chromosomes.brkga_solver",
@@ -62,7 +62,7 @@ METHODS: dict[str, str] = {
     "equal-stages": "graphrl.solvers.loads.stages",
     "greedy-load": "graphrl.solvers.loads.rules",
     "stage-dp": "graphrl.solvers.loads.stages",
-    "anneal-load": "graphrl.solvers.loads.anneal",
+    "anneal-load": "graphrl.solvers.anneal.loads",
     # learned on the graph at hand
     "hdp": "graphrl.agents.go.hdp",
     # exact

@@ -31,9 +31,10 @@ from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Objective, Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
+from graphrl.solvers.anneal import orders
 from graphrl.solvers.base import Budget, PlacedOrder, Task
 from graphrl.solvers.loads import portfolio as pipelined
-from graphrl.solvers.orders import anneal, dfs_dp, min_cut, series_parallel
+from graphrl.solvers.orders import dfs_dp, min_cut, series_parallel
 from graphrl.solvers.portfolio import Portfolio, Stage
 from graphrl.solvers.rules.expert import layer_stages
 from graphrl.solvers.rules.list_scheduling import etf, etf_seconds, has_time, hlfet, schedule, timely_schedule
@@ -135,9 +136,9 @@ def _orders_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
         yield Stage(dfs_dp.solve, DP_SHARE, DP_SECONDS)
     least = 0.0 if budget.seconds is None else CUT_SECONDS * ops / budget.seconds
     if least <= CUT_MOST:
-        yield Stage(anneal.solve, FIRST_SHARE, FIRST_SECONDS, options=starts)
+        yield Stage(orders.solve, FIRST_SHARE, FIRST_SECONDS, options=starts)
         yield Stage(min_cut.solve, max(CUT_SHARE, least))
-    yield Stage(anneal.solve, 1 - CUT_SHARE, options=starts)
+    yield Stage(orders.solve, 1 - CUT_SHARE, options=starts)
     yield Stage(min_cut.solve, options=starts)
 
 

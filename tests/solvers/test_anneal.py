@@ -15,13 +15,12 @@ from graphrl.graphs.datasets.known_peak import in_tree
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import OpStep
+from graphrl.solvers.anneal import orders as solver
+from graphrl.solvers.anneal.orders import STEPS, Chain, Profile, WeighedBuffers, anneal, load, solve
 from graphrl.solvers.base import Budget, Interrupted, Task
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders import anneal as solver
-from graphrl.solvers.orders.anneal import STEPS, Profile, load, solve
 from graphrl.solvers.orders.dfs_dp import solve as exact
 from graphrl.solvers.orders.usage import Usage
-from graphrl.solvers.orders.window import Chain, WeighedBuffers, anneal
 
 QUICK = Budget(evaluations=8 * STEPS * 8)
 HOT = 0.5  # temperature at which almost every move is made

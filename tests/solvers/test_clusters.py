@@ -13,9 +13,9 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.pipelined import Pipelined
 from graphrl.graphs.topology import rings
 from graphrl.methods import find_solver
-from graphrl.solvers import clusters
+from graphrl.solvers.anneal import clusters
+from graphrl.solvers.anneal.clusters import LEAST, LEVELS, Clusters, clustered, count_at, has_parts
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.clusters import LEAST, LEVELS, Clusters, clustered, count_at, has_parts
 
 DEAR = Problem("makespan", 4, latency=0.5, bandwidth=1.0)
 

@@ -15,9 +15,9 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
-from graphrl.solvers import lists as search
-from graphrl.solvers import lists as solver
-from graphrl.solvers.lists import prepare_with_lists
+from graphrl.solvers.anneal import lists as search
+from graphrl.solvers.anneal import lists as solver
+from graphrl.solvers.anneal.lists import prepare_with_lists
 
 
 def annealed(

@@ -33,8 +33,8 @@ from graphrl.graphs.padding import octave_sizes
 from graphrl.learning.learner import on_mesh
 from graphrl.plan import Plan
 from graphrl.solvers import auto
+from graphrl.solvers.anneal.clusters import Clusters, has_parts
 from graphrl.solvers.base import Task
-from graphrl.solvers.clusters import Clusters, has_parts
 from graphrl.solvers.portfolio import Stage
 from graphrl.solvers.solver import solver
 from graphrl.training.agent import Agent

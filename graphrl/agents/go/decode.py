@@ -29,10 +29,11 @@ from graphrl.envs.compile.generator import Choices, CompileParams, instance
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.graphs.padding import Sizes
 from graphrl.graphs.topology import rings
+from graphrl.solvers.anneal import loads
+from graphrl.solvers.anneal.loads import chain
+from graphrl.solvers.anneal.loads import climb as climb_loads
 from graphrl.solvers.base import PlacedOrder
-from graphrl.solvers.loads import anneal, stages
-from graphrl.solvers.loads.anneal import chain
-from graphrl.solvers.loads.anneal import climb as climb_loads
+from graphrl.solvers.loads import stages
 from graphrl.solvers.loads.groups import Groups, placed_order
 from graphrl.solvers.loads.stages import quick_plan
 from graphrl.solvers.sending.plans import in_order_of, placed, with_sends
@@ -152,7 +153,7 @@ def prepare_loads() -> None:
     """Compiles what costs and quick plans need, or loads it, once in a process."""
     exact.prepare()
     stages.prepare()
-    anneal.prepare()
+    loads.prepare()
     graph, problem = ComputationGraph("one", (Op("a"),)), Problem("max_load")
     groups = Groups.of_ops(graph, problem)
     with announced(climb_loads, "go for max_load", seconds=5):

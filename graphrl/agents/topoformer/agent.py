@@ -16,8 +16,8 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.padding import roomy_sizes
 from graphrl.learning.learner import on_mesh
 from graphrl.plan import Plan
+from graphrl.solvers.anneal.orders import solve as anneal
 from graphrl.solvers.base import Task
-from graphrl.solvers.orders.anneal import solve as anneal
 from graphrl.solvers.portfolio import Portfolio, Stage
 from graphrl.solvers.solver import solver
 from graphrl.training.agent import Agent

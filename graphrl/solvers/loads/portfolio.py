@@ -18,9 +18,9 @@ import numpy as np
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.anneal import loads
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.exact.cp_sat import solver as cp_sat
-from graphrl.solvers.loads import anneal
 from graphrl.solvers.loads.groups import Blocks, placed_order
 from graphrl.solvers.loads.stages import equal_placement, stage_dp
 from graphrl.solvers.portfolio import Portfolio, Stage, best_as_hint
@@ -48,10 +48,10 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
     """What the module says, from the first search on."""
     yield Stage(stage_dp, DP_SHARE, options=best_as_hint)
     if budget.seconds is not None:
-        yield Stage(anneal.solve.given(HOT), ANNEAL_SHARE, options=best_as_hint)
+        yield Stage(loads.solve.given(HOT), ANNEAL_SHARE, options=best_as_hint)
         if len(np.unique(graph.leaders)) <= EXACT_GROUPS:
             yield Stage(cp_sat.solve, EXACT_SHARE, options=best_as_hint)
-            yield Stage(anneal.solve.given(HOT), AGAIN_SHARE, options=best_as_hint)
-        yield Stage(anneal.solve.given(COOL), options=best_as_hint)
+            yield Stage(loads.solve.given(HOT), AGAIN_SHARE, options=best_as_hint)
+        yield Stage(loads.solve.given(COOL), options=best_as_hint)
     else:
-        yield Stage(anneal.solve, options=best_as_hint)
+        yield Stage(loads.solve, options=best_as_hint)

@@ -5,7 +5,6 @@ budget. Local search keeps moves that make no map slower, and begins again from 
 """
 
 import functools
-import time
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan.memory_map import MemoryMap
+from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
 from graphrl.solvers.base import Budget
 from graphrl.solvers.maps.task import Maps, MapTask, cost, map_solver, maps_of
 
@@ -107,7 +107,8 @@ def _change(chain: Chain) -> None:
 
 
 HOT, COLD = 1e-3, 3e-5  # temperatures, parts of the first latency; measured at 4,000 and 400,000 evaluations
-CHUNK, CHUNK_SECONDS = 1_000, 0.05  # evaluations at a time, and how long they may take where time is limited
+CHUNK = 1_000  # evaluations at a time
+PACE = Pace(CHUNK)
 
 
 @functools.cache
@@ -137,24 +138,26 @@ def solve_annealing(task: MapTask, *, hot: float = HOT, cold: float = COLD) -> M
 
 def cool(task: MapTask, budget: Budget, hot: float = HOT, cold: float = COLD) -> None:
     """Anneals from the compiler's map until a budget, a part of the task's from its start on, is spent."""
-    chain, first = _begin(task), task.latency
-    rate = 0.0  # evaluations a second
-    while not task.spent() and _share(task, budget) < 1:
-        began, before = time.perf_counter(), _share(task, budget)
-        count = task.fitting(CHUNK if budget.seconds is None else max(1, int(rate * CHUNK_SECONDS)))
-        after = _share(task, budget, count, CHUNK_SECONDS)
-        _run(task, chain, count, *(first * hot * (cold / hot) ** share for share in (before, after)))
-        rate = count / (time.perf_counter() - began)
+    _Maps(task, budget, hot, cold).run()
 
 
-def _share(task: MapTask, budget: Budget, evaluations: int = 0, seconds: float = 0.0) -> float:
-    """The share of a budget that is spent, and will be after so many more evaluations and seconds."""
-    shares = [0.0]
-    if budget.evaluations is not None:
-        shares.append((task.evaluations + evaluations) / budget.evaluations)
-    if budget.seconds is not None:
-        shares.append((task.seconds + seconds) / budget.seconds)
-    return min(1.0, max(shares))
+class _Maps(Annealing[Chain]):
+    """A chain that has evaluated the compiler's map."""
+
+    def __init__(self, task: MapTask, budget: Budget, hot: float, cold: float) -> None:
+        self._task = task
+        super().__init__(task, [_begin(task)], PACE, task.evaluations)
+        self.budget, self._first, self._hot, self._cold = budget, task.latency, hot, cold
+
+    def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
+        """Evaluations between two shares of the budget."""
+        hot, cold = (self._first * cooled(self._hot, self._cold, share) for share in (begin, end))
+        _run(self._task, chain, steps, hot, cold)
+        return steps
+
+    def value(self) -> float:
+        """Seconds."""
+        return self._task.latency
 
 
 @map_solver(

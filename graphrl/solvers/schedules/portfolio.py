@@ -25,9 +25,9 @@ import numpy as np
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers import lists as listed
+from graphrl.solvers.anneal import lists as listed
+from graphrl.solvers.anneal.clusters import moves_clusters
 from graphrl.solvers.base import Budget
-from graphrl.solvers.clusters import moves_clusters
 from graphrl.solvers.exact.cp_sat import solver as cp_sat
 from graphrl.solvers.portfolio import Stage, best_as_hint
 from graphrl.solvers.schedules import multilevel

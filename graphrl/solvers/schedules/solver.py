@@ -13,11 +13,9 @@ is not worse (REGAL does not say how many it looks at), so that it crosses plate
 """
 
 import functools
-import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -29,8 +27,9 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
+from graphrl.solvers.anneal.clusters import Clusters, clustered
+from graphrl.solvers.anneal.driver import Annealing, Pace, cooled, copied, copy_into
 from graphrl.solvers.base import PlacedOrder, Task
-from graphrl.solvers.clusters import EXCHANGES, LEVELS, Clusters, clustered, copied, copy_into, count_at
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.random_orders import Drawing
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
@@ -54,8 +53,7 @@ LONE = 0.005  # the first temperature is at least this where all ops start on on
 WEIGHT = 0.1  # of the mean last clock in the energy
 PENALTY = 5.0  # an excess of a hundredth of the memory limit weighs as much as a makespan that is 5% longer
 MAX_CHAINS = 1024
-CHUNKS, CHUNK_MOVES = (50, 5_000)  # at least so many, and at most so long, where the budget is in evaluations
-CHUNK_SECONDS, FIRST_MOVES = 0.05, 32  # where it is in seconds
+PACE = Pace(steps=5_000, pieces=50)
 
 
 @solver(
@@ -85,7 +83,7 @@ def solve(task: Task, *, chains: int = 0, hot: float = 0.0, cold: float = COLD, 
         with task.uncounted():
             prepare_with_lists(task.problem)
     plan = list_schedule(task.graph, task.problem) if hint is None else hint
-    search = _Search(task, plan, chains, hot, cold)
+    search = _Schedules(task, plan, chains, hot, cold)
     search.run()
     return search.plan()
 
@@ -158,7 +156,7 @@ def temperature(
     """
     coarse = max(1.0, min(FINE / ops, HEAT), SMALL / ops)
     first = max(min(max(hot * math.sqrt(moves_per_op / TYPICAL), cold), max(HOTTEST, hot)) * coarse, least)
-    return first * (cold * max(1.0, coarse / 3) / first) ** share
+    return cooled(first, cold * max(1.0, coarse / 3), share)
 
 
 def first_heat(problem: Problem) -> float:
@@ -209,7 +207,7 @@ def prepare_with_lists(problem: Problem) -> None:
     prepare_lists()
 
 
-class _Search:
+class _Schedules(Annealing[Chain]):
     """The chains of one task."""
 
     def __init__(self, task: Task, plan: Plan | PlacedOrder, chains: int, hot: float, cold: float) -> None:
@@ -218,7 +216,6 @@ class _Search:
         first = task.known(plan) if isinstance(plan, Plan) else task.plan(*plan, evaluations=1)
         costing = time.perf_counter() - began
         self._first = first  # which its schedule, that has no transfer anywhere, may not reach
-        self._evaluations, self._expected = 1, 0.0  # moves of all chains so far, and of each in the whole budget
         task.best = lambda: first
         seeds = np.random.SeedSequence(task.seed).spawn(chains)
         with task.uncounted():
@@ -226,100 +223,47 @@ class _Search:
         began = time.perf_counter()
         decisions = first.decisions(task.graph)
         chain = start_chain(task.graph, task.problem, decisions, seeds[0])
+        super().__init__(task, [chain, *(_beside(chain, seed) for seed in seeds[1:])], PACE, evaluations=1)
         # Seconds that the exact costs of the answer take: about as long as a chain, where those of the hint are known.
-        self._costing = max(costing, time.perf_counter() - began)
-        self._chains = [chain, *(_beside(chain, seed) for seed in seeds[1:])]
-        self._effective_ops = effective_ops(task.graph)
-        self._clusters, self._level = clustered(task.graph, task.problem), -1
-        self._least = least_heat(task.problem, decisions)
-        self._unit = max(self._value(), 1e-30)
+        self.reserve = max(costing, time.perf_counter() - began)
+        self.clusters = clustered(task.graph, task.problem)
+        self._effective_ops, self._least = effective_ops(task.graph), least_heat(task.problem, decisions)
+        self._unit = max(self.value(), 1e-30)
         task.best = self.plan
-
-    def run(self) -> None:
-        """Anneals until the budget is spent."""
-        with ThreadPoolExecutor(min(len(self._chains), count_cores())) as pool:
-            exchanged = 0
-            for moves, begin, end in self._chunks():
-                self._coarsen(begin)
-                made = pool.map(self._anneal, self._chains, moves, itertools.repeat(begin), itertools.repeat(end))
-                count = sum(made)
-                self._evaluations += count
-                self._task.report(self._evaluations, self._value())
-                if count == 0:  # there are no moves
-                    return
-                if len(self._chains) > 1 and int(end * EXCHANGES) > exchanged:
-                    exchanged = int(end * EXCHANGES)
-                    self._exchange()
 
     def plan(self) -> Plan:
         """The best so far."""
-        plan = self._task.plan(*self._best().plan, evaluations=self._evaluations)
-        return plan if plan.rank <= self._first.rank else self._task.known(self._first, self._evaluations)
+        plan = self._task.plan(*self._best().plan, evaluations=self.evaluations)
+        return plan if plan.rank <= self._first.rank else self._task.known(self._first, self.evaluations)
 
-    def _best(self) -> Best:
-        return min((chain.best for chain in self._chains), key=attrgetter("rank"))
-
-    def _value(self) -> float:
-        """The objective of the best."""
-        return self._best().objective(self._task.problem)
-
-    def _exchange(self) -> None:
-        """The worst chain goes on from where the best stands."""
-        ranked = sorted(self._chains, key=lambda chain: float(chain.schedule.score[2]))
-        copy_into(ranked[-1].schedule, ranked[0].schedule)
-        copy_into(ranked[-1].move, ranked[0].move)
-
-    def _coarsen(self, share: float) -> None:
-        """Forms the clusters of every chain anew where a share of the budget begins their next level."""
-        level = min(int(share * LEVELS), LEVELS - 1)
-        if self._clusters is not None and level > self._level:
-            self._level = level
-            for chain in self._chains:
-                ops = chain.schedule.ops
-                ops["mate"] = self._clusters.mates(ops["device"], count_at(level, self._expected, len(ops)))
-
-    def _anneal(self, chain: Chain, moves: int, begin: float, end: float) -> int:
+    def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
         """Some moves of a chain, between two shares of the budget."""
-        each = self._expected / len(self._task.graph.ops)
+        each = self.expected / len(self._task.graph.ops)
         hot, cold = (
             self._unit * temperature(share, each, self._effective_ops, self._hot, self._cold, self._least)
             for share in (begin, end)
         )
-        return run_chain(chain, moves, hot, cold)
+        return run_chain(chain, steps, hot, cold)
 
-    def _chunks(self) -> Iterator[tuple[list[int], float, float]]:
-        """Moves of each chain, and the shares of the budget that are spent before and after them."""
-        budget, count = self._task.budget, len(self._chains)
-        total = None if budget.evaluations is None else budget.evaluations - 1
-        if budget.seconds is None:
-            assert total is not None  # one of the two is given
-            self._expected = total / count
-            chunks = max(CHUNKS, -(-total // (CHUNK_MOVES * count)))
-            for chunk in range(chunks):
-                low, high = total * chunk // chunks, total * (chunk + 1) // chunks
-                if high > low:
-                    yield _split(high, count, low), chunk / chunks, (chunk + 1) / chunks
-            return
-        rate = spent = 0.0  # moves a second, and the share of the budget
-        whole = max(budget.seconds - self._costing, budget.seconds / 2)
-        while self._task.seconds < whole and not self._task.over(self._evaluations):
-            began, done = time.perf_counter(), self._evaluations
-            seconds = min(CHUNK_SECONDS, max(0.0, whole - self._task.seconds))
-            moves = max(1, int(rate * seconds)) * count if rate else FIRST_MOVES * count
-            step = seconds / whole if rate else 0.0
-            if total is not None:
-                moves = min(moves, total + 1 - done)
-                step = max(step, moves / total)
-            yield _split(moves, count), spent, min(1.0, spent + step)
-            rate = (self._evaluations - done) / count / (time.perf_counter() - began)
-            shares = [self._task.seconds / whole, 0.0 if total is None else (self._evaluations - 1) / total]
-            spent = min(1.0, max(shares))
-            self._expected = rate * whole if total is None else min(rate * whole, total / count)
+    def value(self) -> float:
+        """The objective of the best."""
+        return self._best().objective(self._task.problem)
 
+    def energy(self, chain: Chain) -> float:
+        """That of the schedule where it stands."""
+        return _energy(chain)
 
-def _split(high: int, count: int, low: int = 0) -> list[int]:
-    """Numbers from low to high - 1, each dealt to one of `count` in turn: how many each has."""
-    return [(high + count - 1 - i) // count - (low + count - 1 - i) // count for i in range(count)]
+    def follow(self, chain: Chain, other: Chain) -> None:
+        """From the other's schedule on."""
+        copy_into(chain.schedule, other.schedule)
+        copy_into(chain.move, other.move)
+
+    def mates(self, chain: Chain) -> np.ndarray:
+        """Its ops."""
+        return chain.schedule.ops
+
+    def _best(self) -> Best:
+        return min((chain.best for chain in self.chains), key=attrgetter("rank"))
 
 
 LOCAL_SEARCH_MIX = dict.fromkeys(KINDS, 0.0) | {"shift": 0.5, "device": 0.5}

@@ -10,8 +10,9 @@ from graphrl.compiled import announced, entry, integer, part
 from graphrl.compiled.structures import below, uniform
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op
+from graphrl.solvers.anneal.clusters import Clusters
+from graphrl.solvers.anneal.driver import copied, copy_into
 from graphrl.solvers.base import PlacedOrder
-from graphrl.solvers.clusters import Clusters, copied, copy_into
 from graphrl.solvers.sending.plans import Placed, placed, put, walk, with_sends
 
 NAME = "anneal-ops"

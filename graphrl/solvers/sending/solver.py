@@ -4,12 +4,10 @@
 """
 
 import dataclasses
-import functools
 import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from operator import attrgetter
 from typing import NamedTuple
@@ -23,8 +21,9 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
+from graphrl.solvers.anneal.clusters import Clusters, has_parts
+from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
 from graphrl.solvers.base import PlacedOrder, Task
-from graphrl.solvers.clusters import EXCHANGES, LEVELS, Clusters, count_at, has_parts
 from graphrl.solvers.rules.expert import layer_stages
 from graphrl.solvers.rules.list_scheduling import etf, etf_seconds, quick_schedule, schedule, timely
 from graphrl.solvers.rules.plan_builder import prepare as prepare_lists
@@ -119,9 +118,7 @@ LOOKS, LOOKING = 20, 0.2  # exact costs under a memory limit, in all, and the sh
 HINT_SHARE, LEAST_SECONDS = 0.5, 1.0  # of the time for quick plans, which in a short one they may exceed
 MOST_CHAINS = 64
 TYPICAL = 30.0  # moves for each op from which a search begins at HOT
-CHUNKS, CHUNK_MOVES = 50, 2_000  # at least so many, and at most so long
-CHUNK_TIMED, CHUNK_WALKED = 100, 4_000_000  # moves where seconds count, and ops and uses in them, some 0.01 s
-CHUNK_SECONDS = 0.02  # of several chains
+PACE = Pace(steps=2_000, pieces=50, seconds=0.02, first=8)
 
 
 def prepare_with_lists() -> None:
@@ -171,112 +168,83 @@ def solve(
     else:
         first = task.known(hint)
     task.best = lambda: first
-    search = _Search(task, first)
-    search.run(hot or (LONE if is_lone(task.problem, first.decisions(task.graph)) else HOT), cold)
+    hot = hot or (LONE if is_lone(task.problem, first.decisions(task.graph)) else HOT)
+    search = _Sendings(task, first, hot, cold)
+    search.run()
     return search.plan()
 
 
-class _Search:
+class _Sendings(Annealing[Chain]):
     """Its chains, and the best plan that keeps the memory limit."""
 
-    def __init__(self, task: Task, first: Plan) -> None:
-        self._task, self._first, self._evaluations, self._looks_at = task, first, 1, 0.0
+    def __init__(self, task: Task, first: Plan, hot: float, cold: float) -> None:
+        self._task, self._first, self._hot, self._cold, self._looks_at = task, first, hot, cold, 0.0
         seed = np.random.SeedSequence(task.seed)
         count = 1 if task.budget.evaluations is not None else min(count_cores(), MOST_CHAINS)
         one = chain(task.graph, task.problem, first.decisions(task.graph), seed)
-        self._chains = [one, *(another(one, other) for other in seed.spawn(count - 1))]
-        self._unit, self._exchanged = float(one.score[1]), 0
-        has_clusters = task.problem.devices > 1 and has_parts(task.graph)
-        self._clusters = Clusters(task.graph, task.problem) if has_clusters else None
-        self._level = -1
+        super().__init__(task, [one, *(another(one, other) for other in seed.spawn(count - 1))], PACE, evaluations=1)
+        self._unit = float(one.score[1])
+        if task.problem.devices > 1 and has_parts(task.graph):
+            self.clusters = Clusters(task.graph, task.problem)
         task.best = self.plan
 
     def plan(self) -> Plan:
         """The best so far."""
         limited = self._task.problem.memory_limit is not None  # of which the quickest plan may not be within
-        plan = min(map(self._plan_of, self._chains if limited else [self._quickest()]), key=attrgetter("rank"))
-        return plan if plan.rank <= self._first.rank else self._task.known(self._first, self._evaluations)
+        plan = min(map(self._plan_of, self.chains if limited else [self._quickest()]), key=attrgetter("rank"))
+        return plan if plan.rank <= self._first.rank else self._task.known(self._first, self.evaluations)
 
-    def run(self, hot: float, cold: float) -> None:
-        """Anneals until the budget is spent."""
-        task, limit, chains = self._task, self._task.budget.evaluations, len(self._chains)
-        moves = CHUNK_MOVES if limit is None else max(1, min(CHUNK_MOVES, (limit - 1) // CHUNKS))
-        if task.budget.seconds is not None:
-            walked = len(task.graph.ops) + len(task.graph.arrays.use_op)
-            moves = min(moves, max(1, min(CHUNK_TIMED, CHUNK_WALKED // max(1, walked))))
-        steps, total = 0, None if limit is None else (limit - 1) // moves
-        with ThreadPoolExecutor(chains) as pool:
-            while self._unit > 0 and not task.over(self._evaluations):
-                share, step = task.share(steps, total)
-                expected = self._evaluations / chains / (share or 1.0)
-                self._coarsen(share, expected)
-                first_hot = first_heat(expected / len(task.graph.ops), hot, cold)
-                begin, end = (
-                    self._unit * first_hot * (cold / first_hot) ** min(1.0, each) for each in (share, share + step)
-                )
-                count = moves if limit is None else min(moves, limit - self._evaluations)
-                seconds = self._anneal(pool, count, begin, end)
-                if chains > 1:  # each time they wait for the last one
-                    moves = max(1, int(moves * min(2.0, CHUNK_SECONDS / seconds)))
-                steps += 1
-                self._exchange(share)
-                if task.problem.memory_limit is not None and share + step >= self._looks_at:
-                    self._look(share + step)
-                task.report(self._evaluations, self._value())
+    def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
+        """Moves of a chain between two shares of the budget."""
+        hot = first_heat(self.expected / len(self._task.graph.ops), self._hot, self._cold)
+        anneal(chain, steps, *(self._unit * cooled(hot, self._cold, share) for share in (begin, end)))
+        return steps
 
-    def _anneal(self, pool: ThreadPoolExecutor, moves: int, hot: float, cold: float) -> float:
-        """Some moves of every chain; gives the seconds that they took."""
-        began = time.perf_counter()
-        if len(self._chains) == 1:
-            anneal(self._chains[0], moves, hot, cold)
-        else:
-            list(pool.map(functools.partial(anneal, moves=moves, hot=hot, cold=cold), self._chains))
-        self._evaluations += moves * len(self._chains)
-        return max(time.perf_counter() - began, 1e-6)
-
-    def _exchange(self, share: float) -> None:
-        """A few times in all the worst chain goes on from where the best stands."""
-        if len(self._chains) > 1 and int(share * EXCHANGES) > self._exchanged:
-            self._exchanged = int(share * EXCHANGES)
-            ranked = sorted(self._chains, key=lambda one: float(one.score[0]))
-            go_on_from(ranked[-1], ranked[0])
-
-    def _coarsen(self, share: float, expected: float) -> None:
-        """Forms the clusters of every chain anew where a share of the budget begins their next level."""
-        level = min(int(share * LEVELS), LEVELS - 1)
-        if self._clusters is not None and level > self._level:
-            self._level = level
-            for one in self._chains:
-                ops = one.plan.ops
-                ops["mate"][:-1] = self._clusters.mates(ops["device"][:-1], count_at(level, expected, len(ops) - 1))
-
-    def _quickest(self) -> Chain:
-        return min(self._chains, key=lambda one: float(one.score[1]))
-
-    def _plan_of(self, one: Chain) -> Plan:
-        """What a chain found best."""
-        decisions = best_plan(self._task.graph, self._task.problem, one)
-        return self._task.plan(*decisions, evaluations=self._evaluations)
-
-    def _value(self) -> float:
+    def value(self) -> float:
         """Of the best so far, seconds."""
         limited = self._task.problem.memory_limit is not None
         return self._first.value if limited else float(self._quickest().score[1])
 
-    def _look(self, share: float) -> None:
-        """Takes back what the chains did since the last look whose best is further above the memory limit than the best
-        plan of all.
+    def energy(self, chain: Chain) -> float:
+        """Seconds."""
+        return float(chain.score[0])
+
+    def follow(self, chain: Chain, other: Chain) -> None:
+        """From the other's plan on."""
+        go_on_from(chain, other)
+
+    def mates(self, chain: Chain) -> np.ndarray:
+        """Its ops."""
+        return chain.plan.ops[:-1]
+
+    def done(self) -> bool:
+        """Whether the plan takes no time."""
+        return self._unit <= 0
+
+    def after(self, share: float) -> None:
+        """Under a memory limit, now and then: takes back what the chains did since the last look whose best is further
+        above the limit than the best plan of all.
         """
+        if self._task.problem.memory_limit is None or share < self._looks_at:
+            return
         began = time.perf_counter()
-        plans = [self._plan_of(one) for one in self._chains]
+        plans = [self._plan_of(one) for one in self.chains]
         self._first = min([self._first, *plans], key=attrgetter("rank"))
-        for one, plan in zip(self._chains, plans, strict=True):
+        for one, plan in zip(self.chains, plans, strict=True):
             if plan.excess > self._first.excess:
                 place_at(one, *_ops(self._task, self._first))
-                self._level = -1  # clusters must be of one device each
+                self.level = -1  # clusters must be of one device each
         seconds = time.perf_counter() - began
         took = 0.0 if self._task.budget.seconds is None else seconds / self._task.budget.seconds
         self._looks_at = share + max(1 / LOOKS, took / LOOKING)
+
+    def _quickest(self) -> Chain:
+        return min(self.chains, key=lambda one: float(one.score[1]))
+
+    def _plan_of(self, one: Chain) -> Plan:
+        """What a chain found best."""
+        decisions = best_plan(self._task.graph, self._task.problem, one)
+        return self._task.plan(*decisions, evaluations=self.evaluations)
 
 
 def _ops(task: Task, plan: Plan) -> PlacedOrder:

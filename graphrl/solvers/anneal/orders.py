@@ -1,8 +1,9 @@
-"""A compiled chain of annealing over orders of one device, whose moves stay in one window for a while.
+"""Method "anneal": simulated annealing over the topological orders of one device.
 
-A window is W neighbouring places of the order. A step takes one of its ops and puts it at one of all places of the
-window between its last predecessor and its first successor. With A and B the memory while another op runs, if the moved
-op comes after or before it, the energy at place g is
+Chains at a ladder of temperatures run in parallel on all cores, and the best order that they find within the budget is
+the answer. The moves of a chain stay in one window for a while: WIDTH neighbouring places of the order. A move takes
+one of its ops and puts it at one of all places of the window between its last predecessor and its first successor.
+With A and B the memory while another op runs, if the moved op comes after or before it, the energy at place g is
 
     E(g)^4 = sum over other ops r before g of f(A_r) + sum over those from g on of f(B_r) + f(at the op itself)
 
@@ -18,14 +19,38 @@ present energy is drawn as for Metropolis' rule, and then one of the places that
 order, the moves count the output as allocated, and the exact costs of the finished plan judge.
 """
 
+import functools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.compiled import entry, inlined, part
+from graphrl.compiled import announced, entry, inlined, part
 from graphrl.compiled.structures import below, uniform
+from graphrl.errors import ProblemError
+from graphrl.graphs.graph import ComputationGraph, Op
+from graphrl.plan import Plan
+from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
+from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
+from graphrl.solvers.orders.random_orders import Drawing
+from graphrl.solvers.orders.usage import Usage
+from graphrl.solvers.rules.memory_orders import memory_orders
+from graphrl.solvers.solver import solver
+
+MAX_CHAINS = 1024
+STEPS = 256  # moves of a chain in a window
+PACE = Pace(steps=16, seconds=0.1, first=16, exchanges=0)  # in windows
+RANDOM_STARTS = 64
+MAX_RANDOM_OPS = 5_000  # random orders are far from the best on larger graphs, and slow to draw
+START = 2e-3  # temperature, a part of the best peak, of the chain in the middle of the ladder
+FINE = 6.4e-3  # where buffers are larger than this part of the peak (by their root mean square), it is as much hotter
+COOLING = 16.0  # from the start to the end
+SPREAD = 4.0  # of the start temperatures between the hottest and the coldest chain
+WIDTH = 128  # places of a window
+BAND = 0.15  # how far below the best peak the energy begins to count, as a part of it
+FOCUS = 0.75  # how many windows lie where the memory is near its peak; the others lie anywhere
 
 # Rows are parts of `Weighed.rows`, from their begin to that of the next record's.
 OP = np.dtype(
@@ -117,11 +142,6 @@ def _begins(lists: Sequence[Sequence[int]]) -> np.ndarray:
     return np.cumsum([0, *map(len, lists)])
 
 
-WIDTH = 128  # places of a window
-BAND = 0.15  # how far below the best peak the energy begins to count, as a part of it
-FOCUS = 0.75  # how many windows lie where the memory is near its peak; the others lie anywhere
-
-
 class Chain(NamedTuple):
     """An order of n ops and its memory."""
 
@@ -134,6 +154,137 @@ class Chain(NamedTuple):
     rng: np.ndarray  # [1] uint64
     gain: np.ndarray  # [WIDTH + 1] float64, work: see `_weigh`
     energy: np.ndarray  # [WIDTH] float64, work: E^4 at each place of the window, less what is the same at all
+
+
+@functools.cache
+def prepare() -> None:
+    """Compiles annealing, or loads it, once in a process."""
+    flow = Flow(ComputationGraph("one", (Op("a"),)))
+    buffers = WeighedBuffers(flow)
+    (chain,) = load(np.zeros((1, 1), np.int64), Profile(buffers), np.random.SeedSequence(0).spawn(1))
+    with announced(anneal, "anneal"):
+        anneal(chain, buffers.arrays(flow), 0, STEPS, 1.0, 1.0)
+
+
+@solver("anneal", "simulated annealing over orders, several chains from the orders of quick rules", one_device=True)
+def solve(task: Task, *, chains: int = 8, starts: Sequence[np.ndarray] = ()) -> Plan:
+    """An evaluation is one move of one chain, weighed at all its places. Compiling does not count.
+
+    Args:
+      chains: that anneal side by side, each from another start.
+      starts: orders `[n]` of ops to start from beside the quick rules'.
+
+    Raises:
+      ProblemError: chains is out of range.
+    """
+    if not 1 <= chains <= MAX_CHAINS:
+        raise ProblemError(f"chains is {chains}: must be from 1 to {MAX_CHAINS:,}")
+    with task.uncounted():
+        prepare()
+    most = task.budget.evaluations
+    search = _Orders(task, chains if most is None else max(1, min(chains, most // STEPS)), starts)
+    search.run()
+    return search.plan()
+
+
+class _Orders(Annealing[tuple[Chain, float]]):
+    """The chains of one graph, each with its first temperature, and the best order so far by exact peaks."""
+
+    def __init__(self, task: Task, chains: int, starts: Sequence[np.ndarray]) -> None:
+        self._task, most = task, task.budget.evaluations
+        flow = Flow(task.graph)
+        self._usage = Usage(flow)
+        orders = start_orders(flow, self._usage, chains, task.seed, starts)
+        self._best, self._peak = orders[0], math.inf
+        self._keep(orders)
+        task.best = self.plan
+        buffers = WeighedBuffers(flow)
+        self._weighed = buffers.arrays(flow)
+        coarse = math.sqrt(float(np.mean(buffers.size**2))) / max(1.0, self._peak) if len(buffers.size) else 0.0
+        hot = START * max(1.0, coarse / FINE)
+        ladder = hot * SPREAD ** (np.linspace(-0.5, 0.5, chains) if chains > 1 else np.zeros(1))
+        loaded = load(orders, Profile(buffers), np.random.SeedSequence(task.seed).spawn(chains))
+        pace = PACE._replace(evaluations=STEPS if most is None else min(STEPS, most))
+        super().__init__(task, list(zip(loaded, ladder.tolist(), strict=True)), pace)
+
+    def plan(self) -> Plan:
+        """The best so far."""
+        return self._task.plan(None, self._best, evaluations=max(1, self.evaluations))
+
+    def walk(self, chain: tuple[Chain, float], steps: int, begin: float, end: float) -> int:
+        """Some windows of a chain."""
+        state, hot = chain
+        temperatures = (cooled(hot, hot / COOLING, share) for share in (begin, end))
+        anneal(state, self._weighed, steps, self.pace.evaluations, *temperatures)
+        return steps * self.pace.evaluations
+
+    def value(self) -> float:
+        """From the least peak."""
+        return self._task.order_value(self._peak)
+
+    def after(self, share: float) -> None:
+        """Keeps the best order."""
+        self._keep(np.stack([chain.best_order for chain, _ in self.chains]))
+
+    def done(self) -> bool:
+        """Whether there is no memory to save."""
+        return self._peak <= 0
+
+    def _keep(self, orders: np.ndarray) -> None:
+        peaks = self._usage.peaks(orders)
+        if peaks.min() < self._peak:
+            self._best, self._peak = orders[peaks.argmin()].copy(), float(peaks.min())
+
+
+def start_orders(flow: Flow, usage: Usage, chains: int, seed: int, given: Sequence[np.ndarray]) -> np.ndarray:
+    """Different orders `[c, n]`: the given ones, those of the rules, and random ones, the best."""
+    orders = [*given, *memory_orders(flow)]
+    if flow.num_ops <= MAX_RANDOM_OPS:
+        drawn = Drawing(flow).draw(np.random.default_rng(seed), RANDOM_STARTS, by_priority=True)
+        assert drawn is not None  # no time limit was given
+        orders += list(drawn)
+    distinct = np.unique(np.stack(orders), axis=0)
+    ranked = distinct[np.argsort(usage.peaks(distinct), kind="stable")]
+    return ranked[np.arange(chains) % len(ranked)]
+
+
+class Profile:
+    """The memory along orders, in bytes, as annealing weighs it."""
+
+    def __init__(self, buffers: WeighedBuffers) -> None:
+        self._needed = buffers.workspace.astype(np.float64)  # [n]
+        np.add.at(self._needed, buffers.writer, buffers.size)
+        lasting = [b for b, users in enumerate(buffers.users) if users or buffers.pinned[b]]
+        self._writer, self._size = np.array(buffers.writer, np.int64)[lasting], buffers.size[lasting]
+        freed = [b for b in lasting if not buffers.pinned[b]]
+        self._users = np.array([user for b in freed for user in buffers.users[b]], np.int64)
+        self._first = np.cumsum([0, *(len(buffers.users[b]) for b in freed)])[:-1]
+        self._freed = buffers.size[freed]
+
+    def __call__(self, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes `[n]` while the op at each place of an order `[n]` runs; `[n + 1]` live before it, and at the end."""
+        n = len(order)
+        place = np.empty(n, np.int64)
+        place[order] = np.arange(n)
+        change = np.zeros(n + 1)  # of live memory, by the op before each place
+        np.add.at(change, place[self._writer] + 1, self._size)
+        if len(self._users):
+            np.add.at(change, np.maximum.reduceat(place[self._users], self._first) + 1, -self._freed)
+        live = np.cumsum(change)
+        return live[:n] + self._needed[order], live
+
+
+def load(orders: np.ndarray, profile: Profile, seeds: Sequence[np.random.SeedSequence]) -> list[Chain]:
+    """Chains that stand at the orders `[c, n]`."""
+    chains = []
+    for order, seed in zip(orders, seeds, strict=True):
+        during, before = profile(order)
+        best = np.array([during.max(initial=0.0)])
+        place, work = np.argsort(order), (np.zeros(WIDTH + 1), np.zeros(WIDTH))
+        chains.append(
+            Chain(order.copy(), place, during, before, order.copy(), best, seed.generate_state(1, np.uint64), *work)
+        )
+    return chains
 
 
 @entry

@@ -24,6 +24,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
+from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.portfolio import SECONDS_ROUNDING
 from graphrl.solvers.rules.plan_builder import placed
@@ -31,6 +32,10 @@ from graphrl.solvers.rules.plan_builder import prepare as prepare_lists
 from graphrl.solvers.rules.plan_state import builder
 from graphrl.solvers.solver import solver
 
+NAME = "anneal-list"
+HOT, COLD = 0.02, 0.0004  # first and last temperature of a round, parts of the mean run time
+FIRST = 100  # lists for each op in the first round; each has twice as many as the one before
+CHUNK = 200_000  # ops that are played before the clock is looked at
 NEAR = 4  # places between two ops that are swapped, at most, in half of all moves; else they are any two
 
 OP = np.dtype(
@@ -67,6 +72,93 @@ class Lists(NamedTuple):
         self.score[0] = np.inf
 
 
+@functools.cache
+def prepare_with_lists() -> None:
+    """Compiles annealing and list scheduling, or loads them, once in a process."""
+    prepare_lists()
+    with announced(anneal, NAME, seconds=2):
+        anneal(lists(ComputationGraph("one", (Op("a"),)), 2, np.random.SeedSequence(0)), 1, 1.0, 1.0, 0.0)
+
+
+def prepared_beside() -> AbstractContextManager[None]:
+    """Another process does that while this one compiles something else."""
+    return beside(anneal, NAME, prepare_with_lists)
+
+
+@solver(
+    NAME,
+    "free transfers: annealing of a list, whose ops run as soon as a device is free",
+    objectives=("makespan",),
+    prepare=prepare_with_lists,
+)
+def solve(task: Task, *, hot: float = HOT, cold: float = COLD) -> Plan:
+    """Rounds from the list by levels, each twice as long as the one before, until the bound is reached. An evaluation
+    is a list that is played.
+
+    Args:
+      hot, cold: first and last temperature of a round, parts of the mean run time: so many more seconds of devices
+        beyond the bound are accepted with chance 1/e.
+
+    Raises:
+      ProblemError: the problem is another than makespan under `free` without a memory limit, or an option is out of
+        range.
+    """
+    if not takes(task.problem):
+        what = "must be the objective makespan, under free, without a memory limit"
+        raise ProblemError(f"the problem of {NAME!r} {what}")
+    if not 0 < cold <= hot < math.inf:
+        raise ProblemError(f"hot is {hot} and cold is {cold}: must be numbers above 0, and cold at most hot")
+    search = _Lists(task, hot, cold)
+    length = FIRST * len(task.graph.ops)
+    search.run(length)
+    while not search.done() and not task.over(search.evaluations):
+        length *= 2
+        search.restart()
+        search.run(length)
+    return search.plan()
+
+
+class _Lists(Annealing[Lists]):
+    """A chain that has played the list by levels."""
+
+    def __init__(self, task: Task, hot: float, cold: float) -> None:
+        self._task, graph = task, task.graph
+        self._bound = lower_bound(graph, task.problem)
+        self._hot, self._cold = (float(graph.arrays.runtime.mean()) * part for part in (hot, cold))
+        chain = lists(graph, task.problem.devices, np.random.SeedSequence(task.seed))
+        self._first = chain.listed.copy()
+        evaluations = anneal(chain, 1, 1.0, 1.0, self._bound)
+        super().__init__(task, [chain], Pace(max(1, CHUNK // len(graph.ops))), evaluations)
+        task.best = self.plan
+
+    def restart(self) -> None:
+        """From the list by levels."""
+        self.chains[0].restart(self._first)
+
+    def plan(self) -> Plan:
+        """The best so far."""
+        decisions = _plan(self._task.graph, self._task.problem, self.chains[0], self._bound)
+        return self._task.plan(*decisions, evaluations=self.evaluations, bound=self._bound)
+
+    def walk(self, chain: Lists, steps: int, begin: float, end: float) -> int:
+        """Lists between two shares of a round."""
+        hot, cold = (cooled(self._hot, self._cold, share) for share in (begin, end))
+        return anneal(chain, steps, hot, cold, self._bound)
+
+    def value(self) -> float:
+        """Seconds."""
+        return float(self.chains[0].score[1])
+
+    def done(self) -> bool:
+        """Whether the bound is reached."""
+        return self.value() <= self._bound * (1 + SECONDS_ROUNDING)
+
+
+def takes(problem: Problem) -> bool:
+    """Whether the search is for such problems."""
+    return (problem.objective, problem.transfer, problem.memory_limit) == ("makespan", "free", None)
+
+
 def lists(graph: ComputationGraph, devices: int, seed: np.random.SeedSequence) -> Lists:
     """The list by levels, the longest path to the end first."""
     a = graph.arrays
@@ -93,19 +185,27 @@ def lists(graph: ComputationGraph, devices: int, seed: np.random.SeedSequence) -
     )
 
 
+def _plan(graph: ComputationGraph, problem: Problem, search: Lists, bound: float) -> PlacedOrder:
+    """Plays the best list, for its schedule; the search stays as it is."""
+    best = Lists(*(part.copy() for part in search))
+    best.restart(search.best)
+    anneal(best, 1, 1.0, 1.0, bound)
+    return placed(builder(graph, problem), best.played.astype(np.int64), best.ops["device"][:-1].astype(np.int64))
+
+
 @entry
-def anneal(s: Lists, moves: int, temperature: float, cooling: float, bound: float) -> int:
+def anneal(s: Lists, moves: int, hot: float, cold: float, bound: float) -> int:
     """Swaps ops until a list reaches the bound; gives how many lists were played, `moves` at most. A list that was not
     played yet is played first.
 
     Args:
       s: goes on from where an earlier call left it.
       moves: at least 1.
-      temperature: of the first move, seconds.
-      cooling: factor of the temperature, a move.
+      hot, cold: temperature of the first move, and after the last one, seconds: it falls geometrically.
       bound: of the makespan, seconds.
     """
     n, made = len(s.listed), integer(0)
+    cooling, temperature = (cold / hot) ** (1.0 / max(1, moves)), hot
     if s.score[0] == np.inf:
         for place in range(n):
             s.place[s.listed[place]] = place
@@ -189,80 +289,3 @@ def _play(s: Lists, bound: float, limit: float) -> float:
         for place in range(n):  # numba would copy a whole array twice
             s.best[place] = s.listed[place]
     return energy
-
-
-NAME = "anneal-list"
-HOT, COLD = 0.02, 0.0004  # first and last temperature of a round, parts of the mean run time
-FIRST = 100  # lists for each op in the first round; each has twice as many as the one before
-CHUNK = 200_000  # ops that are played before the clock is looked at
-
-
-@functools.cache
-def prepare_with_lists() -> None:
-    """Compiles annealing and list scheduling, or loads them, once in a process."""
-    prepare_lists()
-    with announced(anneal, NAME, seconds=2):
-        anneal(lists(ComputationGraph("one", (Op("a"),)), 2, np.random.SeedSequence(0)), 1, 1.0, 1.0, 0.0)
-
-
-def prepared_beside() -> AbstractContextManager[None]:
-    """Another process does that while this one compiles something else."""
-    return beside(anneal, NAME, prepare_with_lists)
-
-
-@solver(
-    NAME,
-    "free transfers: annealing of a list, whose ops run as soon as a device is free",
-    objectives=("makespan",),
-    prepare=prepare_with_lists,
-)
-def solve(task: Task, *, hot: float = HOT, cold: float = COLD) -> Plan:
-    """Rounds from the list by levels, each twice as long as the one before, until the bound is reached. An evaluation
-    is a list that is played.
-
-    Args:
-      hot, cold: first and last temperature of a round, parts of the mean run time: so many more seconds of devices
-        beyond the bound are accepted with chance 1/e.
-
-    Raises:
-      ProblemError: the problem is another than makespan under `free` without a memory limit, or an option is out of
-        range.
-    """
-    if not takes(task.problem):
-        what = "must be the objective makespan, under free, without a memory limit"
-        raise ProblemError(f"the problem of {NAME!r} {what}")
-    if not 0 < cold <= hot < math.inf:
-        raise ProblemError(f"hot is {hot} and cold is {cold}: must be numbers above 0, and cold at most hot")
-    graph, limit = task.graph, task.budget.evaluations
-    bound, unit = lower_bound(graph, task.problem), float(graph.arrays.runtime.mean())
-    search = lists(graph, task.problem.devices, np.random.SeedSequence(task.seed))
-    first, step = search.listed.copy(), max(1, CHUNK // len(graph.ops))
-    evaluations = done = anneal(search, 1, 1.0, 1.0, bound)
-
-    def best() -> Plan:
-        return task.plan(*_plan(graph, task.problem, search, bound), evaluations=evaluations, bound=bound)
-
-    task.best, length = best, FIRST * len(graph.ops)
-    while not task.over(evaluations) and search.score[1] > bound * (1 + SECONDS_ROUNDING):
-        if done == length:
-            done, length = 0, 2 * length
-            search.restart(first)
-        moves = min(step, length - done, step if limit is None else limit - evaluations)
-        cooling = (cold / hot) ** (1 / length)
-        made = anneal(search, moves, unit * hot * cooling**done, cooling, bound)
-        evaluations, done = evaluations + made, done + made
-        task.report(evaluations, float(search.score[1]))
-    return best()
-
-
-def takes(problem: Problem) -> bool:
-    """Whether the search is for such problems."""
-    return (problem.objective, problem.transfer, problem.memory_limit) == ("makespan", "free", None)
-
-
-def _plan(graph: ComputationGraph, problem: Problem, search: Lists, bound: float) -> PlacedOrder:
-    """Plays the best list, for its schedule; the search stays as it is."""
-    best = Lists(*(part.copy() for part in search))
-    best.restart(search.best)
-    anneal(best, 1, 1.0, 1.0, bound)
-    return placed(builder(graph, problem), best.played.astype(np.int64), best.ops["device"][:-1].astype(np.int64))

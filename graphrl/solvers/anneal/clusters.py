@@ -4,11 +4,7 @@ A graph of thousands of ops has too many single moves for a second, and most of 
 an op's neighbours stay behind. Clusters begin large and become smaller while the search goes on, as in multilevel graph
 partitioning (Karypis & Kumar 1998). The costs stay those of the whole graph, and no cluster spans two devices, so that
 forming clusters changes no plan.
-
-`copied` and `copy_into` copy the state of a chain, a named tuple of arrays and of further named tuples.
 """
-
-from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -117,23 +113,3 @@ def _join(
         while cluster[first] != first:
             first = cluster[first]
         cluster[op] = first
-
-
-EXCHANGES = 10  # times in all that the worst of several chains goes on from where the best stands
-
-T = TypeVar("T", bound=tuple[Any, ...])
-
-
-def copied(parts: T) -> T:
-    """A named tuple with copies of its arrays."""
-    make = type(parts)._make  # type: ignore[attr-defined]
-    return cast(
-        T, make(copied(x) if isinstance(x, tuple) else x.copy() if isinstance(x, np.ndarray) else x for x in parts)
-    )
-
-
-def copy_into(target: T, source: T) -> None:
-    """Overwrites its own arrays, not those of tuples in it, with those of one of the same shapes."""
-    for of_target, of_source in zip(target, source, strict=True):
-        if isinstance(of_target, np.ndarray):
-            of_target[:] = of_source

@@ -17,16 +17,21 @@ from graphrl.costs.problem import ACCELERATOR, Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
+from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
 from graphrl.solvers.base import Task
 from graphrl.solvers.loads.groups import Blocks, Groups, placed_plan
 from graphrl.solvers.loads.stages import equal_placement
 from graphrl.solvers.solver import solver
 
+HOT, COLD = 0.02, 2e-5  # temperatures, as parts of the first largest load
+ROUNDS = 5
+PACE = Pace(steps=10_000, pieces=100)
 NEAR, ANY, SWAP = 0.3, 0.35, 0.75  # shares of moves, added up: to a neighbour's device, to any, two that change places
 MOST = 64  # groups that move together at most, in the rest of the moves
 SMOOTH = 4.0  # of the loads' norm of order 8 beside the largest load: many placements have one largest load
 PENALTY = 4.0  # largest loads that an excess of the whole limit costs
 TRIES = 8  # draws of a move before it is counted as made
+ROUNDING = 1e-12  # relative, of sums in another order
 
 
 class Chain(NamedTuple):
@@ -51,6 +56,82 @@ class Chain(NamedTuple):
     seen: np.ndarray  # [b + 1] int64, the last move that drew a group; last, the number of moves
     rng: np.ndarray  # [1] uint64
     limits: np.ndarray  # [2] float64, bytes of an accelerator, and the penalty for a byte of excess
+
+
+@functools.cache
+def prepare() -> None:
+    """Compiles the chain, or loads it, once in a process."""
+    groups = Groups.of_ops(ComputationGraph("one", (Op("a"),)), Problem("max_load"))
+    with announced(anneal, "anneal-load", seconds=6):
+        chain(groups, np.zeros(1, np.int64), np.random.SeedSequence(0))
+
+
+@solver(
+    "anneal-load",
+    "max_load: simulated annealing of placements, compiled for the host",
+    objectives=("max_load",),
+    prepare=prepare,
+)
+def solve(task: Task, *, rounds: int = ROUNDS, hot: float = HOT, cold: float = COLD, hint: Plan | None = None) -> Plan:
+    """From equal stages, or the hint; an evaluation is a move.
+
+    Moves take a group of colocated ops to the device of a neighbour or to any, exchange two, or take some that hang
+    together. The energy is the largest load, some of the norm of order 8 of all loads, and a penalty for bytes over the
+    limit.
+
+    Args:
+      rounds: how often the temperature falls, each time from where the chain stands: which devices have the few largest
+        groups is settled early in each.
+      hot, cold: the first and the last temperature of a round, as parts of the first largest load.
+      hint: a plan to start from.
+
+    Raises:
+      ProblemError: an option is out of range, or an op can run nowhere.
+    """
+    if not 0 < cold <= hot < math.inf:
+        raise ProblemError(f"hot is {hot!r} and cold {cold!r}: must be numbers above 0, cold the lower one")
+    if type(rounds) is not int or rounds < 1:
+        raise ProblemError(f"rounds is {rounds!r}: must be an integer of at least 1")
+    if hint is None:
+        first = placed_plan(task, equal_placement(Blocks.of_graph(task.graph, task.problem)), evaluations=1)
+    else:
+        first = task.known(hint)
+    task.best = lambda: first
+    search = _Loads(task, first, rounds, hot * first.value, cold * first.value)
+    task.best = search.plan
+    search.run()
+    return search.plan()
+
+
+class _Loads(Annealing[Chain]):
+    """A chain, whose temperature falls from `hot` to `cold`, seconds, some times."""
+
+    def __init__(self, task: Task, first: Plan, rounds: int, hot: float, cold: float) -> None:
+        self._task, self._first, self._rounds, self._hot, self._cold = task, first, rounds, hot, cold
+        self._groups = Groups.of_ops(task.graph, task.problem)
+        device = np.zeros(len(self._groups.weight), np.int64)
+        device[self._groups.of] = first.decisions(task.graph)[0]
+        super().__init__(task, [chain(self._groups, device, np.random.SeedSequence(task.seed))], PACE, evaluations=1)
+
+    def plan(self) -> Plan:
+        """The best so far."""
+        plan = placed_plan(self._task, self.chains[0].best[self._groups.of], evaluations=self.evaluations)
+        return plan if plan.rank <= self._first.rank else self._task.known(self._first, self.evaluations)
+
+    def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
+        """Moves between two shares of the budget, in the round that the first is in."""
+        part = self._rounds * begin % 1.0
+        shares = part, min(1.0, part + self._rounds * (end - begin))
+        anneal(chain, steps, *(cooled(self._hot, self._cold, share) for share in shares))
+        return steps
+
+    def value(self) -> float:
+        """The largest load, seconds."""
+        return float(self.chains[0].rank[1])
+
+    def done(self) -> bool:
+        """Whether no load takes time."""
+        return self._hot <= 0
 
 
 def chain(groups: Groups, device: np.ndarray, seed: np.random.SeedSequence) -> Chain:
@@ -81,6 +162,64 @@ def chain(groups: Groups, device: np.ndarray, seed: np.random.SeedSequence) -> C
     )
     anneal(c, 0, 1.0, 1.0)
     return c
+
+
+@entry
+def anneal(c: Chain, moves: int, hot: float, cold: float) -> None:
+    """Makes some moves while the temperature falls geometrically from `hot` to `cold`, seconds."""
+    recount(c)
+    largest, excess = largest_load(c), largest_excess(c)
+    _keep_best(c, largest, excess)
+    energy = energy_of(c, largest, excess)
+    cooling = (cold / hot) ** (1.0 / max(1, moves))
+    temperature = hot
+    for _ in range(moves):
+        temperature *= cooling
+        count = _draw(c)
+        if count == 0:
+            continue
+        largest, excess = largest_load(c), largest_excess(c)
+        new = energy_of(c, largest, excess)
+        if new <= energy - temperature * np.log(uniform(c.rng)):
+            energy = new
+            _keep_best(c, largest, excess)
+            continue
+        for i in range(count - 1, -1, -1):
+            shift(c, c.moved[i, 0], c.moved[i, 1])
+
+
+@entry
+def climb(c: Chain, changes: np.ndarray, energies: np.ndarray) -> None:
+    """Moves groups to other devices, `changes` `[k, 2]` int64, and keeps what lowers the energy (`energy_of`) and makes
+    neither the largest load nor the excess any larger. Without changes it costs the placement.
+
+    `energies` `[b, d]`, if it has rows, is filled with what each group's move alone comes to then; inf where it cannot
+    run. The costs are afterwards in `c.rank`.
+    """
+    recount(c)
+    largest, excess = largest_load(c), largest_excess(c)
+    energy = energy_of(c, largest, excess)
+    for row in range(len(changes)):
+        group, to = changes[row]
+        was = c.device[group]
+        if to == was or not np.isfinite(c.runtime[group, c.kinds[to]]):
+            continue
+        shift(c, group, to)
+        then, over = largest_load(c), largest_excess(c)
+        new = energy_of(c, then, over)
+        if new < energy * (1 - ROUNDING) and then <= largest * (1 + ROUNDING) and over <= excess:
+            energy, largest, excess = new, then, over
+        else:
+            shift(c, group, was)
+    c.rank[0], c.rank[1] = excess, largest
+    for group in range(len(energies)):
+        was = c.device[group]
+        for to in range(len(c.load)):
+            energies[group, to] = np.inf
+            if np.isfinite(c.runtime[group, c.kinds[to]]):
+                shift(c, group, to)
+                energies[group, to] = energy_of(c, largest_load(c), largest_excess(c))
+                shift(c, group, was)
 
 
 @part
@@ -240,147 +379,3 @@ def _draw_cluster(c: Chain, group: int) -> int:
         if c.device[other] == here or c.seen[other] == number:
             group = other
     return count
-
-
-@entry
-def anneal(c: Chain, moves: int, hot: float, cold: float) -> None:
-    """Makes some moves while the temperature falls geometrically from `hot` to `cold`, seconds."""
-    recount(c)
-    largest, excess = largest_load(c), largest_excess(c)
-    _keep_best(c, largest, excess)
-    energy = energy_of(c, largest, excess)
-    cooling = (cold / hot) ** (1.0 / max(1, moves))
-    temperature = hot
-    for _ in range(moves):
-        temperature *= cooling
-        count = _draw(c)
-        if count == 0:
-            continue
-        largest, excess = largest_load(c), largest_excess(c)
-        new = energy_of(c, largest, excess)
-        if new <= energy - temperature * np.log(uniform(c.rng)):
-            energy = new
-            _keep_best(c, largest, excess)
-            continue
-        for i in range(count - 1, -1, -1):
-            shift(c, c.moved[i, 0], c.moved[i, 1])
-
-
-HOT, COLD = 0.02, 2e-5  # temperatures, as parts of the first largest load
-ROUNDS = 5
-CHUNK_MOVES, CHUNKS = 10_000, 100  # moves between two looks at the clock at most; how often it looks at least
-
-
-@functools.cache
-def prepare() -> None:
-    """Compiles the chain, or loads it, once in a process."""
-    groups = Groups.of_ops(ComputationGraph("one", (Op("a"),)), Problem("max_load"))
-    with announced(anneal, "anneal-load", seconds=6):
-        chain(groups, np.zeros(1, np.int64), np.random.SeedSequence(0))
-
-
-@solver(
-    "anneal-load",
-    "max_load: simulated annealing of placements, compiled for the host",
-    objectives=("max_load",),
-    prepare=prepare,
-)
-def solve(task: Task, *, rounds: int = ROUNDS, hot: float = HOT, cold: float = COLD, hint: Plan | None = None) -> Plan:
-    """From equal stages, or the hint; an evaluation is a move.
-
-    Moves take a group of colocated ops to the device of a neighbour or to any, exchange two, or take some that hang
-    together. The energy is the largest load, some of the norm of order 8 of all loads, and a penalty for bytes over the
-    limit.
-
-    Args:
-      rounds: how often the temperature falls, each time from where the chain stands: which devices have the few largest
-        groups is settled early in each.
-      hot, cold: the first and the last temperature of a round, as parts of the first largest load.
-      hint: a plan to start from.
-
-    Raises:
-      ProblemError: an option is out of range, or an op can run nowhere.
-    """
-    if not 0 < cold <= hot < math.inf:
-        raise ProblemError(f"hot is {hot!r} and cold {cold!r}: must be numbers above 0, cold the lower one")
-    if type(rounds) is not int or rounds < 1:
-        raise ProblemError(f"rounds is {rounds!r}: must be an integer of at least 1")
-    if hint is None:
-        first = placed_plan(task, equal_placement(Blocks.of_graph(task.graph, task.problem)), evaluations=1)
-    else:
-        first = task.known(hint)
-    task.best = lambda: first
-    search = _Search(task, first)
-    task.best = search.plan
-    search.run(rounds, hot * first.value, cold * first.value)
-    return search.plan()
-
-
-class _Search:
-    """A chain, and how many moves it made."""
-
-    def __init__(self, task: Task, first: Plan) -> None:
-        self._task, self._first, self._evaluations = task, first, 1
-        self._groups = Groups.of_ops(task.graph, task.problem)
-        device = np.zeros(len(self._groups.weight), np.int64)
-        device[self._groups.of] = first.decisions(task.graph)[0]
-        self._chain = chain(self._groups, device, np.random.SeedSequence(task.seed))
-
-    def plan(self) -> Plan:
-        """The best so far."""
-        plan = placed_plan(self._task, self._chain.best[self._groups.of], evaluations=self._evaluations)
-        return plan if plan.rank <= self._first.rank else self._task.known(self._first, self._evaluations)
-
-    def run(self, rounds: int, hot: float, cold: float) -> None:
-        """Anneals from one temperature to the other, seconds, some times, until the budget is spent."""
-        task, evaluations = self._task, self._task.budget.evaluations
-        moves, total, steps = CHUNK_MOVES, None, 0
-        if evaluations is not None:
-            moves = max(1, min(moves, (evaluations - 1) // CHUNKS))
-            total = (evaluations - 1) // moves
-        while hot > 0 and not task.over(self._evaluations):
-            share, step = task.share(steps, total)
-            part = rounds * share % 1.0
-            begin, end = (hot * (cold / hot) ** min(1.0, each) for each in (part, part + rounds * step))
-            count = moves if evaluations is None else min(moves, evaluations - self._evaluations)
-            anneal(self._chain, count, begin, end)
-            self._evaluations += count
-            steps += 1
-            task.report(self._evaluations, float(self._chain.rank[1]))
-
-
-ROUNDING = 1e-12  # relative, of sums in another order
-
-
-@entry
-def climb(c: Chain, changes: np.ndarray, energies: np.ndarray) -> None:
-    """Moves groups to other devices, `changes` `[k, 2]` int64, and keeps what lowers the energy (`energy_of`) and makes
-    neither the largest load nor the excess any larger. Without changes it costs the placement.
-
-    `energies` `[b, d]`, if it has rows, is filled with what each group's move alone comes to then; inf where it cannot
-    run. The costs are afterwards in `c.rank`.
-    """
-    recount(c)
-    largest, excess = largest_load(c), largest_excess(c)
-    energy = energy_of(c, largest, excess)
-    for row in range(len(changes)):
-        group, to = changes[row]
-        was = c.device[group]
-        if to == was or not np.isfinite(c.runtime[group, c.kinds[to]]):
-            continue
-        shift(c, group, to)
-        then, over = largest_load(c), largest_excess(c)
-        new = energy_of(c, then, over)
-        if new < energy * (1 - ROUNDING) and then <= largest * (1 + ROUNDING) and over <= excess:
-            energy, largest, excess = new, then, over
-        else:
-            shift(c, group, was)
-    c.rank[0], c.rank[1] = excess, largest
-    for group in range(len(energies)):
-        was = c.device[group]
-        for to in range(len(c.load)):
-            energies[group, to] = np.inf
-            if np.isfinite(c.runtime[group, c.kinds[to]]):
-                shift(c, group, to)
-                energies[group, to] = energy_of(c, largest_load(c), largest_excess(c))
-                shift(c, group, was)
