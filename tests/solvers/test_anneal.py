@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from keyed_searches import interrupted_plan
 from random_graphs import graphs
 
 from graphrl.costs.bounds import lower_bound
@@ -15,9 +16,8 @@ from graphrl.graphs.datasets.known_peak import in_tree
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import OpStep
-from graphrl.solvers.anneal import orders as solver
-from graphrl.solvers.anneal.orders import STEPS, Chain, Profile, WeighedBuffers, anneal, load, solve
-from graphrl.solvers.base import Budget, Interrupted, Task
+from graphrl.solvers.anneal.orders import STEPS, Chain, Profile, WeighedBuffers, anneal, load, solve, start_orders
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.dfs_dp import solve as exact
 from graphrl.solvers.orders.usage import Usage
@@ -119,7 +119,7 @@ def test_any_graph_gives_a_plan(graph: ComputationGraph, weights: bool, objectiv
 def test_better_than_where_it_starts() -> None:
     graph = layered(300, 1)
     flow = Flow(graph)
-    rules = Usage(flow)(solver.start_orders(flow, Usage(flow), 8, 0, ())).max(1).min()
+    rules = Usage(flow)(start_orders(flow, Usage(flow), 8, 0, ())).max(1).min()
     assert solve(Task(graph, Problem(), Budget(evaluations=8 * STEPS * 60), 0)).value < 0.99 * rules
 
 
@@ -157,27 +157,13 @@ def test_no_more_evaluations_than_the_budget(evaluations: int) -> None:
     assert 0.7 * evaluations <= plan.evaluations <= evaluations
 
 
-def test_one_core_and_two_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    plans = []
-    for cores in (1, 2):
-        monkeypatch.setattr(solver, "count_cores", lambda cores=cores: cores)
-        plans.append(solve(Task(layered(150, 5), Problem(), QUICK, 1)))
-    assert plans[0].order == plans[1].order
-
-
 def test_without_memory_to_save_it_ends() -> None:
     graph = ComputationGraph("two", (Op("a", runtime=1), Op("b", runtime=1)))
     assert solve(Task(graph, Problem(), Budget(seconds=60.0))).seconds < 10
 
 
-def test_interrupted_search_has_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*args: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(solver, "anneal", stop)
-    with pytest.raises(Interrupted) as caught:
-        solve(Task(layered(30, 0), Problem(), QUICK, 0))
-    caught.value.plan.check(layered(30, 0))
+def test_interrupted_search_has_a_plan() -> None:
+    interrupted_plan(solve, layered(60, 0), Problem()).check(layered(60, 0))
 
 
 def test_several_devices_are_refused() -> None:

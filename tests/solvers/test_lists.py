@@ -16,8 +16,6 @@ from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
 from graphrl.solvers.anneal import lists as search
-from graphrl.solvers.anneal import lists as solver
-from graphrl.solvers.anneal.lists import prepare_with_lists
 
 
 def annealed(
@@ -51,7 +49,7 @@ def played_slowly(graph: ComputationGraph, listed: np.ndarray, devices: int) -> 
 
 @given(graphs(), st.integers(1, 3), st.integers(0, 99))
 def test_a_list_is_played_as_the_rule_says(graph: ComputationGraph, devices: int, seed: int) -> None:
-    prepare_with_lists()
+    search.prepare_with_lists()
     lists = search.lists(graph, devices, np.random.SeedSequence(seed))
     np.random.default_rng(seed).shuffle(lists.listed)
     free = played_slowly(graph, lists.listed, devices)
@@ -105,7 +103,7 @@ def test_more_evaluations_are_never_worse() -> None:
 def test_the_size_of_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even one list each, as on graphs of more ops than a chunk has."""
     whole = annealed(packed(46), 8, 5_000)
-    monkeypatch.setattr(solver, "CHUNK", 1)
+    monkeypatch.setattr(search, "CHUNK", 1)
     assert annealed(packed(46), 8, 5_000).order == whole.order
     assert whole.value < annealed(packed(46), 8, 1).value
 
