@@ -80,10 +80,32 @@ METHODS: dict[str, str] = {
     "go+": "graphrl.agents.go.agent",
 }
 OLD_NAMES = {"beam": "approximate-dp"}
+KINDS = {
+    "part of `auto`": (
+        "auto given list hlfet etf expert series-parallel dfs-dp min-cut anneal anneal-schedule multilevel anneal-ops "
+        "anneal-list equal-stages stage-dp anneal-load cp-sat"
+    ),
+    "rule of a compiler": (
+        "xla xla-list xla-dfs xla-postorder inductor inductor-lpmf inductor-bfs inductor-dfs depth-first breadth-first "
+        "alap"
+    ),
+    "published baseline": (
+        "metis random-ready random-priorities approximate-dp random local-search brkga brkga-tuned brkga+ split "
+        "greedy-load hdp"
+    ),
+    "test oracle": "brute-force",
+}
+"""Of methods that play no policy. Trained ones are agents."""
 SUCCESSORS = {"anneal-keys": "anneal-schedule"}  # of methods that are gone
 
+MAP_KINDS = {
+    "part of `auto`": "auto anneal cp-sat",
+    "rule of a compiler": "compiler all-slowest",
+    "published baseline": "benefit greedy-dp random local-search brkga",
+    "agent": "egrl egrl-policy",
+}
 MAP_METHODS: dict[str, str] = {
-    "auto": "graphrl.solvers.maps.cp_sat",
+    "auto": "graphrl.solvers.auto",
     # one pass
     "all-slowest": "graphrl.solvers.maps.baselines",
     "compiler": "graphrl.solvers.maps.baselines",
@@ -146,6 +168,7 @@ class Description(NamedTuple):
     objectives: str  # that it minimises
     options: str  # with their defaults
     trained: bool  # whether it plays a policy
+    kind: str  # of `KINDS`, or "agent"
 
 
 def describe() -> Iterator[Description]:
@@ -159,6 +182,7 @@ def describe() -> Iterator[Description]:
             ", ".join(solver.objectives),
             _shown(solver),
             solver.digest is not None,
+            "agent" if solver.digest is not None else _kind(name, KINDS),
         )
 
 
@@ -168,13 +192,18 @@ class MapDescription(NamedTuple):
     name: str
     help: str
     options: str  # with their defaults
+    kind: str  # of `MAP_KINDS`
 
 
 def describe_map_methods() -> Iterator[MapDescription]:
     """All methods for memory maps, in the order in which they stand here. Imports every one of them."""
     for name in MAP_METHODS:
         method = _registered_for_maps(name)
-        yield MapDescription(name, method.help, _shown(method))
+        yield MapDescription(name, method.help, _shown(method), _kind(name, MAP_KINDS))
+
+
+def _kind(name: str, kinds: Mapping[str, str]) -> str:
+    return next(kind for kind, names in kinds.items() if name in names.split())
 
 
 def _shown(method: Method[Any, Any, Any]) -> str:

@@ -1,28 +1,15 @@
 """The default method: the portfolio that was best for the time (docs/systems/opponents.md has the figures).
 
-First plans without search: list scheduling, the given order, list scheduling on fewer devices; for makespan stages of
-layers, as `expert` with `order=level` makes them, where ops have their layers' names, `hlfet` and, where it takes a
-small part of the time, `etf`, which under `link` is often ahead of ten seconds of search; on large graphs in a short
-time a list schedule, `etf` likewise, and on one device the given order. Then, as long as no plan reaches the bound and
-the budget lasts:
-
-peak memory of one device
-  1. `series-parallel`, which is exact, where the graph is of that kind
-  2. `dfs-dp` for a fifth of the budget, at most 2 s, on up to 300 ops: often a proof within a second
-  3. `anneal` for two fifths, at most half a second
-  4. `min-cut` for 3 tenths of what is left, or 1 ms an op if that is more, which its first pass may take: on compiled
-     programs mostly a proof within a second. Where that is more than half of the budget, 3 and 4 are left out
-  5. `anneal` for 7 tenths of the rest, from the best orders so far
-  6. `min-cut` again, from those
-
-makespan, and peak memory of several devices: what `schedules/portfolio.py` says
-largest load (`max_load`): what `loads/portfolio.py` says
+First the plans that need no search (`candidates`); for the largest load equal stages. Then, as long as no plan reaches
+the bound and the budget lasts, the stages of the problem, one after the other (`stages`; `portfolio.py` runs them).
+docs/methods.md has a table of them, which scripts/methods_table.py makes of `stages` itself. `solve_maps` is "auto" for
+memory maps.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 import numpy as np
@@ -31,23 +18,54 @@ from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Objective, Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.anneal import orders
+from graphrl.plan.memory_map import MemoryMap
+from graphrl.solvers.anneal import lists, loads, orders
+from graphrl.solvers.anneal.clusters import moves_clusters
 from graphrl.solvers.base import Budget, PlacedOrder, Task
-from graphrl.solvers.loads import portfolio as pipelined
+from graphrl.solvers.exact.cp_sat import solver as cp_sat
+from graphrl.solvers.loads.groups import Blocks, placed_order
+from graphrl.solvers.loads.stages import equal_placement, stage_dp
+from graphrl.solvers.maps import anneal as maps
+from graphrl.solvers.maps.cp_sat import MAX_STEPS, prove
+from graphrl.solvers.maps.task import MapTask, map_solver
 from graphrl.solvers.orders import dfs_dp, min_cut, series_parallel
-from graphrl.solvers.portfolio import Portfolio, Stage
+from graphrl.solvers.portfolio import Portfolio, Stage, best_as_hint
 from graphrl.solvers.rules.expert import layer_stages
 from graphrl.solvers.rules.list_scheduling import etf, etf_seconds, has_time, hlfet, schedule, timely_schedule
 from graphrl.solvers.rules.plan_builder import prepare as prepare_lists
 from graphrl.solvers.rules.simple import given_order
-from graphrl.solvers.schedules import portfolio as scheduled
-from graphrl.solvers.solver import solver
+from graphrl.solvers.schedules import multilevel
+from graphrl.solvers.schedules import solver as schedules
+from graphrl.solvers.sending import solver as sending
+from graphrl.solvers.solver import Solver, solver
 
-DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
 ETF_SHARE = 0.15  # of the time that `etf` may take
-FIRST_SHARE, FIRST_SECONDS = 0.4, 0.5  # of annealing before the minimum cuts
-CUT_SHARE, CUT_SECONDS, CUT_MOST = 0.3, 1e-3, 0.5  # the seconds for each op; the largest share that they may be
 OTHERS_SHARE = 0.05  # of the time for other plans without search than the first two
+# Orders of one device
+DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
+FIRST_SHARE, FIRST_SECONDS = 0.4, 0.5  # of annealing before the minimum cuts
+# Minimum cuts have that share, or the seconds for each op if that is more, which the first pass may take; where that is
+# more than CUT_MOST of the time, annealing has all of it first.
+CUT_SHARE, CUT_SECONDS, CUT_MOST = 0.3, 1e-3, 0.5
+# Schedules
+PEAK_OPS, RENDEZVOUS_OPS, OPTIMUM_OPS, PROOF_OPS = 60, 120, 150, 300  # up to which CP-SAT is worth its time
+MULTILEVEL_OPS, MULTILEVEL_SECONDS = 3_000, 1e-3  # from which a makespan is annealed in levels, seconds for each op
+EXACT_SECONDS = 5e-3  # for each op, below which CP-SAT has no time
+SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
+LISTS_SHARE = 0.3  # of annealing of lists before CP-SAT, at most SOON_SECONDS; and of others after it where it leads
+TRIAL_SHARE, LEVELS_SHARE = 0.1, 0.25  # of each of two ways to anneal, in levels or not, before one has the rest
+TRIAL_GAIN = 0.01  # that the first must have
+TRIAL_OPS = 5_000  # from which it is tried under `link`: smaller random DAGs gain nothing
+POLISH_SHARE = 0.2  # of what is left then, for the second from its plan
+BY_RULE = ("anneal-ops", "go")  # whose plans have their sends by the rule, bundled under `rendezvous`
+# The largest load
+STAGES_SHARE, LOADS_SHARE, EXACT_SHARE = 0.25, 0.3, 0.5
+EXACT_GROUPS = 1_000  # groups of colocated ops up to which CP-SAT is worth its time
+HOT_LOADS = {"rounds": 20, "hot": 0.06}  # many short rounds: where the few largest groups are is settled early in each
+COOL_LOADS = {"rounds": 1, "hot": 0.003}  # the last one
+AGAIN_SHARE = 0.5  # of annealing after CP-SAT, before the last
+MAPS_SHARE = 0.2  # of the seconds, for annealing of memory maps
+LEADS, ELSE = f"if its plan is ahead by {TRIAL_GAIN:.0%}", "else anew"  # for the table of docs/methods.md
 
 
 @solver(
@@ -57,28 +75,135 @@ OTHERS_SHARE = 0.05  # of the time for other plans without search than the first
     objectives=get_args(Objective),
 )
 def solve(task: Task) -> Plan:
-    """See the module. Its bound is the best that any of its methods proved."""
+    """Its bound is the best that any of its methods proved."""
     with task.uncounted():
         _prepare(task.problem)
     return begun(task).run(stages(task.graph, task.problem, task.budget))
 
 
-def _prepare(problem: Problem) -> None:
-    """Compiles what the plans without search and the searches on several devices need, once on a machine."""
-    if problem.objective == "max_load":
-        return  # each method does so itself
-    if problem.devices == 1:
-        prepare_lists()
+@map_solver(
+    "auto", "annealing, then CP-SAT where the budget is in seconds: what was best for the time", prepare=maps.prepare
+)
+def solve_maps(task: MapTask) -> MemoryMap:
+    """Ends before the budget where the best map is proved to be."""
+    seconds = task.budget.seconds
+    if seconds is None or task.problem.steps > MAX_STEPS:
+        maps.cool(task, task.budget)
     else:
-        scheduled.prepare(problem)
+        maps.cool(task, dataclasses.replace(task.budget, seconds=MAPS_SHARE * seconds))
+        prove(task)
+    return task.answered()
+
+
+def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
+    """Of a problem, from the first search on."""
+    if problem.objective == "max_load":
+        return _loads_stages(graph, budget)
+    if problem.devices == 1 and problem.objective == "peak_memory":
+        return _orders_stages(graph, budget)
+    return _schedules_stages(graph, problem, budget)
+
+
+def _orders_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
+    """Of peak memory of one device."""
+    ops, starts = len(graph.ops), functools.partial(_orders, graph)
+    yield Stage(series_parallel.solve)  # exact, where the graph is of that kind
+    if ops <= DP_OPS:
+        yield Stage(dfs_dp.solve, DP_SHARE, DP_SECONDS)  # often a proof within a second
+    least = 0.0 if budget.seconds is None else CUT_SECONDS * ops / budget.seconds
+    if least <= CUT_MOST:
+        yield Stage(orders.solve, FIRST_SHARE, FIRST_SECONDS, options=starts)
+        yield Stage(min_cut.solve, max(CUT_SHARE, least))  # on compiled programs mostly a proof within a second
+    yield Stage(orders.solve, 1 - CUT_SHARE, options=starts)
+    yield Stage(min_cut.solve, options=starts)
+
+
+def _schedules_stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
+    """Of makespan, and of peak memory of several devices."""
+    search, exact = _annealing(graph, problem, budget), _exact_share(graph, problem, budget)
+    if lists.takes(problem) and graph.colocation is None:
+        yield from _with_lists(search, exact)
+    elif _moves_ops(problem) and problem.transfer == "rendezvous":
+        yield from _with_bundles(search, exact)
+    elif exact:
+        yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=best_as_hint)
+        yield Stage(cp_sat.solve, exact, options=best_as_hint)
+        yield Stage(search, options=best_as_hint)
+    elif _moves_ops(problem) and (_is_grouped(graph) or len(graph.ops) >= TRIAL_OPS):
+        yield from _over_links(search, grouped=_is_grouped(graph))
+    else:
+        yield Stage(search, options=best_as_hint)
+
+
+def _with_lists(search: Solver[Any], exact: float) -> Iterator[Stage]:
+    """Where transfers hold nobody up, and an order says all."""
+    yield Stage(lists.solve, LISTS_SHARE if exact else TRIAL_SHARE, SOON_SECONDS)
+    if exact:
+        yield Stage(cp_sat.solve, exact, options=best_as_hint)
+    yield Stage(lists.solve, 1 - LISTS_SHARE, when=_lists_lead, says="if its plan is the best")
+    yield Stage(search, options=best_as_hint)
+
+
+def _with_bundles(search: Solver[Any], exact: float) -> Iterator[Stage]:
+    """Under `rendezvous`, where only `anneal-ops` can go on from its plans. The other way to anneal begins anew after
+    its trial, as its temperature depends on the time.
+    """
+    yield Stage(sending.solve, TRIAL_SHARE, options=_best_of_kind)
+    if exact:
+        yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=_of_others)
+        yield Stage(cp_sat.solve, exact, options=best_as_hint)
+    else:
+        yield _trial(search)
+    yield Stage(sending.solve, options=best_as_hint, when=_leads, says=LEADS)
+    yield Stage(search, options=_unannealed, says=ELSE)
+
+
+def _over_links(search: Solver[Any], grouped: bool) -> Iterator[Stage]:
+    """Under `link`, where `anneal-schedule` can go on from all plans; `grouped`: most ops are colocated."""
+
+    def tries(plans: list[Plan]) -> bool:  # memory is what `anneal-ops` does not look at
+        return not grouped or plans[0].excess > 0
+
+    def leads(plans: list[Plan]) -> bool:
+        return not tries(plans) or _leads(plans)
+
+    yield Stage(sending.solve, TRIAL_SHARE, options=best_as_hint, when=tries)
+    yield _trial(search, tries)
+    yield Stage(sending.solve, 1 - POLISH_SHARE, options=best_as_hint, when=leads, says=LEADS)
+    yield Stage(schedules.solve, options=best_as_hint, when=leads, says="then")
+    yield Stage(search, options=_unannealed, says=ELSE)
+
+
+def _trial(search: Solver[Any], when: Callable[[list[Plan]], bool] = lambda plans: True) -> Stage:
+    """What `anneal-ops` is compared with, from the same plans."""
+    return Stage(search, LEVELS_SHARE if search is multilevel.solve else TRIAL_SHARE, options=_unannealed, when=when)
+
+
+def _loads_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
+    """Of the largest load."""
+    yield Stage(stage_dp, STAGES_SHARE, options=best_as_hint)
+    if budget.seconds is not None:
+        yield Stage(loads.solve.given(HOT_LOADS), LOADS_SHARE, options=best_as_hint)
+        if len(np.unique(graph.leaders)) <= EXACT_GROUPS:
+            yield Stage(cp_sat.solve, EXACT_SHARE, options=best_as_hint)
+            yield Stage(loads.solve.given(HOT_LOADS), AGAIN_SHARE, options=best_as_hint)
+        yield Stage(loads.solve.given(COOL_LOADS), options=best_as_hint)
+    else:
+        yield Stage(loads.solve, options=best_as_hint)
 
 
 def begun(task: Task) -> Portfolio:
     """The portfolio with the plans that need no search. Its seconds count from the first of them and the bound, which
     take seconds on thousands of ops: a short budget would end without any search.
+
+    Raises:
+      ProblemError: the objective is the largest load, and an op can run nowhere.
     """
     if task.problem.objective == "max_load":
-        return pipelined.begun(task)
+        portfolio = Portfolio(task, lower_bound(task.graph, task.problem))
+        placement = equal_placement(Blocks.of_graph(task.graph, task.problem))
+        portfolio.add([placed_order(task.graph, task.problem, placement)])
+        return portfolio
     plans = candidates(task.graph, task.problem, task.budget)
     first = next(plans)
     portfolio = Portfolio(task)
@@ -119,28 +244,79 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
         yield hlfet(graph, problem)
 
 
-def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
-    """What the module says, from the first search on."""
+def _prepare(problem: Problem) -> None:
+    """Compiles what the plans without search and the searches on several devices need, once on a machine."""
     if problem.objective == "max_load":
-        return pipelined.stages(graph, problem, budget)
-    if problem.devices == 1 and problem.objective == "peak_memory":
-        return _orders_stages(graph, budget)
-    return scheduled.stages(graph, problem, budget)
+        return  # each method does so itself
+    if problem.devices == 1:
+        prepare_lists()
+    elif _moves_ops(problem) or lists.takes(problem):
+        first = sending if _moves_ops(problem) else lists
+        with first.prepared_beside():
+            schedules.prepare(schedules.counts_memory(problem))
+        first.prepare_with_lists()
+    else:
+        schedules.prepare_with_lists(problem)
 
 
-def _orders_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
-    """Of peak memory of one device."""
-    ops, starts = len(graph.ops), functools.partial(_orders, graph)
-    yield Stage(series_parallel.solve)
-    if ops <= DP_OPS:
-        yield Stage(dfs_dp.solve, DP_SHARE, DP_SECONDS)
-    least = 0.0 if budget.seconds is None else CUT_SECONDS * ops / budget.seconds
-    if least <= CUT_MOST:
-        yield Stage(orders.solve, FIRST_SHARE, FIRST_SECONDS, options=starts)
-        yield Stage(min_cut.solve, max(CUT_SHARE, least))
-    yield Stage(orders.solve, 1 - CUT_SHARE, options=starts)
-    yield Stage(min_cut.solve, options=starts)
+def _annealing(graph: ComputationGraph, problem: Problem, budget: Budget) -> Solver[Any]:
+    """`multilevel` where it is better than `anneal-schedule`, which makes more of clusters."""
+    large = problem.objective == "makespan" and len(graph.ops) >= MULTILEVEL_OPS and graph.colocation is None
+    large &= not moves_clusters(graph, problem)
+    large &= budget.seconds is None or budget.seconds >= MULTILEVEL_SECONDS * len(graph.ops)
+    return multilevel.solve if large else schedules.solve
+
+
+def _exact_share(graph: ComputationGraph, problem: Problem, budget: Budget) -> float:
+    """Of the time for CP-SAT, which places ops one by one; 0 where it makes nothing of that."""
+    ops = len(graph.ops)
+    if problem.objective == "peak_memory":
+        share = 0.5 if ops <= PEAK_OPS else 0.0
+    elif problem.transfer == "rendezvous":
+        share = 0.5 if ops <= RENDEZVOUS_OPS else 0.0
+    else:
+        share = 0.7 if ops <= OPTIMUM_OPS else 0.3 if ops <= PROOF_OPS else 0.0
+    proves = budget.seconds is not None and share * budget.seconds > EXACT_SECONDS * ops
+    return share if proves and (problem.devices == 1 or graph.colocation is None) else 0.0
+
+
+def _is_grouped(graph: ComputationGraph) -> bool:
+    """Whether most ops are colocated with others."""
+    return 2 * int((graph.mates != np.arange(len(graph.ops))).sum()) > len(graph.ops)
+
+
+def _moves_ops(problem: Problem) -> bool:
+    """Whether `anneal-ops` is for such problems; under `free` there are better ways."""
+    return problem.devices > 1 and problem.objective == "makespan" and problem.transfer != "free"
+
+
+def _leads(plans: list[Plan]) -> bool:
+    """Whether the best plan has its sends by the rule, and is so by far."""
+    best, other = plans[0], _of_others(plans)["hint"]
+    return best.method in BY_RULE and (best.excess < other.excess or best.value < (1 - TRIAL_GAIN) * other.value)
+
+
+def _lists_lead(plans: list[Plan]) -> bool:
+    """Whether the best plan is of `anneal-list`, which knows none where a device waits while it could run an op."""
+    return plans[0].method == lists.solve.name
 
 
 def _orders(graph: ComputationGraph, plans: list[Plan]) -> dict[str, Any]:
     return {"starts": [plan.decisions(graph)[1] for plan in plans]}
+
+
+def _best_of_kind(plans: list[Plan]) -> dict[str, Any]:
+    """Options of `anneal-ops`: the best plan of its kind, if there is one, else all others to choose from."""
+    return {"hint": next((plan for plan in plans if plan.method in BY_RULE), None), "starts": plans}
+
+
+def _of_others(plans: list[Plan]) -> dict[str, Any]:
+    """Options of a stage that starts from the best plan but for those with sends by the rule: from bundled ones only
+    `anneal-ops` can go on.
+    """
+    return best_as_hint([plan for plan in plans if plan.method not in BY_RULE])
+
+
+def _unannealed(plans: list[Plan]) -> dict[str, Any]:
+    """The same, but for those of `anneal-schedule`, too."""
+    return best_as_hint([plan for plan in plans if plan.method not in (*BY_RULE, schedules.solve.name)])

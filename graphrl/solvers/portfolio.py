@@ -24,6 +24,7 @@ class Stage(NamedTuple):
     seconds: float = math.inf  # at most
     options: Callable[[list[Plan]], dict[str, Any]] = lambda plans: {}  # from the plans so far, the best first
     when: Callable[[list[Plan]], bool] = lambda plans: True  # whether it runs, likewise
+    says: str = ""  # when it runs, in words
 
 
 def best_as_hint(plans: list[Plan]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.known_peak import in_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.methods import MAP_METHODS, METHODS, OLD_NAMES, describe, find_solver
+from graphrl.solvers import auto
+from graphrl.solvers.base import Budget
 from graphrl.solvers.solver import SOLVERS
 
 
@@ -30,7 +32,7 @@ def test_every_registered_solver_is_there() -> None:
     assert [method.name for method in describe()] == list(METHODS)
     with pytest.raises(ProblemError, match=rf"^unknown method 'brgka': the nearest of {len(METHODS)} known are brkga,"):
         find_solver("brgka")
-    with pytest.raises(ProblemError, match="^method 'anneal-keys' is gone: 'anneal-schedule' follows it$"):
+    with pytest.raises(ProblemError, match=r"^method 'anneal-keys' is gone: 'anneal-schedule' follows it$"):
         find_solver("anneal-keys:chains=4")
     with pytest.raises(ProblemError, match="method is of type int: must be a name"):
         find_solver(3)  # type: ignore[arg-type]
@@ -48,11 +50,14 @@ def test_a_method_says_what_it_is() -> None:
         assert method.help
         assert len(method.help) <= 100
         assert "\n" not in method.help
-    assert rows["series-parallel"][2:] == ("one", "peak_memory", "", False)
+    assert rows["series-parallel"][2:] == ("one", "peak_memory", "", False, "part of `auto`")
     assert rows["brkga"][2:] == (
-        "any number", "peak_memory, makespan", "population=100, elites=20, mutants=20, bias=0.7", False
+        "any number", "peak_memory, makespan", "population=100, elites=20, mutants=20, bias=0.7", False,
+        "published baseline",
     )  # fmt: skip
     assert rows["regal"].trained
+    stages = auto.stages(ladder(4), graphrl.Problem("makespan", 2, "free"), Budget(seconds=60.0))
+    assert {rows[stage.solver.name].kind for stage in stages} == {"part of `auto`"}
 
 
 def test_trained_methods_are_those_of_the_agents() -> None:

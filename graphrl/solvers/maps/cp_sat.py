@@ -1,13 +1,9 @@
-"""Methods "cp-sat" and "auto" on memory maps: CP-SAT from a good map, with a proof where it gets to the end.
-
-"cp-sat" searches for a better map than the compiler's, and for the proof that there is none. "auto" anneals first and,
-where the budget is in seconds, runs CP-SAT from the annealed map.
+"""Method "cp-sat" on memory maps: CP-SAT from the compiler's map, with a proof where it gets to the end.
 
 Measured on the default chip with two cores: annealing alone has ResNet-50 at 285 us after a second and stays there, and
-CP-SAT proves 283.4 us after some 7 s; BERT-base has 1,736 us and, after a minute of CP-SAT, 1,731.
+CP-SAT from its map proves 283.4 us after some 7 s; BERT-base has 1,736 us and, after a minute of CP-SAT, 1,731.
 """
 
-import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +14,6 @@ from graphrl.errors import ProblemError
 from graphrl.plan.memory_map import MemoryMap
 from graphrl.solvers.base import MAX_EVALUATIONS
 from graphrl.solvers.exact.cp_sat.engine import Expression, Limits, Literal, Model, minimise
-from graphrl.solvers.maps.anneal import cool, prepare
 from graphrl.solvers.maps.task import MapTask, map_solver
 
 DEFAULT_SECONDS = 60.0  # where the budget says evaluations alone
@@ -141,20 +136,3 @@ def _add_capacities(model: Model, problem: MapProblem, weights: list, outputs: l
         for memory in range(1, problem.memories):
             pages = sum(int(tensor_pages[t]) * outputs[problem.writer[t]][memory] for t in tensors)
             model.cp.add(resident[memory] + pages <= int(capacity[memory]))
-
-
-FIRST_SHARE = 0.2  # of the seconds, for annealing
-
-
-@map_solver(
-    "auto", "annealing, then CP-SAT where the budget is in seconds: what was best for the time", prepare=prepare
-)
-def solve_auto(task: MapTask) -> MemoryMap:
-    """Ends before the budget where the best map is proved to be."""
-    seconds = task.budget.seconds
-    if seconds is None or task.problem.steps > MAX_STEPS:
-        cool(task, task.budget)
-    else:
-        cool(task, dataclasses.replace(task.budget, seconds=FIRST_SHARE * seconds))
-        prove(task)
-    return task.answered()
