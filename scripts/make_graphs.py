@@ -100,7 +100,7 @@ def _samples(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Samp
 def _with_room(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Sample]:
     from graphrl.commands.common import keep_compiled
     from graphrl.graphs.padding import common_sizes
-    from graphrl.solvers.chromosomes.batch import room_to_improve
+    from graphrl.solvers.chromosomes.room_filter import room_to_improve
 
     keep_compiled()
     problem = graphrl.Problem("makespan", args.devices, args.transfer, memory_limit=args.memory_limit)

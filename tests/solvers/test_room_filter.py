@@ -11,8 +11,8 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.graphs.padding import common_sizes
-from graphrl.solvers.chromosomes.batch import Room, room_to_improve
 from graphrl.solvers.chromosomes.brkga import Parameters
+from graphrl.solvers.chromosomes.room_filter import Room, room_to_improve
 
 # In a chain every solution takes the same time: there is nothing to gain.
 CHAIN = ComputationGraph("chain", tuple(Op(f"{i}", runtime=1.0, after=(f"{i - 1}",) * (i > 0)) for i in range(16)))

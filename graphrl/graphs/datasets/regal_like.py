@@ -2,7 +2,7 @@
 
 The paper says "topologies from several classical random graph models; op running times and tensor sizes from Gaussian
 distributions". Everything else is `RegalLike`, whose defaults are what is remembered of an appendix that we do not
-have. The released set is moreover selected to leave BRKGA room to improve: solvers/chromosomes/batch.py.
+have. The released set is moreover selected to leave BRKGA room to improve: solvers/chromosomes/room_filter.py.
 
 The four classical random graphs are undirected and simple: `[m, 2]` int64 pairs of nodes 0 to n - 1. Their definitions
 are networkx's (gnp_random_graph, barabasi_albert_graph, watts_strogatz_graph, stochastic_block_model), except for the

@@ -1,0 +1,77 @@
+"""REGAL's filter of graphs: those on which BRKGA has room to improve, as REGAL's released data has.
+
+That release keeps a graph if and only if BRKGA with few evaluations does not fit the hardware's memory and with many
+does, or many make the running time at least 20% shorter. The release does not state its limits. Here they are
+arguments, and whoever writes such a data set records them (`scripts/make_graphs.py`).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphrl.costs.device.evaluate import objective
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes, pad_batch
+from graphrl.solvers.chromosomes.batch import run_batch
+from graphrl.solvers.chromosomes.brkga import Parameters
+
+
+class Room(NamedTuple):
+    """What BRKGA finds for g graphs with few and with many evaluations."""
+
+    low: np.ndarray  # [g] float64, objective in seconds or bytes (to float32's digits); inf above the memory limit
+    high: np.ndarray  # [g] float64, the same with many; never more than `low`
+    kept: np.ndarray  # [g] bool, whether there is room to improve
+
+
+def room_to_improve(
+    graphs: Sequence[ComputationGraph],
+    seeds: Sequence[int],
+    problem: Problem,
+    low: int,
+    high: int,
+    shorter: float = 0.2,
+    parameters: Parameters = Parameters(),
+    sizes: Sizes | None = None,
+) -> Room:
+    """Runs BRKGA twice on every graph, all graphs in one program, and applies the filter.
+
+    Both runs of a graph begin alike, so that the long one can only be better.
+
+    Args:
+      graphs: to be judged.
+      seeds: of BRKGA, one a graph: given `sizes`, a graph's result does not depend on the others.
+      problem: REGAL's is the makespan on 2 devices; its memory limit is the hardware's.
+      low, high: evaluations of the two runs; whole generations of them are made, at least one.
+      shorter: kept if high's objective is at most (1 - shorter) times low's.
+      parameters: of BRKGA.
+      sizes: to pad to, so that several calls share a program; by default the graphs' common sizes.
+
+    Raises:
+      ProblemError: as many seeds as graphs are needed, or the limits do not ascend by a generation.
+    """
+    if len(seeds) != len(graphs) or not graphs:
+        raise ProblemError(f"{len(graphs)} graphs and {len(seeds)} seeds: must be as many, at least one")
+    if low < parameters.offspring or parameters.generations(low) >= parameters.generations(high):
+        raise ProblemError(
+            f"limits of {low} and {high} evaluations: the low one must be at least a generation of "
+            f"{parameters.offspring}, and the high one at least one more"
+        )
+    if not 0 <= shorter < 1:
+        raise ProblemError(f"shorter is {shorter}: must be at least 0 and below 1")
+    padded = jax.tree.map(jnp.asarray, pad_batch(graphs, sizes))
+    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+    unit = padded.second_unit if problem.objective == "makespan" else padded.byte_unit
+    few, many = (_objectives(run_batch(keys, padded, problem, parameters, n)[1], unit, problem) for n in (low, high))
+    return Room(few, many, (np.isinf(few) & np.isfinite(many)) | (np.isfinite(few) & (many <= (1 - shorter) * few)))
+
+
+def _objectives(values: jax.Array, unit: jax.Array, problem: Problem) -> np.ndarray:
+    """Objectives of fitness values `[g]`, in seconds or bytes."""
+    each = [objective(value, problem) for value in np.asarray(values, np.float64).tolist()]
+    return np.array(each) * np.asarray(unit, np.float64)
