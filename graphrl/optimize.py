@@ -18,8 +18,7 @@ from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 from graphrl.methods import find_solver
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Progress, Task
-from graphrl.solvers.fusion.joint import plan_jointly
-from graphrl.solvers.fusion.rules import JOINT, check_rule, fuse_by
+from graphrl.solvers.fusion.rules import JOINT, check_rule, fuse_by, plan_jointly
 
 DEFAULT_SECONDS = 10.0
 MAX_SEED = 2**32 - 1  # what a jax key holds without x64
@@ -77,7 +76,7 @@ def optimize(
       fuse: None plans single ops. A rule of `solvers.fusion.rules.RULES`, such as "flips", inlines ops into the kernels
         that read them, and the plan is one of kernels, whose run times are the roofline's on `chip`, whatever the graph
         says of ops. The time that the rule takes comes on top of `seconds`. "joint" chooses among fusions by the plans
-        that they lead to, where memory is limited or is the objective (`solvers.fusion.joint`).
+        that they lead to, where memory is limited or is the objective (`solvers.fusion.rules`).
       chip: for run times of ONNX and HLO files and functions: a name in `roofline.CHIPS` or a `Chip`.
       dims: sizes of dimensions that an ONNX file leaves open: see `read_graph`.
       limits: of time and memory, for reading a file: see `read_graph`.

@@ -20,7 +20,7 @@ from graphrl.bench.report import machine_line, make_console, make_table, write_c
 from graphrl.bench.timing import Program, Sample, Say, TimedRow, by_size_and_count, interleaved, timed_fields
 from graphrl.envs import specs
 from graphrl.envs.proposal import ProposalEnv, ProposalParams, State, chosen, gene_choices, instances
-from graphrl.solvers.chromosomes.batch import run_batch
+from graphrl.solvers.chromosomes.brkga import run_batch
 
 ENV = "Proposal-v0"
 MOST_ENVS = 1 << 16

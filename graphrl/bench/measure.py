@@ -28,8 +28,7 @@ from graphrl.costs.device.decisions import DeviceProblem, num_genes
 from graphrl.errors import GraphrlError
 from graphrl.graphs.padding import PaddedGraph, common_sizes, pad_batch
 from graphrl.solvers.chromosomes import brkga
-from graphrl.solvers.chromosomes.batch import run_batch
-from graphrl.solvers.chromosomes.brkga import BetaTable, beta_table
+from graphrl.solvers.chromosomes.brkga import BetaTable, beta_table, run_batch
 
 
 def cached_compile_seconds(work: Work) -> float:

@@ -41,9 +41,8 @@ from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 from graphrl.learning.learner import on_mesh
-from graphrl.solvers.flow import Flow
+from graphrl.solvers.flow import Flow, Usage
 from graphrl.solvers.orders.random_orders import LANES, Drawing
-from graphrl.solvers.orders.usage import Usage
 
 Decoder = Literal["greedy", "sample", "beam"]
 DECODERS: tuple[Decoder, ...] = get_args(Decoder)

@@ -18,7 +18,7 @@ best fitness of a search (`fitness` in costs/device/evaluate.py).
 
 `search` is BRKGA for many environments at once: its `jax.vmap` is one program on a batch of graphs. `jax.vmap` alone
 would give each of the decoder's gathers and loops one more axis. BRKGA is written for a batch of graphs, so a mapped
-axis is folded into that one; on a CPU, the batch then runs some graphs at a time (solvers/chromosomes/batch.py).
+axis is folded into that one; on a CPU, the batch then runs some graphs at a time (solvers/chromosomes/brkga.py).
 """
 
 import dataclasses
@@ -43,8 +43,7 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.jraph_view import to_graphs_tuple
 from graphrl.graphs.padding import PaddedGraph, Sizes, common_sizes, pad
 from graphrl.solvers.chromosomes import brkga
-from graphrl.solvers.chromosomes.batch import run_grouped
-from graphrl.solvers.chromosomes.brkga import UNIFORM, BetaTable, Parameters, beta_table
+from graphrl.solvers.chromosomes.brkga import UNIFORM, BetaTable, Parameters, beta_table, run_grouped
 from graphrl.solvers.rules.list_scheduling import quick_schedule
 
 CodingName = Literal["moments", "shapes"]

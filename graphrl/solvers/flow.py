@@ -1,6 +1,7 @@
-"""Flow: a graph as Python lists, for methods that walk over its ops one by one.
+"""A graph as lists for methods that walk over its ops one by one (`Flow`), and the memory along many orders (`Usage`).
 
-Shared buffers (alias) count once; that an output may reuse an input's buffer is left to the exact costs, which judge.
+In a `Flow` shared buffers (alias) count once; that an output may reuse an input's buffer is left to the exact costs,
+which judge. `Usage` is exact for orders of one device, a NumPy program over lanes of orders.
 """
 
 from collections.abc import Iterable
@@ -66,3 +67,77 @@ class Flow:
     def least_peak(self, orders: Iterable[list[int]]) -> list[int]:
         """The order of least peak, the first of equals."""
         return min(orders, key=self.peak)
+
+
+CELLS = 4_000_000  # at most, lanes times uses at once: bounds the memory
+
+
+class Usage:
+    """Computes, for orders `[..., n]` of the ops, the bytes `[..., n] int64` while the op at each place runs: aliases,
+    reuses, kept outputs and workspace as `costs/exact/memory.py` has them; without resident weights, which add the same
+    to every order.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        writes = [(buffer, op) for op, buffers in enumerate(flow.writes) for buffer in buffers]
+        index = {buffer: i for i, (buffer, _) in enumerate(writes)}
+        buffers, self._writer = np.array(writes, np.int64).reshape(-1, 2).T  # [b] those of this device
+        self._bytes = np.array(flow.size, np.int64)[buffers]
+        self._pinned = np.array(flow.pinned, bool)[buffers]
+        self._freed = np.where(self._pinned, 0, self._bytes)
+        # A buffer is written by the first of its ops and freed after the last: [k] ops, [b] where each buffer's begin.
+        ops = [[op, *flow.users[buffer]] for buffer, op in writes]
+        self._ops = np.array([op for group in ops for op in group], np.int64)
+        self._first = np.cumsum([0, *(len(group) for group in ops)])[:-1]
+        self._workspace = flow.graph.arrays.workspace_bytes  # [n]
+        # (buffer, source, op that writes the one and may be the last to use the other): of two outputs that want one
+        # buffer, the first has it, and nobody has one that is never freed
+        producer = flow.graph.arrays.producer.tolist()
+        wanted: dict[tuple[int, int], tuple[int, int, int]] = {}
+        for buffer, source in sorted(flow.reuses.items()):
+            if not flow.pinned[source]:
+                op = producer[buffer]
+                wanted.setdefault((op, source), (index[buffer], index[source], op))
+        self._reuses = np.array(list(wanted.values()), np.int64).reshape(-1, 3).T  # [3, r]
+
+    def __call__(self, orders: np.ndarray) -> np.ndarray:
+        n = orders.shape[-1]
+        flat = orders.reshape(-1, n)
+        row = np.arange(len(flat))[:, None]
+        place = np.empty(flat.shape, np.int64)
+        place.reshape(-1)[row * n + flat] = np.arange(n)
+        change = np.zeros(len(flat) * (n + 1), np.int64)
+        if len(self._writer):
+            last = np.maximum.reduceat(place.take(self._ops, axis=1), self._first, axis=1)  # [lanes, b]
+            allocated, freed = self._allocated_and_freed(place, last)
+            # A buffer counts from its writer's place to its last op's, both included.
+            row *= n + 1
+            np.add.at(change, (row + place.take(self._writer, axis=1)).reshape(-1), allocated.reshape(-1))
+            np.subtract.at(change, (row + last + 1).reshape(-1), freed.reshape(-1))
+        live = change.reshape(-1, n + 1).cumsum(axis=1)[:, :n]
+        return (live + self._workspace[flat]).reshape(orders.shape)
+
+    def peaks(self, orders: np.ndarray) -> np.ndarray:
+        """Peaks `[lanes] int64`, bytes, of the orders `[lanes, n]`, as many at once as memory is for."""
+        at_once = max(1, CELLS // max(1, len(self._ops)))
+        return np.concatenate([self(orders[i : i + at_once]).max(axis=1) for i in range(0, len(orders), at_once)])
+
+    def _allocated_and_freed(self, place: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes `[lanes, b]` that each buffer allocates at its writer and frees after its last op."""
+        lanes, buffers = last.shape
+        allocated = np.repeat(self._bytes[None], lanes, axis=0)
+        freed = np.repeat(self._freed[None], lanes, axis=0)
+        buffer, source, op = self._reuses
+        if not len(op):
+            return allocated, freed
+        lane, taken = (last.take(source, axis=1) == place.take(op, axis=1)).nonzero()
+        heir = lane * buffers + buffer[taken]  # in the lanes in a row
+        holder = lane * buffers + source[taken]
+        origin, first = np.arange(last.size), holder
+        origin[heir] = first
+        while not np.array_equal(further := origin[first], first):  # what was taken over may be taken over again
+            origin[heir] = first = further
+        freed.reshape(-1)[heir] = np.where(self._pinned[buffer[taken]], 0, allocated.reshape(-1)[first])
+        freed.reshape(-1)[holder] = 0
+        allocated.reshape(-1)[heir] = 0
+        return allocated, freed

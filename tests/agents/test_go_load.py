@@ -29,7 +29,7 @@ from graphrl.mesh import make_mesh
 from graphrl.methods import find_solver
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.loads.stages import quick_plan
+from graphrl.solvers.loads.rules import quick_plan
 
 LOAD = dataclasses.replace(
     TINY,

@@ -14,8 +14,7 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.optimize import optimize
-from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders.usage import Usage
+from graphrl.solvers.flow import Flow, Usage
 
 
 def states(graph: ComputationGraph, op: int) -> list[np.ndarray]:

@@ -13,7 +13,7 @@ from graphrl.costs.problem import Problem
 from graphrl.envs.proposal import ProposalEnv, instance
 from graphrl.methods import find_solver
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.chromosomes import batch, brkga
+from graphrl.solvers.chromosomes import brkga
 
 FIRST = Problem("makespan", 2, "link", latency=0.25, bandwidth=8.0, memory_limit=70)
 OTHERS: list[dict[str, Any]] = [
@@ -28,7 +28,7 @@ SMALL = brkga.Parameters(population=12, elites=3, mutants=3)
 
 def run_batch(problem: Problem) -> None:
     graph = batch_of_two()
-    batch.run_batch(jax.random.split(jax.random.key(0), 2), graph, problem, SMALL, 45)
+    brkga.run_batch(jax.random.split(jax.random.key(0), 2), graph, problem, SMALL, 45)
 
 
 def batch_of_two() -> Any:

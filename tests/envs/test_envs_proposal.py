@@ -18,8 +18,7 @@ from graphrl.envs.testing import check_env
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import Sizes
-from graphrl.solvers.chromosomes.batch import run_batch
-from graphrl.solvers.chromosomes.brkga import UNIFORM, Parameters, beta_quantile
+from graphrl.solvers.chromosomes.brkga import UNIFORM, Parameters, beta_quantile, run_batch
 
 KEY = jax.random.key(0)
 SMALL = Parameters(population=12, elites=3, mutants=3)

@@ -14,10 +14,9 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Budget, Interrupted, Task
-from graphrl.solvers.flow import Flow
+from graphrl.solvers.flow import Flow, Usage
 from graphrl.solvers.orders import random_orders
 from graphrl.solvers.orders.random_orders import Drawing
-from graphrl.solvers.orders.usage import Usage
 
 BUDGET = Budget(evaluations=1000)
 

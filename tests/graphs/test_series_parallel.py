@@ -12,9 +12,8 @@ from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.exact import brute_force
-from graphrl.solvers.flow import Flow
+from graphrl.solvers.flow import Flow, Usage
 from graphrl.solvers.orders.series_parallel import best_order, solve
-from graphrl.solvers.orders.usage import Usage
 
 ANY = Budget(evaluations=1)
 

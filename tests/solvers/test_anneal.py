@@ -18,9 +18,8 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import OpStep
 from graphrl.solvers.anneal.orders import STEPS, Chain, Profile, WeighedBuffers, anneal, load, solve, start_orders
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.flow import Flow
+from graphrl.solvers.flow import Flow, Usage
 from graphrl.solvers.orders.dfs_dp import solve as exact
-from graphrl.solvers.orders.usage import Usage
 
 QUICK = Budget(evaluations=8 * STEPS * 8)
 HOT = 0.5  # temperature at which almost every move is made

@@ -18,8 +18,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.chromosomes import brkga
-from graphrl.solvers.chromosomes.batch import run_batch
-from graphrl.solvers.chromosomes.brkga import beta_table, shared_betas
+from graphrl.solvers.chromosomes.brkga import beta_table, run_batch, shared_betas
 from graphrl.solvers.chromosomes.brkga_solver import chromosome, decisions, solve
 from graphrl.solvers.chromosomes.brkga_solver import solve_random as solve_random
 from graphrl.solvers.rules.list_scheduling import schedule

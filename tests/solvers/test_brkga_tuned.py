@@ -20,8 +20,7 @@ from graphrl.graphs.padding import pad_batch
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.chromosomes import brkga_solver
-from graphrl.solvers.chromosomes.batch import run_batch
-from graphrl.solvers.chromosomes.brkga import Parameters, op_proposals
+from graphrl.solvers.chromosomes.brkga import Parameters, op_proposals, run_batch
 from graphrl.solvers.chromosomes.brkga_solver import (
     Grid,
     Setting,

@@ -11,7 +11,7 @@ import graphrl
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import Plan
-from graphrl.solvers.fusion.joint import candidates, largest_kernel
+from graphrl.solvers.fusion.rules import candidates, largest_kernel
 
 TERMS = 12
 

@@ -19,11 +19,10 @@ from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Task
-from graphrl.solvers.flow import Flow
+from graphrl.solvers.flow import Flow, Usage
 from graphrl.solvers.orders.dfs_dp import solve as exact_solve
 from graphrl.solvers.orders.min_cut import Passes, solve
 from graphrl.solvers.orders.random_orders import Drawing, nearby
-from graphrl.solvers.orders.usage import Usage
 
 
 @settings(max_examples=200)

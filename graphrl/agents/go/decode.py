@@ -35,7 +35,7 @@ from graphrl.solvers.anneal.loads import climb as climb_loads
 from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.loads import stages
 from graphrl.solvers.loads.groups import Groups, placed_order
-from graphrl.solvers.loads.stages import quick_plan
+from graphrl.solvers.loads.rules import quick_plan
 from graphrl.solvers.sending.plans import in_order_of, placed, with_sends
 from graphrl.solvers.sending.search import changed_makespans, climb, makespan
 from graphrl.solvers.sending.solver import prepare_with_lists, quick_start

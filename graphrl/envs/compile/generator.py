@@ -28,7 +28,7 @@ from graphrl.graphs.features import buffer_bytes, node_features, type_features
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, Sizes, common_sizes, pad
 from graphrl.solvers.fusion.rules import xla_like
-from graphrl.solvers.loads.stages import quick_plan
+from graphrl.solvers.loads.rules import quick_plan
 from graphrl.solvers.rules.list_scheduling import quick_schedule
 
 WAVES = 16

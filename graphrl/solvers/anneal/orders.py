@@ -33,9 +33,8 @@ from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
 from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
 from graphrl.solvers.base import Task
-from graphrl.solvers.flow import Flow
+from graphrl.solvers.flow import Flow, Usage
 from graphrl.solvers.orders.random_orders import Drawing
-from graphrl.solvers.orders.usage import Usage
 from graphrl.solvers.rules.memory_orders import memory_orders
 from graphrl.solvers.solver import solver
 

@@ -19,27 +19,37 @@ the same run as no proposals.
 With x = sigmoid(y), the density of y is e^(alpha y) / (1 + e^y)^(alpha + beta): smooth, without the poles that
 Beta(alpha, beta) has at 0 and 1 for small parameters, and with exponential tails of rates alpha and beta. So the table
 holds y. In the first and last cell the tails are inverted in closed form.
+
+`run_batch` spreads many graphs over the devices of this process, each with its share (`jax.shard_map` over one axis).
+On an accelerator a device runs its share as one program. On a CPU it runs a few graphs at a time: more lanes than the
+caches hold cost more than shared kernels save (512 ops: 11,600 evaluations a second in one program, 20,900 one graph at
+a time). A graph's result depends on its key alone, not on how the batch is cut.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import digamma
+from jax.sharding import Mesh, PartitionSpec
 
 from graphrl.costs.device.decisions import DeviceProblem, from_genes, num_genes
 from graphrl.costs.device.evaluate import fitness
 from graphrl.costs.device.indexing import take
+from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph, Sizes
+from graphrl.mesh import make_mesh, most_that_share
 from graphrl.random_bits import random_words, unit_interval
 
 _CELLS = 128
 _POINTS = 128  # of the numerical integral, over 10 standard deviations
-_LARGEST_WORD = 1 - 2.0**-24
+_LARGEST = 1 - 2.0**-24  # the largest float32 below 1
+_CPU_STATE = 2**17  # lanes times slots that share a program on a CPU: state of some megabytes
 UNIFORM = -1
 
 
@@ -105,7 +115,7 @@ def beta_quantile(table: BetaTable, uniform: jax.Array) -> jax.Array:
     tail = jnp.log(jnp.where(first, part, 1 - part))
     lower, upper = (take(rate, choice)[..., None] for rate in (table.lower_rate, table.upper_rate))
     logit = jnp.where(first | last, low + tail / jnp.where(first, lower, -upper), low + part * (high - low))
-    quantile = jnp.minimum(jax.nn.sigmoid(logit), jnp.float32(_LARGEST_WORD))
+    quantile = jnp.minimum(jax.nn.sigmoid(logit), jnp.float32(_LARGEST))
     return jnp.where(table.choice[..., None] == UNIFORM, uniform, quantile)
 
 
@@ -117,9 +127,6 @@ def _log_density(logit: jax.Array, alpha: jax.Array, beta: jax.Array) -> jax.Arr
 def _variance_bound(shape: jax.Array) -> jax.Array:
     """A bound of the trigamma function: 1/x + 1/x^2."""
     return 1 / shape + 1 / jnp.square(shape)
-
-
-_LARGEST = 1 - 2.0**-24  # the largest float32 below 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,3 +340,105 @@ def _sample(words: jax.Array, proposals: BetaTable | None) -> jax.Array:
     """Genes from random words `[k, g, m]`: uniform, or each from its own Beta distribution."""
     uniform = unit_interval(words)
     return uniform if proposals is None else beta_quantile(proposals, uniform)
+
+
+def run_batch(
+    keys: jax.Array,
+    graph: PaddedGraph,
+    problem: Problem,
+    parameters: Parameters,
+    evaluations: int,
+    proposals: BetaTable | None = None,
+    *,
+    elite_bias: jax.Array | None = None,
+    mesh: Mesh | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """The best solutions of a batch of graphs after a number of evaluations each.
+
+    Args:
+      keys: `[g]` typed keys, one a graph.
+      graph: a batch of graphs (leading axis g), on the host or a device.
+      problem: what is planned for.
+      parameters: static.
+      evaluations: of each graph; as many whole generations as fit are made, at least one.
+      proposals: the Beta distribution of each gene, of shape `[k, g]`; None is uniform.
+      elite_bias: `[g]` float32, in place of that of `parameters`.
+      mesh: one axis of devices to spread the graphs over; by default all local devices whose number divides g.
+
+    Returns:
+      Genes `[k, g]` float32 (`costs.device.decisions` has their layout) and fitness `[g]` float32, in the graph's
+      units.
+
+    Raises:
+      ProblemError: the mesh has more than one axis, or its size does not divide g.
+    """
+    graphs = keys.shape[0]
+    if mesh is None:
+        devices = jax.local_devices()
+        mesh = make_mesh(graphs, devices[: most_that_share(graphs, len(devices))])
+    if len(mesh.axis_names) != 1 or graphs % mesh.size:
+        raise ProblemError(
+            f"a mesh of shape {dict(mesh.shape)} cannot share {graphs} graphs: needs one axis that divides"
+        )
+    generations = parameters.generations(evaluations)
+    return _sharded(keys, graph, proposals, elite_bias, DeviceProblem.of(problem), parameters, generations, mesh)
+
+
+@functools.partial(jax.jit, static_argnames=("parameters", "generations", "mesh"))
+def _sharded(
+    keys: jax.Array,
+    graph: PaddedGraph,
+    proposals: BetaTable | None,
+    elite_bias: jax.Array | None,
+    problem: DeviceProblem,
+    parameters: Parameters,
+    generations: int,
+    mesh: Mesh,
+) -> tuple[jax.Array, jax.Array]:
+    axis = mesh.axis_names[0]
+    specs: Any = PartitionSpec(axis), PartitionSpec(None, axis), PartitionSpec()
+    by_graph, by_gene, whole = specs
+    of_proposals = None if proposals is None else BetaTable(whole, whole, whole, by_gene)
+    return jax.shard_map(
+        functools.partial(run_grouped, parameters=parameters, generations=generations),
+        mesh=mesh,
+        in_specs=(by_graph, by_graph, of_proposals, by_graph, whole),
+        out_specs=(by_gene, by_graph),
+        check_vma=False,
+    )(keys, graph, proposals, elite_bias, problem)
+
+
+def run_grouped(
+    keys: jax.Array,
+    graph: PaddedGraph,
+    proposals: BetaTable | None,
+    elite_bias: jax.Array | None,
+    problem: DeviceProblem,
+    parameters: Parameters,
+    generations: int,
+) -> tuple[jax.Array, jax.Array]:
+    """`run_batch` on one device, for a traced caller: all graphs at once or, on a CPU, some at a time."""
+
+    def run(group: tuple[jax.Array, PaddedGraph, jax.Array | None, jax.Array | None]) -> tuple[jax.Array, jax.Array]:
+        keys, graph, choice, elite_bias = group
+        table = None if proposals is None or choice is None else proposals._replace(choice=choice.T)
+        state = init(keys, graph, problem, parameters, table, elite_bias=elite_bias)
+        return best(evolve(state, graph, problem, parameters, generations, table))
+
+    whole = keys, graph, None if proposals is None else proposals.choice.T, elite_bias
+    size = _group_size(keys.shape[0], graph.sizes, parameters)
+
+    def in_groups() -> tuple[jax.Array, jax.Array]:
+        groups = jax.tree.map(lambda x: x.reshape(x.shape[0] // size, size, *x.shape[1:]), whole)
+        genes, value = lax.map(run, groups)
+        return jnp.moveaxis(genes, 0, 1).reshape(genes.shape[1], -1), value.reshape(-1)
+
+    if size == keys.shape[0]:
+        return run(whole)
+    return lax.platform_dependent(cpu=in_groups, default=lambda: run(whole))
+
+
+def _group_size(graphs: int, sizes: Sizes, parameters: Parameters) -> int:
+    """Graphs that run together on a CPU: the largest divisor whose state is small enough."""
+    fitting = max(1, _CPU_STATE // (parameters.offspring * sizes.slots))
+    return max(n for n in range(1, graphs + 1) if graphs % n == 0 and n <= fitting)

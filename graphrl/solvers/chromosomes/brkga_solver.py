@@ -40,8 +40,7 @@ from graphrl.plan import Plan
 from graphrl.random_bits import random_words, unit_interval
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.chromosomes import brkga
-from graphrl.solvers.chromosomes.batch import run_batch
-from graphrl.solvers.chromosomes.brkga import BetaTable, Parameters, op_proposals
+from graphrl.solvers.chromosomes.brkga import BetaTable, Parameters, op_proposals, run_batch
 from graphrl.solvers.rules.list_scheduling import schedule
 from graphrl.solvers.rules.plan_builder import prepare
 from graphrl.solvers.rules.simple import given_order

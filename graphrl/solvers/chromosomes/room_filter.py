@@ -17,8 +17,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, pad_batch
-from graphrl.solvers.chromosomes.batch import run_batch
-from graphrl.solvers.chromosomes.brkga import Parameters
+from graphrl.solvers.chromosomes.brkga import Parameters, run_batch
 
 
 class Room(NamedTuple):

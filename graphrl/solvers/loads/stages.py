@@ -7,13 +7,10 @@ best[c, a, I] is the least largest load of the blocks of ideal I on c CPUs and a
 without some smaller ideal J, so it is the least over J of max(best[c, a - 1, J], load of I without J), and the same
 with a CPU. A walk from I visits all J by taking away block after block. The last device's load only grows on the way,
 and the walk turns back where that load is above what is known to be possible on every kind of device.
-
-`quick_plan` gives the best of some quick placements, from which the searches for `max_load` begin.
 """
 
 import functools
 import math
-import time
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +20,7 @@ from graphrl.costs.problem import ACCELERATOR, CPU, Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.loads import rules
+from graphrl.solvers.base import Task
 from graphrl.solvers.loads.groups import Blocks, Groups, placed_plan
 from graphrl.solvers.rules.expert import equal_parts
 from graphrl.solvers.solver import solver
@@ -353,28 +349,3 @@ def _filled(table: Program, task: Task) -> bool:
         step = max(1, int((last - first) * min(2.0, STEP_SECONDS / spent)))
         first = last
     return True
-
-
-GREEDY_SECONDS = 3e-4  # for each op and use, about
-
-
-def quick_plan(graph: ComputationGraph, problem: Problem, seconds: float = math.inf) -> Plan:
-    """The best of equal stages, the best contiguous splits of some topological orders (`stage-dp:ideals=0`: hundredths
-    of a second on 2,000 ops, and mostly as good as the best of all contiguous ones), and `greedy-load`.
-
-    Args:
-      seconds: that it may take: what is slower is left out, but for equal stages.
-
-    Raises:
-      ProblemError: an op can run nowhere.
-    """
-    end = time.perf_counter() + seconds
-    best = stage_dp(Task(graph, problem, _within(seconds)), ideals=0)
-    left = end - time.perf_counter()
-    if GREEDY_SECONDS * (len(graph.ops) + len(graph.arrays.use_op)) > left:
-        return best
-    return min(best, rules.solve_greedy(Task(graph, problem, _within(left))), key=lambda plan: plan.rank)
-
-
-def _within(seconds: float) -> Budget:
-    return Budget(evaluations=1, seconds=None if math.isinf(seconds) else max(seconds, 1e-9))

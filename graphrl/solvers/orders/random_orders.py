@@ -18,8 +18,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.topology import least_first
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
-from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders.usage import Usage
+from graphrl.solvers.flow import Flow, Usage
 from graphrl.solvers.solver import solver
 
 SAMPLES = 100

@@ -19,8 +19,7 @@ import numpy as np
 
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import Waiting, post_order
-from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders.usage import Usage
+from graphrl.solvers.flow import Flow, Usage
 from graphrl.solvers.rules.simple import depth_first
 
 MAX_BYTES_ABOVE = 2**62  # sums over paths grow exponentially

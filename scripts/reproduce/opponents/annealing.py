@@ -18,9 +18,8 @@ from graphrl.compare.runs import Row
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.solvers.flow import Flow
+from graphrl.solvers.flow import Flow, Usage
 from graphrl.solvers.orders.random_orders import Drawing
-from graphrl.solvers.orders.usage import Usage
 from reproduce.opponents.cpp import load_cpp
 from reproduce.opponents.settings import Settings
 from reproduce.results import Table, of_rows

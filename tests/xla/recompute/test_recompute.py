@@ -16,8 +16,7 @@ import graphrl
 from graphrl.errors import ProblemError
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
-from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders.usage import Usage
+from graphrl.solvers.flow import Flow, Usage
 from graphrl.xla import hook
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import Answer, rescheduled
