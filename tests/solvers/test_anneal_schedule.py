@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from keyed_searches import DIAMOND, interrupted_plan, optimum
+from keyed_searches import DIAMOND, optimum
 from random_graphs import colocated, graphs, plans, problems
 from search_graphs import random_dag
 
@@ -128,13 +128,12 @@ def solved(graph: ComputationGraph, problem: Problem, evaluations: int = 2000, s
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
-def test_plans_are_valid_repeatable_and_not_worse_than_list_scheduling(problem: Problem) -> None:
+def test_plans_are_valid_and_not_worse_than_list_scheduling(problem: Problem) -> None:
     graph = random_dag(0)
-    plan, again = solved(graph, problem), solved(graph, problem)
+    plan = solved(graph, problem)
     plan.check(graph)
     assert plan.rank <= exact.evaluate(graph, problem, *list_schedule(graph, problem)).rank(problem)
     assert plan.value >= lower_bound(graph, problem)
-    assert (again.order, again.placement, again.evaluations) == (plan.order, plan.placement, plan.evaluations)
     assert plan.evaluations <= 2000
 
 
@@ -153,11 +152,6 @@ def test_one_core_and_two_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None
         plans.append(solved(graph, PROBLEMS[0], 5000, chains=3))
     assert plans[0].order == plans[1].order
     assert plans[0].placement == plans[1].placement
-
-
-def test_another_seed_walks_elsewhere() -> None:
-    graph = random_dag(2, 60)
-    assert solved(graph, PROBLEMS[0], seed=1).order != solved(graph, PROBLEMS[0], seed=2).order
 
 
 def test_a_memory_limit_is_kept_where_it_can_be() -> None:
@@ -203,10 +197,6 @@ def test_without_moves_it_ends() -> None:
     plan = solve(Task(ComputationGraph("one", (Op("a", runtime=1),)), Problem("makespan", 1), Budget(seconds=60.0)))
     assert plan.seconds < 10
     assert plan.value == 1
-
-
-def test_interrupted_it_has_a_plan() -> None:
-    interrupted_plan(solve, random_dag(0), PROBLEMS[0]).check(random_dag(0))
 
 
 def test_it_starts_from_a_hint() -> None:

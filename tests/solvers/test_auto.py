@@ -65,7 +65,7 @@ def test_known_peaks_are_found_and_proved(family: str) -> None:
     assert plan.seconds < 30
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(0, 20, 3))
 def test_small_graphs_are_solved_exactly(seed: int) -> None:
     graph = layered(10 + seed % 16, seed)
     plan = graphrl.optimize(graph, seconds=30)

@@ -182,14 +182,6 @@ def test_evaluations_are_counted_exactly(evaluations: int, spent: int) -> None:
         plan.check(random_dag(1))
 
 
-def test_same_seed_same_plan_and_another_seed_another() -> None:
-    def best(seed: int) -> list:
-        return list(solve(Task(random_dag(2), PROBLEM, Budget(evaluations=160), seed)).order)
-
-    assert best(3) == best(3)
-    assert best(3) != best(4)
-
-
 def test_brkga_beats_random_search_and_neither_beats_the_bound() -> None:
     gains = []
     for seed in range(6):

@@ -135,10 +135,3 @@ def test_auto_proves_small_optima_above_the_bound_soon() -> None:
 def test_other_problems_are_refused(other: dict[str, Any]) -> None:
     with pytest.raises(ProblemError, match="must be the objective makespan, under free, without a memory limit"):
         annealed(random_dag(0), 2, 9, **other)
-
-
-def test_temperatures_that_rise_are_refused() -> None:
-    with pytest.raises(
-        ProblemError, match=r"hot is 0.1 and cold is 0.2: must be numbers above 0, and cold at most hot"
-    ):
-        annealed(random_dag(0), 2, 9, "anneal-list:hot=0.1,cold=0.2")

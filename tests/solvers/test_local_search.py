@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from keyed_searches import DIAMOND, PROBLEMS, interrupted_plan, optimum
+from keyed_searches import DIAMOND, PROBLEMS, optimum
 from search_graphs import random_dag
 
 from graphrl.costs.bounds import lower_bound
@@ -16,15 +16,13 @@ from graphrl.solvers.chromosomes.brkga_solver import solve_random as solve_rando
 from graphrl.solvers.schedules.solver import solve_local_search
 
 
-def test_plans_are_valid_repeatable_and_mostly_better_than_random_ones() -> None:
+def test_plans_are_valid_and_mostly_better_than_random_ones() -> None:
     graph, budget = random_dag(0), Budget(evaluations=3000)
     ratios = []
     for problem in PROBLEMS:
         plan = solve_local_search(Task(graph, problem, budget, 0))
         plan.check(graph)
         assert plan.value >= lower_bound(graph, problem)
-        again = solve_local_search(Task(graph, problem, budget, 0))
-        assert (again.order, again.placement) == (plan.order, plan.placement)
         ratios.append(plan.value / solve_random(Task(graph, problem, budget, 0)).value)
         assert plan.evaluations == budget.evaluations
     assert np.mean(ratios) < 0.9  # measured: 0.86
@@ -51,10 +49,6 @@ def test_it_starts_anew_when_it_is_stuck() -> None:
     assert max(gains) > 0
 
 
-def test_interrupted_it_has_a_plan() -> None:
-    interrupted_plan(solve_local_search, random_dag(0), PROBLEMS[0]).check(random_dag(0))
-
-
 @pytest.mark.parametrize("problem", PROBLEMS[:3], ids=str)
 def test_memory_limits_are_kept_where_they_can_be(problem: Problem) -> None:
     graph, budget = random_dag(0), Budget(evaluations=5000)
@@ -63,17 +57,6 @@ def test_memory_limits_are_kept_where_they_can_be(problem: Problem) -> None:
         plan = solve_local_search(Task(graph, dataclasses.replace(problem, memory_limit=limit), budget, 0))
         plan.check(graph)
         assert (plan.excess == 0) == (limit > 1)
-
-
-def test_seconds_are_kept() -> None:
-    plan = solve_local_search(Task(random_dag(0, 100), PROBLEMS[0], Budget(seconds=1.0), 0))
-    assert 0.9 < plan.seconds < 3
-    assert plan.evaluations > 500
-
-
-@pytest.mark.parametrize("evaluations", [1, 2])
-def test_small_budgets_are_kept(evaluations: int) -> None:
-    assert solve_local_search(Task(random_dag(0), PROBLEMS[0], Budget(evaluations), 0)).evaluations == evaluations
 
 
 def test_without_moves_it_ends() -> None:

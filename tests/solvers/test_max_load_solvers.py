@@ -39,7 +39,7 @@ def instance(seed: int, ops: int = 7) -> tuple[ComputationGraph, Problem]:
     return graph, Problem("max_load", 2 + seed % 4 // 2 + cpus, cpus=cpus)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(8))
 def test_cp_sat_proves_the_optimum(seed: int) -> None:
     graph, problem = instance(seed)
     plan = solved(graph, problem, "cp-sat")
@@ -53,7 +53,7 @@ def test_auto_is_optimal_on_small_graphs(seed: int) -> None:
     assert solved(graph, problem, "auto").value == pytest.approx(least(graph, problem), abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(8))
 def test_the_program_finds_the_best_contiguous_split(seed: int) -> None:
     graph, problem = instance(seed)
     source, target = graph.arrays.dependencies()
@@ -73,7 +73,7 @@ def test_the_program_finds_the_best_contiguous_split(seed: int) -> None:
     assert solved(graph, problem, "stage-dp:ideals=0").value >= best - 1e-9
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_memory_limits_are_kept_where_they_can_be(seed: int) -> None:
     graph, problem = instance(seed)
     weights = sum(op.weight_bytes for op in graph.ops)
@@ -87,7 +87,7 @@ def test_memory_limits_are_kept_where_they_can_be(seed: int) -> None:
 
 
 @pytest.mark.parametrize("method", SEARCHES)
-@pytest.mark.parametrize("seed", [3, 4, 5])
+@pytest.mark.parametrize("seed", [4])
 def test_larger_graphs(method: str, seed: int) -> None:
     """Never behind equal stages, and the same again where no time ends it."""
     graph, problem = instance(seed, 60)

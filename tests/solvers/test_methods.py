@@ -6,15 +6,19 @@ import sys
 from typing import Any
 
 import pytest
+from keyed_searches import interrupted_plan
+from search_graphs import random_dag
 
 import graphrl
 from graphrl.agents import AGENTS, find_agent
+from graphrl.costs.bounds import lower_bound
+from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.known_peak import in_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.methods import MAP_METHODS, METHODS, OLD_NAMES, describe, find_solver
 from graphrl.solvers import auto
-from graphrl.solvers.base import Budget
+from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.solver import SOLVERS
 
 
@@ -56,7 +60,7 @@ def test_a_method_says_what_it_is() -> None:
         "published baseline",
     )  # fmt: skip
     assert rows["regal"].trained
-    stages = auto.stages(ladder(4), graphrl.Problem("makespan", 2, "free"), Budget(seconds=60.0))
+    stages = auto.stages(ladder(4), Problem("makespan", 2, "free"), Budget(seconds=60.0))
     assert {rows[stage.solver.name].kind for stage in stages} == {"part of `auto`"}
 
 
@@ -109,6 +113,33 @@ def test_every_method_gives_a_plan_that_checks(method: str) -> None:
     if ordering:
         with pytest.raises(ProblemError, match=re.escape(f"method '{method}' orders the ops of one device")):
             graphrl.optimize(ladder(4), method=method, devices=2, evaluations=200)
+
+
+SEARCHES = [
+    *(
+        (method, Problem("makespan", 2, latency=0.5, bandwidth=20.0))
+        for method in (
+            "anneal-ops", "anneal-schedule", "multilevel:coarse=8", "local-search", "brkga", "brkga+", "brkga-tuned",
+            "random",
+        )
+    ),
+    ("anneal", Problem()),
+    ("anneal-list:hot=100", Problem("makespan", 3, "free")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "problem"), SEARCHES, ids=lambda each: each if isinstance(each, str) else "")
+def test_searches_repeat_keep_their_budget_and_give_a_plan_when_interrupted(method: str, problem: Problem) -> None:
+    graph, solve = random_dag(1), find_solver(method)
+    plan, again, other = (solve(Task(graph, problem, Budget(evaluations=1_000), seed)) for seed in (3, 3, 4))
+    plan.check(graph)
+    assert (again.order, again.placement, again.evaluations) == (plan.order, plan.placement, plan.evaluations)
+    assert method == "brkga+" or (other.order, other.placement) != (plan.order, plan.placement)  # it keeps its start
+    assert lower_bound(graph, problem) * (1 - 1e-9) <= plan.value
+    assert plan.evaluations <= 1_000
+    assert solve(Task(graph, problem, Budget(evaluations=1))).evaluations == 1
+    if method != "anneal-list:hot=100":  # which reaches the bound
+        interrupted_plan(solve, graph, problem).check(graph)
 
 
 def test_options_of_a_method() -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from keyed_searches import interrupted_plan
 from random_graphs import graphs, problems
 from search_graphs import random_dag
 
@@ -91,11 +90,6 @@ def test_a_hint_is_never_lost() -> None:
     task = Task(graph, RENDEZVOUS, Budget(evaluations=1))
     hint = task.plan(*schedule(graph, RENDEZVOUS), evaluations=1)
     assert solve(task, coarse=20, hint=hint).value <= hint.value
-
-
-def test_interrupted_it_has_a_plan_of_the_whole_graph() -> None:
-    graph = random_dag(0, 100)
-    interrupted_plan(solve.given({"coarse": 20}), graph, RENDEZVOUS).check(graph)
 
 
 def test_coarse_out_of_range_is_refused() -> None:
