@@ -194,7 +194,7 @@ class LoadDecoder:
         return loaded(self._pipeline, jnp.asarray(rows)).played
 
     def gains(self, placement: np.ndarray, priority: np.ndarray) -> np.ndarray:
-        """How many percent less the energy is by which annealing goes (`loads/anneal.py`: the largest load alone does
+        """How many percent less the energy is by which annealing goes (`anneal/loads.py`: the largest load alone does
         not tell most changes apart) where one group is on another device: `[n, d]` float64 of its first op.
         """
         energies = np.empty((len(self._chain.device), self._problem.devices))

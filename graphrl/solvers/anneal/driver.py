@@ -166,7 +166,7 @@ class Annealing(Generic[C]):
         whole = self.budget.seconds - begun
         whole = max(whole - self.reserve, whole / 2)
         done, share, rate = 0, 0.0, 0.0  # steps of all chains, the share of the run, and steps of a chain in a second
-        while search.seconds - begun < whole and not search.over(self.evaluations) and done != total:
+        while search.seconds - begun < whole and not search.over(self.evaluations) and (total is None or done < total):
             began, before = time.perf_counter(), self.evaluations
             seconds = min(pace.seconds, max(0.0, whole - (search.seconds - begun)))
             steps = max(1, int(rate * seconds) if rate else pace.first) * count

@@ -1,7 +1,7 @@
 """Methods "anneal-schedule" and "local-search": searches over explicit schedules, with the moves of `moves.py`.
 
 "anneal-schedule" gives the best schedule that its chains find within the budget. Under `rendezvous` the ops of graphs
-of 500 ops or more move in clusters (`solvers.clusters`), large ones first. Chains start at a list schedule, cool
+of 500 ops or more move in clusters (`anneal.clusters`), large ones first. Chains start at a list schedule, cool
 geometrically over the budget, and run in parallel on all cores. A few times in all the worst of them goes on from the
 best one's schedule ("go with the winners", Aldous & Vazirani 1994). With evaluations alone a run depends on nothing
 else.

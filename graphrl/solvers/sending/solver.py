@@ -143,7 +143,7 @@ def solve(
     task: Task, *, hot: float = 0.0, cold: float = COLD, hint: Plan | None = None, starts: Sequence[Plan] = ()
 ) -> Plan:
     """From the best of a few list schedules; an evaluation is a move. From 500 ops on they move in clusters
-    (`solvers.clusters`), large ones first. One chain where evaluations are limited, else one a core, of which a few
+    (`anneal.clusters`), large ones first. One chain where evaluations are limited, else one a core, of which a few
     times the worst goes on from where the best stands.
 
     Moves do not look at memory. Under a limit the exact costs do, a few times: moves whose plan is above the limit are
