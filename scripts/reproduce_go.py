@@ -16,21 +16,32 @@ section. --quick only looks whether everything works.
   python scripts/reproduce_go.py --sections table3,figure6,figure6-policies --times 3
 """
 
-from reproduce.go import ablations, changes, external, figure5, fusion, joint, table2, unseen
+from reproduce.go import (
+    ablations,
+    changes,
+    external,
+    figure5,
+    figure6,
+    figure6_policies,
+    fusion,
+    table2,
+    table3,
+    unseen,
+)
 from reproduce.go.settings import Settings
 from reproduce.launcher import Section, main
 
 SECTIONS = {
     "table2": Section("Placement of GO's workloads", table2.table2),
-    "fusion": Section("What fusion gains", fusion.fuse),
+    "fusion": Section("What fusion gains", fusion.fusion),
     "unseen": Section("Graphs that no policy was trained on", unseen.unseen),
     "ablations": Section("Parts of GO", ablations.ablations),
     "changes": Section("What single changes of a plan gain", changes.changes),
     "external": Section("Pipelined execution: the graphs of Tarnawski et al.", external.external),
-    "table3": Section("Fusion alone", joint.table3),
+    "table3": Section("Fusion alone", table3.table3),
     "figure5": Section("Pre-trained without a whole architecture", figure5.figure5),
-    "figure6-policies": Section("Placement, order and fusion by policies", joint.policies),
-    "figure6": Section("Placement, order and fusion, apart and together", joint.figure6),
+    "figure6-policies": Section("Placement, order and fusion by policies", figure6_policies.figure6_policies),
+    "figure6": Section("Placement, order and fusion, apart and together", figure6.figure6),
 }
 
 if __name__ == "__main__":

@@ -4,17 +4,23 @@ Rows know a method by its name, checkpoint included. So each policy is copied to
 another policy in the same folder is another method, and the same one elsewhere is not measured again.
 """
 
+import functools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
 
 from graphrl.cli import main as graphrl
 from graphrl.errors import GraphrlError
 from graphrl.files import shown
 from graphrl.training.checkpoints import Checkpoints, read_info
 from graphrl.training.policy import Policy
+
+P = TypeVar("P", bound=Policy[Any])
 
 
 def train(agent: str, folder: Path, seed: int, settings: Sequence[str]) -> None:
@@ -37,12 +43,34 @@ def train(agent: str, folder: Path, seed: int, settings: Sequence[str]) -> None:
         raise GraphrlError(f"training in {shown(folder)} has not come to its end: see above")
 
 
-def train_seeds(agent: str, folder: Path, seeds: int, settings: Sequence[str]) -> list[Path]:
-    """The folders of the runs of seeds from 0 on, `folder` with the seed behind its name; see `train`."""
-    folders = [folder.with_name(f"{folder.name}-{seed}") for seed in range(seeds)]
-    for seed, one in enumerate(folders):
-        train(agent, one, seed, settings)
-    return folders
+def trained(kind: type[Policy[Any]], agent: str, run: Path, seeds: int, settings: Sequence[str]) -> list[Path]:
+    """The files of policies, one a seed from 0 on, trained now unless there is one; see `train`. Runs are `run` with the
+    seed behind its name, and the files are beside them.
+    """
+
+    def make(folder: Path, seed: int) -> Policy[Any]:
+        train(agent, folder, seed, settings)
+        return kind.load(folder)
+
+    folders = [run.with_name(f"{run.name}-{seed}") for seed in range(seeds)]
+    return [
+        once(folder.with_name(f"{folder.name}.msgpack"), functools.partial(make, folder, seed))
+        for seed, folder in enumerate(folders)
+    ]
+
+
+def untrained(kind: type[P], config: Any, seed: int = 0) -> P:
+    """A policy before any training."""
+    return kind(config, jax.tree.map(np.asarray, kind.initial(config, jax.random.key(seed))), "not trained")
+
+
+def once(file: Path, make: Callable[[], Policy[Any]]) -> Path:
+    """The file of a policy, made now unless there is one."""
+    if not file.exists():
+        print(f"training {file.stem}", file=sys.stderr, flush=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        make().save(file)
+    return file
 
 
 def kept(policy: Policy[Any], folder: Path) -> Path:

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from partitioned_graphs import TRAINING, edge, file_of, node
 from processes import check_fault, run_script
-from reproduce.go.changes import gains
-from reproduce.go.policies import Policies
-from reproduce.go.searches import entry_of
+from reproduce.go.changes import Case, gains, played
+from reproduce.go.methods import Policies, entry_of
 from reproduce.go.table2 import run_time, search_time
 from reproduce.go.unseen import interval
-from reproduce.go.views import Case, played
 
 from graphrl.agents.go.network import GdpPolicy, Policy
 from graphrl.costs.problem import Problem

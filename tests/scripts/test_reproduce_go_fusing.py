@@ -7,7 +7,7 @@ from fusion_graphs import CHIP, fusable_graphs, fusion_priorities
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reproduce.go.fusing import begun, best_drawn, fused, planned, settings_of, untrained
-from reproduce.go.fusion_lessons import ONE_DEVICE, imitator
+from reproduce.go.table3 import ONE_DEVICE, imitator
 
 from graphrl.agents.go.config import GoSettings
 from graphrl.agents.go.learner import tuned

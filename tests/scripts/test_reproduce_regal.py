@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from comparison_rows import read_rows
 from processes import check_fault, run_script
-from reproduce.regal import ablation, arithmetic, tasks
+from reproduce.regal import ablation, tables, tasks
 from reproduce.regal.policies import Kind, Policies
 from reproduce.regal.settings import Settings
 
@@ -60,7 +60,7 @@ def rows(method: str, by_seed: Sequence[Sequence[float | None]]) -> list[Row]:
 def test_improvements_are_arithmetic_and_gaps_geometric_means() -> None:
     base = rows("brkga", [[10.0, 20.0], [10.0, 40.0]])
     ours = rows("regal", [[9.0, 20.0], [8.0, 44.0]])
-    score = arithmetic.score(ours, base, best_known([*base, *ours]))
+    score = tables.score(ours, base, best_known([*base, *ours]))
     assert score.improvement.mean == pytest.approx((0.05 + (0.2 - 0.1) / 2) / 2)
     assert score.improvement.half == pytest.approx(0.0, abs=1e-9)  # both seeds are 5% better
     gaps = [math.sqrt(9 / 8 * 20 / 20) - 1, math.sqrt(8 / 8 * 44 / 20) - 1]
@@ -76,11 +76,11 @@ def test_improvements_are_arithmetic_and_gaps_geometric_means() -> None:
 def test_one_seed_has_no_interval_and_meets_every_seed_of_the_baseline() -> None:
     base = rows("brkga", [[10.0, 20.0], [8.0, 20.0]])
     once = rows("list", [[9.0, None]])
-    score = arithmetic.score(once, base, best_known([*base, *once]))
+    score = tables.score(once, base, best_known([*base, *once]))
     assert score.improvement.mean == pytest.approx((1 / 10 - 1 / 8) / 2)
     assert score.gap.half is None
     assert (score.failed, score.runs, score.matched.mean) == (1, 2, 0.5)
-    nothing = arithmetic.score(rows("random", [[None, None]]), base, best_known(base))
+    nothing = tables.score(rows("random", [[None, None]]), base, best_known(base))
     assert nothing.improvement.percent() == nothing.gap.percent() == "-"
 
 

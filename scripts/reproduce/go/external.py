@@ -13,13 +13,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 import graphrl
-from graphrl.compare.report import markdown, percent
+from graphrl.agents.go.network import Policy
+from graphrl.compare.report import markdown
+from graphrl.costs.bounds import lower_bound
+from graphrl.costs.problem import Problem
 from graphrl.graphs.readers import read_graph
-from reproduce.go.load_methods import DP_SECONDS, PLAYED, TUNED, UPDATES, Entry, load_policy, measure, players, solvers
+from graphrl.methods import find_solver
+from graphrl.solvers.base import Budget, Task
+from reproduce.go.means import against
 from reproduce.go.settings import Settings
 from reproduce.measurements import Figures
+from reproduce.policies import kept, untrained
 from reproduce.results import Table
 
+DP_SECONDS = 300.0
+UPDATES, PLAYED, TUNED = 50, 4353, 1600  # of PPO; evaluations of `go`, and those that the updates take beside
 GRAPHS = "throughput-inputs"
 SOLVERS = ("expert", "equal stages", "greedy", "stage-dp", "anneal-load", "auto")
 GO = "start", "plans", "untrained plans", "go"
@@ -53,6 +61,15 @@ THEIRS: dict[str, tuple[float | None, float | None]] = {
     "OperatorGraphs/resnet50_inference": (228.53, 124.35),
     "OperatorGraphs/resnet50_training": (None, 255.19),
 }
+
+
+class Entry(NamedTuple):
+    """A method with its budget, and how many seeds it has."""
+
+    method: str
+    seeds: int = 1
+    seconds: float | None = None
+    evaluations: int | None = None
 
 
 class Row(NamedTuple):
@@ -94,13 +111,19 @@ def external(settings: Settings) -> Iterator[Table]:
     paths = sorted((settings.data / GRAPHS).glob("*/*.json"), key=lambda path: path.stat().st_size)[: settings.graphs]
     if not paths:
         raise graphrl.GraphrlError(f"{settings.data} has no {GRAPHS}: --data is a checkout of dnn-partitioning")
-    policy, rows = load_policy(settings), list[Row]()
+    policy, rows = _load_policy(settings), list[Row]()
     for path in sorted(paths):
-        entries = solvers(settings, path) | players(settings, policy)
+        entries = _solvers(settings, path) | _players(settings, policy)
         name = f"{path.parent.name}/{path.stem}"
-        rows.append(
-            Row(name, path, {label: _measured(settings, path, name, entry) for label, entry in entries.items()})
-        )
+        figures = {
+            label: settings.of_seeds(
+                {"graph": name, "method": entry.method, "seconds": entry.seconds, "evaluations": entry.evaluations},
+                functools.partial(_measure, path, entry),
+                entry.seeds,
+            )
+            for label, entry in entries.items()
+        }
+        rows.append(Row(name, path, figures))
     seeds = f"means of {settings.seeds} seeds" if settings.seeds > 1 else "one seed"
     how = (
         f"The largest load of a device, ms a sample; `anneal-load` and `auto` in {settings.times[-1]:g} s, `stage-dp` "
@@ -127,14 +150,60 @@ def external(settings: Settings) -> Iterator[Table]:
     yield settings.measurements.table("What GO gains there", how, markdown(GO_HEADINGS, lines), notes=notes)
 
 
-def _measured(settings: Settings, path: Path, name: str, entry: Entry) -> list[Figures]:
-    """The figures of its seeds, without those that failed."""
-    figures = []
-    for seed in range(entry.seeds):
-        key = {"graph": name, **entry._asdict(), "seed": seed}
-        del key["seeds"]
-        figures.append(settings.measurements.get(key, functools.partial(measure, path, entry, seed)))
-    return [one for one in figures if one]
+def _load_policy(settings: Settings) -> Policy:
+    """The policy that GO plays.
+
+    Raises:
+      GraphrlError: it cannot be read, or is for another objective.
+    """
+    problem = Problem("max_load")
+    policy = Policy.load(settings.policy) if settings.policy else Policy.default(problem)
+    if policy.config.problem.objective != "max_load":
+        raise graphrl.GraphrlError(f"{settings.policy} is a policy for {policy.config.problem.objective}: not max_load")
+    return policy
+
+
+def _solvers(settings: Settings, path: Path) -> dict[str, Entry]:
+    """The methods without a policy, by label."""
+    seconds, seeds, folder = settings.times[-1], settings.seeds, path.parents[2]
+    entries = {
+        "equal stages": Entry("equal-stages", seconds=seconds),
+        "greedy": Entry("greedy-load", seconds=seconds),
+        "stage-dp": Entry("stage-dp", seconds=DP_SECONDS),
+        "anneal-load": Entry("anneal-load", seeds, seconds),
+        "auto": Entry("auto", seeds, seconds),
+        "as many moves": Entry("anneal-load", seeds, evaluations=PLAYED),
+    }
+    if path.parent.name == "LayerGraphs":
+        names = path.stem, path.stem.replace("training", "inference")
+        files = [folder / "human-experts" / f"{name}_expert.json" for name in names]
+        if file := next((file for file in files if file.exists()), None):
+            entries["expert"] = Entry(f"split:file={file}", seconds=seconds)
+    return entries
+
+
+def _players(settings: Settings, policy: Policy) -> dict[str, Entry]:
+    """What plays a policy, by label."""
+    updates = 2 if settings.quick else UPDATES
+    entries = {"start": Entry(f"go:rounds=0,checkpoint={kept(policy, settings.out)}", evaluations=1)}
+    for prefix, one in (("", policy), ("untrained ", untrained(Policy, policy.config))):
+        file = f"checkpoint={kept(one, settings.out)}"
+        entries[f"{prefix}plans"] = Entry(f"go:tries=0,{file}", settings.seeds, evaluations=PLAYED)
+        entries[f"{prefix}go"] = Entry(f"go:{file}", settings.seeds, evaluations=PLAYED)
+        tuned = f"go:finetune={updates},{file}"
+        entries[f"{prefix}finetuned"] = Entry(tuned, settings.seeds, evaluations=PLAYED + TUNED)
+    return entries
+
+
+def _measure(path: Path, entry: Entry, seed: int) -> Figures:
+    """A run on the graph of a file, on the machine that it names."""
+    graph = read_graph(path)
+    problem = Problem.on(graph.machine, objective="max_load")
+    plan = find_solver(entry.method)(Task(graph, problem, Budget(entry.evaluations, entry.seconds), seed))
+    plan.check(graph)
+    bound = lower_bound(graph, problem) if plan.bound is None else plan.bound
+    figures = {"value": plan.value, "bound": bound, "seconds": plan.seconds, "excess": plan.excess}
+    return figures | {"evaluations": plan.evaluations}
 
 
 def _line(row: Row) -> list[str]:
@@ -166,23 +235,16 @@ def _milliseconds(seconds: float) -> str:
 def _means(rows: Sequence[Row], ours: str, labels: Sequence[str]) -> Iterator[str]:
     """How much lower the loads of one are, by the geometric mean, than those of others that keep memory."""
     for label in labels:
-        yield from _mean(f"`{ours}` against {label}", [(row.value(ours), row.value(label)) for row in rows])
+        pairs = ((row.value(ours), row.value(label)) for row in rows)
+        yield from against(f"`{ours}` against {label}", pairs, "graphs", worst=True)
 
 
 def _of_theirs(rows: Sequence[Row]) -> Iterator[str]:
     for place, label in enumerate(("their local search", "their DP")):
         theirs = [THEIRS.get(row.name, (None, None))[place] for row in rows]
-        pairs = [(row.value("auto"), other / 1e3 if other else None) for row, other in zip(rows, theirs, strict=True)]
-        yield from _mean(f"`auto` against {label}", pairs)
+        pairs = ((row.value("auto"), other and other / 1e3) for row, other in zip(rows, theirs, strict=True))
+        yield from against(f"`auto` against {label}", pairs, "graphs", worst=True)
 
 
 def _worth(rows: Sequence[Row], ours: str) -> Iterator[str]:
     return _means(rows, ours, ["start", f"untrained {ours}", "as many moves", "stage-dp", "auto"])
-
-
-def _mean(what: str, values: Sequence[tuple[float | None, float | None]]) -> Iterator[str]:
-    pairs = [(ours, other) for ours, other in values if ours and other]
-    if pairs:
-        mean = math.exp(sum(math.log(ours / other) for ours, other in pairs) / len(pairs))
-        worst = max(ours / other for ours, other in pairs)
-        yield f"{what}: {percent(mean - 1)} on {len(pairs)} graphs, at worst {percent(worst - 1)}"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 from graphrl.agents.go.network import GdpPolicy, Policy
@@ -9,10 +10,9 @@ from graphrl.costs.problem import Transfer
 from graphrl.graphs.datasets.workloads import go
 from graphrl.methods import find_solver
 from reproduce import launcher
-from reproduce.go.policies import Policies, solver_of
-from reproduce.go.searches import Entry, entry_of
-from reproduce.launcher import check_known, names, numbers, option, seconds
-from reproduce.measurements import Measurements
+from reproduce.go.methods import Entry, Files, entry_of, with_policy
+from reproduce.launcher import check_known, names, option, seconds
+from reproduce.measurements import Figures, Key, Measurements
 from reproduce.workloads.setting import OVER
 
 
@@ -37,7 +37,6 @@ class Settings(launcher.Settings):
     )
     transfers: tuple[Transfer, ...] = option(tuple(OVER), "transfer models", parse=names, metavar="NAME,...")
     stored: bool = option(False, "measure nothing: tables of what --out has, with a dash for what it lacks")
-    devices: tuple[int, ...] = option((4, 8), "of unseen graphs", quick=(2,), parse=numbers)
 
     def check(self) -> None:
         """
@@ -47,18 +46,25 @@ class Settings(launcher.Settings):
         check_known("workload", self.workloads, go.WORKLOADS)
         check_known("transfer model", self.transfers, OVER)
         for method in self.methods or ():
-            find_solver(solver_of(entry_of(method, 1.0).method))
+            find_solver(entry_of(method, 1.0).method)
+
+    @property
+    def policies(self) -> Files:
+        """Of GO and GDP."""
+        return {Policy: self.policy, GdpPolicy: self.gdp}
 
     def entries(self, methods: tuple[str, ...]) -> list[Entry]:
         """The methods of a section, or those of the command line; those of GO and GDP with their policies."""
-        return [self.policies.played(entry_of(method, self.times[-1])) for method in self.methods or methods]
-
-    @functools.cached_property
-    def policies(self) -> Policies:
-        """Of GO and GDP."""
-        return Policies({Policy: self.policy, GdpPolicy: self.gdp}, self.out)
+        entries = [entry_of(method, self.times[-1]) for method in self.methods or methods]
+        return [with_policy(entry, self.policies, self.out) for entry in entries]
 
     @functools.cached_property
     def measurements(self) -> Measurements:
         """The file of figures."""
         return Measurements(self.out / "measured.jsonl", retry=self.retry, stored=self.stored)
+
+    def of_seeds(self, key: Key, run: Callable[[int], Figures], seeds: int | None = None) -> list[Figures]:
+        """The figures of each seed, by default of all; those of runs that failed are left out."""
+        numbers = range(self.seeds if seeds is None else seeds)
+        runs = self.measurements.get_all([({**key, "seed": seed}, functools.partial(run, seed)) for seed in numbers])
+        return [figures for figures in runs if figures is not None]

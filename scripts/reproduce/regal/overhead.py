@@ -37,7 +37,7 @@ def overhead(settings: Settings) -> Iterator[Table]:
         ratio = sum(ours for ours, _ in both) / sum(base for _, base in both) - 1
         parts = ["-", "-"]
         if label in LEARNED:
-            file = settings.trained(task, LEARNED[label][1])[0].file
+            file = settings.trained(task, LEARNED[label][1])[0]
             policy = Policy.load(file)
             proposing = statistics.mean(_proposing(policy, graph) for graph in settings.unseen(task))
             parts = [f"{1000 * part:.1f}" for part in (median_seconds(functools.partial(Policy.load, file)), proposing)]

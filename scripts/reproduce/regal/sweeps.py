@@ -8,19 +8,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
-
-from graphrl.colours import COLOURS, GREY
 from graphrl.compare.pictures import quality_figure
 from graphrl.compare.report import markdown, problem_line
 from graphrl.compare.runs import Row
-from graphrl.plan.plot import DPI, write_figure
+from graphrl.plan.plot import write_figure
 from graphrl.solvers.base import Budget
-from reproduce.regal.arithmetic import Score
 from reproduce.regal.settings import BASELINE, TIMED, Settings
-from reproduce.regal.tables import ahead, scores
+from reproduce.regal.tables import Score, ahead, scores
 from reproduce.regal.tasks import TASKS
 from reproduce.results import Table, bullets, of_rows
 
@@ -36,10 +30,9 @@ class _Sweep(NamedTuple):
 
 
 def limits(settings: Settings) -> Iterator[Table]:
-    """One table, a line a method, and the picture."""
+    """One table, a line a method."""
     sweep = _sweep(settings, LIMITED, {f"{limit:,} evaluations": Budget(limit) for limit in settings.limits})
     by_limit = dict(zip(settings.limits, sweep.by_budget.values(), strict=True))
-    write_figure(_figure(by_limit, settings), settings.out / f"{settings.task}-limits.png")
     yield _table(settings, "Evaluation limits", sweep, _reached(by_limit, settings.evaluations))
 
 
@@ -90,22 +83,3 @@ def _reached(by_limit: Mapping[int, Mapping[str, Score]], evaluations: int) -> I
             f"BRKGA with {most:,} evaluations ({theirs.percent(True)}) {word} {label} with {evaluations:,} "
             f"({ours.percent(True)})"
         )
-
-
-def _figure(by_limit: Mapping[int, Mapping[str, Score]], settings: Settings) -> Figure:
-    """Improvement over the reference against the limit, with the intervals over seeds as bars."""
-    figure = Figure(figsize=(7, 4.5), dpi=DPI, layout="constrained")
-    axes = figure.subplots()
-    for label, colour in zip(LIMITED, COLOURS, strict=False):
-        points = {limit: some[label].improvement for limit, some in by_limit.items() if label in some}
-        if points:
-            means, halves = np.array([(100 * mean, 100 * (half or 0.0)) for mean, half in points.values()]).T
-            axes.errorbar(list(points), means, halves, label=label, color=colour, marker="o", capsize=3)
-    axes.axhline(0, color=GREY, linewidth=0.8)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.set_xlabel("evaluations")
-    axes.set_ylabel(f"improvement over BRKGA with {settings.evaluations:,} [%]")
-    axes.set_title(problem_line(TASKS[settings.task].problem), fontsize=10, loc="left")
-    axes.legend(frameon=False)
-    return figure
