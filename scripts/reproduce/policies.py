@@ -44,8 +44,8 @@ def train(agent: str, folder: Path, seed: int, settings: Sequence[str]) -> None:
 
 
 def trained(kind: type[Policy[Any]], agent: str, run: Path, seeds: int, settings: Sequence[str]) -> list[Path]:
-    """The files of policies, one a seed from 0 on, trained now unless there is one; see `train`. Runs are `run` with the
-    seed behind its name, and the files are beside them.
+    """The files of policies, one a seed from 0 on, trained now unless they are there; see `train`. Runs are `run` with
+    the seed behind its name, and the files are beside them.
     """
 
     def make(folder: Path, seed: int) -> Policy[Any]:

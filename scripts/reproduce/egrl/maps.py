@@ -13,13 +13,15 @@ from graphrl.colours import COLOURS, TEXT
 from graphrl.compare.report import markdown
 from graphrl.costs.maps.problem import MapProblem
 from graphrl.plan.plot import DPI, WIDTH, Picture, write_figure
-from reproduce.egrl.runs import Runs, at_evaluations, in_time, problem, runs_of
-from reproduce.egrl.settings import Settings
+from reproduce.egrl.settings import CHIP, Runs, Settings, at_evaluations, in_time, problem_of, runs_of
 from reproduce.results import Table
 
 COUNTED = ("compiler", "egrl", "egrl:variant=ea", "anneal")
 TIMED = ("cp-sat",)
 KINDS = ("weights", "outputs")
+NEAR_HEADINGS = (
+    "method", "latency, us", "not as the compiler", "not as another run", *(f"{kind} together" for kind in KINDS)
+)  # fmt: skip
 NEIGHBOURS = (
     "Places (weights or outputs of an op) in another memory than in the compiler's map, and than in the map of another "
     "run of the method; and of neighbours, tensors of a kind that follow each other in the order of ops, how many "
@@ -42,19 +44,13 @@ def maps(settings: Settings) -> Iterator[Table]:
     """Two tables and a picture for each workload."""
     for workload in settings.workloads:
         entrants = [*at_evaluations(settings, COUNTED), *in_time(settings, TIMED)[-1:]]
-        runs, of = runs_of(settings, workload, entrants), problem(workload, settings.chip)
+        runs, of = runs_of(settings, workload, entrants), problem_of(workload)
         by_method = _maps(runs)
         if by_method[0].method != "compiler":
             continue
         write_figure(_figure(of, by_method, workload), settings.out / f"maps-{workload}.png")
         near = markdown(
-            (
-                "method",
-                "latency, us",
-                "not as the compiler",
-                "not as another run",
-                *(f"{kind} together" for kind in KINDS),
-            ),
+            NEAR_HEADINGS,
             [_line(of, by_method[0], one, latency) for one, latency in zip(by_method, _latencies(runs), strict=True)],
         )
         names = of.chip.names
@@ -62,7 +58,7 @@ def maps(settings: Settings) -> Iterator[Table]:
             ("method", "what", "compiler's", *(f"to {name}" for name in names)),
             [line for one in by_method[1:] for line in _moves(of, by_method[0], one)],
         )
-        yield settings.measurements.table(f"{workload} on {settings.chip}", NEIGHBOURS, near, MOVES, moved)
+        yield settings.measurements.table(f"{workload} on {CHIP}", NEIGHBOURS, near, MOVES, moved)
 
 
 def transitions(of: MapProblem, before: np.ndarray, after: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:

@@ -28,7 +28,6 @@ from reproduce.regal.settings import BASELINE, LEARNED, LONGER, METHODS, UNTRAIN
 from reproduce.regal.tasks import TASKS
 from reproduce.results import Table, bullets, of_rows
 
-
 HEADINGS = (
     "method", "improvement over BRKGA", "gap from best known", "matches or beats", "best", "worst", "to bound",
     "seconds", "failed",

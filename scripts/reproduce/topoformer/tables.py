@@ -3,13 +3,14 @@
 import sys
 from collections.abc import Iterator
 
+from graphrl.compare.pictures import quality_figure
 from graphrl.compare.report import markdown
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan.plot import write_figure
 from reproduce.contest import Contest
 from reproduce.results import Table, bullets, of_rows
-from reproduce.topoformer.figures import Score, picture, scores, seconds_text, verdict
+from reproduce.topoformer.scores import Score, scores, seconds_text, verdict
 from reproduce.topoformer.settings import DECODED, DP, FAST, PROBLEM, RANDOM, Settings
 
 HEADINGS = ("method", "gap from approx. DP", "paper", "against random 100", "seconds", "graphs", "failed")
@@ -29,36 +30,33 @@ TRAIN_OPS = 1_000  # most of a program that a policy is trained on
 
 
 def table1(settings: Settings) -> Iterator[Table]:
-    """A table a size, and the picture."""
-    by_title = {}
+    """A table and a picture a size."""
     for ops in settings.sizes:
         title = f"Layered graphs of {ops:,} ops"
         print(title, file=sys.stderr, flush=True)
         entrants = [*settings.classical(), *settings.learned()]
         contest = settings.on_layered(ops, entrants)
-        by_title[f"{ops:,} ops"] = by_label = scores(contest)
+        by_label = scores(contest)
         paper = {label: f"{gaps[ops]:.2f}%" for label, gaps in PAPER.items() if ops in gaps}
-        how = f"{settings.graphs} unseen graphs, seeds from {settings.first}; {_reference(settings)}"
+        write_figure(quality_figure(contest.rows, contest.others), settings.out / f"table1-{ops}.png")
+        how = f"{settings.graphs} unseen graphs; {_reference(settings)}"
         yield _table(title, how, contest, by_label, paper)
-    write_figure(picture(by_title), settings.out / "table1.png")
 
 
 def real(settings: Settings) -> Iterator[Table]:
-    """A table for the programs of each stratum of sizes that the test split has, and the picture."""
+    """A table for the programs of each stratum of sizes that the test split has."""
     entrants = [*settings.classical(), *settings.learned()]
     if settings.train_real:
         trained = settings.trained("real", real_data(settings.quick))
-        entrants += settings.decoded([one.file for one in trained], " (trained on programs)")
-    by_title = {}
+        entrants += settings.decoded(trained, " (trained on programs)")
     for (least, most), graphs in programs(settings).items():
         title = f"Programs of {least:,} to {most:,} ops"
         print(title, file=sys.stderr, flush=True)
         contest = settings.contest(graphs, PROBLEM, entrants)
-        by_title[f"{least:,} to {most:,} ops"] = by_label = scores(contest)
+        by_label = scores(contest)
         many = f"{len(graphs)} compiled training program{'s' * (len(graphs) > 1)} (HLO)"
         how = f"{many} of families that no policy has seen; {_reference(settings)}"
         yield _table(title, how, contest, by_label, {})
-    write_figure(picture(by_title), settings.out / "real.png")
 
 
 def programs(settings: Settings) -> dict[tuple[int, int], list[ComputationGraph]]:
