@@ -1,5 +1,5 @@
-"""Methods as lines of a table: a label, what is run under it with each seed, the rows of a whole table; and the table of
-the same methods at several times.
+"""Methods as lines of a table: a label, what is run under it with each seed, and the rows of a whole table; and the
+table of the same methods at several times.
 """
 
 import dataclasses

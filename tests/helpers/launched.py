@@ -13,7 +13,7 @@ Launch = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Launch:
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Launch:
     """Runs a launcher by its system, in the test's folder with --out out; gives what a process would."""
     monkeypatch.chdir(tmp_path)
 
@@ -26,7 +26,7 @@ def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
             launcher.main(system, str(script.__doc__), script.Settings, script.SECTIONS)
         except SystemExit as end:
             code = end.code
-        out, err = capsys.readouterr()
+        out, err = capfd.readouterr()
         if isinstance(code, str):
             code, err = 1, f"{err}{code}\n"
         return subprocess.CompletedProcess(arguments, code or 0, out, err)
