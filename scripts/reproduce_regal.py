@@ -17,8 +17,8 @@ from functools import partial
 from reproduce.launcher import Section, main
 from reproduce.regal import sweeps, tables
 from reproduce.regal.evolved import evolved
-from reproduce.regal.overhead import overhead
 from reproduce.regal.settings import Settings
+from reproduce.regal.sweeps import overhead
 from reproduce.regal.tasks import TASKS
 
 SECTIONS = {

@@ -17,39 +17,29 @@ import numpy as np
 from graphrl.cli import main as graphrl
 from graphrl.errors import GraphrlError
 from graphrl.files import shown
-from graphrl.training.checkpoints import Checkpoints, read_info
 from graphrl.training.policy import Policy
 
 P = TypeVar("P", bound=Policy[Any])
 
 
-def train(agent: str, folder: Path, seed: int, settings: Sequence[str]) -> None:
-    """Trains in a folder to the last step, unless that has been done.
+def trained(kind: type[Policy[Any]], agent: str, run: Path, seeds: int, settings: Sequence[str]) -> list[Path]:
+    """The files of policies, one a seed from 0 on, trained now unless they are there.
 
     Args:
-      agent: its name.
-      folder: of the run; one that was interrupted goes on.
-      seed: of the run.
+      kind: of the policies.
+      agent: that `graphrl train` takes.
+      run: the folder of a run without its seed, which ends the name; the files are beside. What was interrupted goes on.
+      seeds: how many.
       settings: as --set of `graphrl train`; later ones count.
 
     Raises:
       GraphrlError: training fails or is interrupted.
     """
-    if _is_done(folder):
-        return
-    print(f"training {folder.name}", file=sys.stderr, flush=True)
     words = [word for setting in settings for word in ("--set", setting)]
-    if graphrl(["train", agent, "--out", str(folder), "--resume", "--seed", str(seed), *words]):
-        raise GraphrlError(f"training in {shown(folder)} has not come to its end: see above")
-
-
-def trained(kind: type[Policy[Any]], agent: str, run: Path, seeds: int, settings: Sequence[str]) -> list[Path]:
-    """The files of policies, one a seed from 0 on, trained now unless they are there; see `train`. Runs are `run` with
-    the seed behind its name, and the files are beside them.
-    """
 
     def make(folder: Path, seed: int) -> Policy[Any]:
-        train(agent, folder, seed, settings)
+        if graphrl(["train", agent, "--out", str(folder), "--resume", "--seed", str(seed), *words]):
+            raise GraphrlError(f"training in {shown(folder)} has not come to its end: see above")
         return kind.load(folder)
 
     folders = [run.with_name(f"{run.name}-{seed}") for seed in range(seeds)]
@@ -86,11 +76,3 @@ def kept(policy: Policy[Any], folder: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         policy.save(file)
     return file
-
-
-def _is_done(folder: Path) -> bool:
-    latest = Checkpoints(folder, 1).latest()
-    if latest is None:
-        return False
-    info = read_info(latest)
-    return info.step >= int(info.config["training"]["steps"])

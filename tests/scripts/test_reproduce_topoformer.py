@@ -8,7 +8,7 @@ from launched import Launch, launch
 from processes import check_fault
 from reproduce.contest import Contest, Entrant, _sizes, run_contest
 from reproduce.policies import untrained
-from reproduce.topoformer import ablations, scores, tables
+from reproduce.topoformer import ablations, tables
 from reproduce.topoformer.settings import DECODERS, ENCODERS, OURS, QUICK
 
 from graphrl.agents import find_agent
@@ -36,16 +36,16 @@ def test_gaps_are_means_over_graphs_that_both_have() -> None:
     }
     rows = {label: rows_by_seed(GRAPHS, Problem(), label, some) for label, some in values.items()}
     contest = Contest(rows, [])
-    greedy = scores.scores(contest)["greedy"]
+    greedy = tables.scores(contest)["greedy"]
     assert greedy.gap.mean == pytest.approx((0.06 + 0.06) / 2)
     assert greedy.gap.half == pytest.approx(0.0, abs=1e-9)
     assert greedy.random.mean == pytest.approx((106 / 110 + 212 / 210 + 300 / 300) / 3 - 1)
     assert (greedy.graphs, greedy.compared, greedy.failed) == (3, 2, 0)
     assert greedy.seconds.mean == 1.5
-    beam = scores.scores(contest)["beam"]
+    beam = tables.scores(contest)["beam"]
     assert (beam.gap.mean, beam.gap.half, beam.compared, beam.failed) == (0.0, None, 1, 1)
-    assert scores.spread(contest, "greedy") == "+6.00% to +6.00%"
-    (line,) = scores.verdict(contest, "greedy", "random 100")
+    assert tables.spread(contest, "greedy") == "+6.00% to +6.00%"
+    (line,) = tables.verdict(contest, "greedy", "random 100")
     assert line.startswith("greedy against random 100: ")
     assert line.endswith("on the mean of 3 graphs, lower on 33% of them")
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from graphrl.compare.report import markdown
 from reproduce.contest import Contest, Entrant
 from reproduce.results import Table, bullets, of_rows
-from reproduce.topoformer.scores import Score, scores, seconds_text, spread, verdict
 from reproduce.topoformer.settings import DECODED, DECODERS, ENCODERS, ENDS, OURS, RANDOM, Settings
+from reproduce.topoformer.tables import Score, scores, seconds_text, spread, verdict
 
 # tables 3 and 4: gap of greedy, sample and beam from approximate DP with K = 100,000, percent, on 500 ops
 PAPER: dict[str, tuple[float, float, float]] = {

@@ -10,8 +10,8 @@ from graphrl.files import shown
 from graphrl.training.checkpoints import read_info
 from reproduce.contest import Entrant
 from reproduce.results import Table, bullets, of_rows
-from reproduce.topoformer.scores import Score, scores
 from reproduce.topoformer.settings import DECODED, ENDS, RANDOM, Settings, played
+from reproduce.topoformer.tables import Score, scores
 
 _SHOWN = ("greedy", "sample")
 
