@@ -1,8 +1,8 @@
 """Placement and fusion of whole programs beside its opponents: the tables of docs/results/go-*.md.
 
 The sections `table2` and `unseen` take the methods of --methods, each perhaps with its seconds: auto@10,hdp@600. There
-`go` and `go+` play the policy of --policy, else the one that ships, and `gdp`, GO's predecessor, that of --gdp, else
-one that is not trained. `go:finetune=50` begins with 50 updates on the graph at hand, however long they take.
+`go` and `go+` play the policy that ships, or another: go:checkpoint=out/go; and `gdp`, GO's predecessor, that of --gdp,
+else one that is not trained. `go:finetune=50` begins with 50 updates on the graph at hand, however long they take.
 
 The section `external` needs --data, a checkout of the repository msr-fiddle/dnn-partitioning or a folder in its form:
 its throughput-inputs and human-experts.
@@ -11,7 +11,7 @@ Writes to --out measured.jsonl with a line a measurement (a stopped run goes on 
 section. --quick only looks whether everything works.
 
   python scripts/reproduce_go.py --sections table2 --methods expert,metis,hdp@60,auto@10
-  python scripts/reproduce_go.py --sections table2 --methods go:finetune=50,go+,hdp@600 --policy out/go --seeds 3
+  python scripts/reproduce_go.py --sections table2 --methods go:finetune=50,go+,hdp@600 --seeds 3
   python scripts/reproduce_go.py --sections external --data ../dnn-partitioning
   python scripts/reproduce_go.py --sections table3,figure6,figure6-policies --times 3
 """

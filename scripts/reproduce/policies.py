@@ -28,7 +28,7 @@ def trained(kind: type[Policy[Any]], agent: str, run: Path, seeds: int, settings
     Args:
       kind: of the policies.
       agent: that `graphrl train` takes.
-      run: the folder of a run without its seed, which ends the name; the files are beside. What was interrupted goes on.
+      run: a folder of a run without its seed, which ends the name; files are beside. What was interrupted goes on.
       seeds: how many.
       settings: as --set of `graphrl train`; later ones count.
 

@@ -11,7 +11,7 @@ from partitioned_graphs import TRAINING, edge, file_of, node
 from processes import check_fault
 from reproduce.go.changes import Case, gains, played
 from reproduce.go.means import interval
-from reproduce.go.methods import Files, entry_of, policy_notes, with_policy
+from reproduce.go.methods import entry_of, policy_notes, with_policy
 from reproduce.go.table2 import run_time, search_time
 
 from graphrl.agents.go.network import GdpPolicy, Policy
@@ -152,8 +152,7 @@ def test_pre_trained_without_an_architecture(launch: Launch, tmp_path: Path) -> 
 
 def test_policies_of_the_command_line_or_those_there_are(tmp_path: Path) -> None:
     """Each in a file of its own, which its method names and its column does not."""
-    policies: Files = {Policy: None, GdpPolicy: None}
-    entries = [with_policy(entry_of(text, 10.0), policies, tmp_path) for text in ("go:finetune=50@600", "gdp", "auto")]
+    entries = [with_policy(entry_of(text, 10.0), None, tmp_path) for text in ("go:finetune=50@600", "gdp", "auto")]
     files = [Path(entry.method.partition("checkpoint=")[2]) for entry in entries[:2]]
     assert entries[0].method.startswith("go:finetune=50,checkpoint=")
     assert entries[1].method.startswith("go:checkpoint=")
@@ -161,12 +160,13 @@ def test_policies_of_the_command_line_or_those_there_are(tmp_path: Path) -> None
     assert entries[2].key == {"method": "auto", "seconds": 10.0}
     assert Policy.load(files[0]).digest == Policy.default(Problem("makespan")).digest
     assert GdpPolicy.load(files[1]).config.network.coupling == "none"
-    first, last = policy_notes(entries, policies)
+    first, last = policy_notes(entries, None)
     assert first.startswith("policy of go and go+: ")
     assert "scripts/go.toml" in first
     assert last == "policy of gdp: not trained"
-    trained = with_policy(entry_of("go", 1.0), {Policy: files[1], GdpPolicy: None}, tmp_path)
+    trained = with_policy(entry_of("gdp", 1.0), files[1], tmp_path)
     assert trained.method == f"go:checkpoint={files[1]}"
+    assert with_policy(entry_of("go:checkpoint=out/go", 1.0), None, tmp_path).method == "go:checkpoint=out/go"
 
 
 def test_what_is_played_tells_of_gains(launch: Launch, tmp_path: Path) -> None:

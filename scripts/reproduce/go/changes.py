@@ -3,9 +3,8 @@
 A least-squares fit on random rectified features learns in seconds, from the ops and where those around them stand
 (`shown`), from the schedule that was played (`played`), or from both. What is fitted is the gain of a change, losses as
 0 and large gains as `LARGEST`. Then plans with some changes each are drawn, likelier where the fit expects more, and
-the best is looked at; beside them as many by GO's policy, that of --policy or the one that ships, by chance, and by the
-gains themselves, which are the most that any policy of single changes could know. How sharply each is followed is
-chosen on other graphs still.
+the best is looked at; beside them as many by GO's policy that ships, by chance, and by the gains themselves, which are
+the most that any policy of single changes could know. How sharply each is followed is chosen on other graphs still.
 """
 
 import dataclasses
@@ -86,7 +85,7 @@ def changes(settings: Settings) -> Iterator[Table]:
     views: dict[str, View] = {"shown": shown, "played": played}
     views["both"] = lambda case: np.concatenate([shown(case), played(case)], -1)
     scores |= {name: fit(view, learned) for name, view in views.items()}
-    policy = Policy.load(settings.policy) if settings.policy else Policy.default(learned[0].problem)
+    policy = Policy.default(learned[0].problem)
     scores["policy"] = expected(policy, common_sizes([case.graph for case in chain(chosen, *sets.values())]))
     scores = {name: functools.cache(score) for name, score in {**scores, "the gains": gains}.items()}
     lines = []

@@ -1,8 +1,8 @@
 """The graphs of Tarnawski et al. (2020) under their objective, the largest load: experts, their dynamic program, ours.
 
 Each graph on the accelerators, CPUs and memory that its file names. The expert's split is that of human-experts; a
-training step without one has that of its forward pass, as in the authors' program. GO plays the policy of --policy,
-else the one that ships for `max_load`, and beside it the same network before any training.
+training step without one has that of its forward pass, as in the authors' program. GO plays the policy
+that ships for `max_load`, and beside it the same network before any training.
 """
 
 import functools
@@ -104,14 +104,14 @@ def external(settings: Settings) -> Iterator[Table]:
     """Two tables, a line a graph in each: all methods, and what of GO is worth how much.
 
     Raises:
-      GraphrlError: --data is not given, or has no such graphs; the policy is for another objective.
+      GraphrlError: --data is not given, or has no such graphs.
     """
     if settings.data is None:
         raise graphrl.GraphrlError("section external needs --data, a checkout of msr-fiddle/dnn-partitioning")
     paths = sorted((settings.data / GRAPHS).glob("*/*.json"), key=lambda path: path.stat().st_size)[: settings.graphs]
     if not paths:
         raise graphrl.GraphrlError(f"{settings.data} has no {GRAPHS}: --data is a checkout of dnn-partitioning")
-    policy, rows = _load_policy(settings), list[Row]()
+    policy, rows = Policy.default(Problem("max_load")), list[Row]()
     for path in sorted(paths):
         entries = _solvers(settings, path) | _players(settings, policy)
         name = f"{path.parent.name}/{path.stem}"
@@ -148,19 +148,6 @@ def external(settings: Settings) -> Iterator[Table]:
     )
     lines = [_go_line(row) for row in rows]
     yield settings.measurements.table("What GO gains there", how, markdown(GO_HEADINGS, lines), notes=notes)
-
-
-def _load_policy(settings: Settings) -> Policy:
-    """The policy that GO plays.
-
-    Raises:
-      GraphrlError: it cannot be read, or is for another objective.
-    """
-    problem = Problem("max_load")
-    policy = Policy.load(settings.policy) if settings.policy else Policy.default(problem)
-    if policy.config.problem.objective != "max_load":
-        raise graphrl.GraphrlError(f"{settings.policy} is a policy for {policy.config.problem.objective}: not max_load")
-    return policy
 
 
 def _solvers(settings: Settings, path: Path) -> dict[str, Entry]:

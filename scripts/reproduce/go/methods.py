@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +29,6 @@ RULES = frozenset({"given", "list", "hlfet", "etf", "expert", "metis"})
 NEAR = 1e-3  # a search has come to its value where it is within such a part of it
 FIGURES = ("makespan", "excess", "seconds", "evaluations")
 KINDS: dict[str, type[Policy]] = {"go": Policy, "go+": Policy, "gdp": GdpPolicy}  # GDP is played by `go`
-Files = Mapping[type[Policy], Path | None]  # None is the policy that ships, of GDP an untrained one
 
 
 class Entry(NamedTuple):
@@ -80,32 +79,31 @@ def entry_of(text: str, seconds: float) -> Entry:
         raise GraphrlError(f"{text!r}: must be a method, and after @ its seconds") from None
 
 
-def with_policy(entry: Entry, files: Files, folder: Path) -> Entry:
-    """The entry with its policy, if it plays one, of which a copy is kept in the folder.
+def with_policy(entry: Entry, gdp: Path | None, folder: Path) -> Entry:
+    """The entry with its policy, if it plays one and names none, of which a copy is kept in the folder.
 
     Raises:
       GraphrlError: the policy cannot be read.
     """
-    if entry.kind is None:
+    if entry.kind is None or "checkpoint=" in entry.method:
         return entry
     joint = "," if ":" in entry.method else ":"
-    return entry._replace(
-        method=f"{entry.method}{joint}checkpoint={kept(_policy(entry.kind, files[entry.kind]), folder)}"
-    )
+    return entry._replace(method=f"{entry.method}{joint}checkpoint={kept(_policy(entry.kind, gdp), folder)}")
 
 
-def policy_notes(entries: Sequence[Entry], files: Files) -> Iterator[str]:
+def policy_notes(entries: Sequence[Entry], gdp: Path | None) -> Iterator[str]:
     """What the policies of some entries are."""
     for kind in dict.fromkeys(entry.kind for entry in entries if entry.kind):
         names = " and ".join(name for name in KINDS if KINDS[name] == kind)
-        yield f"policy of {names}: {_policy(kind, files[kind]).note}"
+        yield f"policy of {names}: {_policy(kind, gdp).note}"
 
 
 @functools.cache
-def _policy(kind: type[Policy], file: Path | None) -> Policy:
-    if file is not None:
-        return kind.load(file)
-    return Policy.default(Problem("makespan")) if kind is Policy else untrained(kind, kind.settings())
+def _policy(kind: type[Policy], gdp: Path | None) -> Policy:
+    """The one that ships, and of GDP that of a file or of a run's folder, else one before any training."""
+    if kind is Policy:
+        return Policy.default(Problem("makespan"))
+    return untrained(kind, kind.settings()) if gdp is None else kind.load(gdp)
 
 
 def search(graph: ComputationGraph, problem: Problem, entry: Entry, seed: int, sizes: Sizes | None = None) -> Figures:

@@ -5,12 +5,11 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 
-from graphrl.agents.go.network import GdpPolicy, Policy
 from graphrl.costs.problem import Transfer
 from graphrl.graphs.datasets.workloads import go
 from graphrl.methods import find_solver
 from reproduce import launcher
-from reproduce.go.methods import Entry, Files, entry_of, with_policy
+from reproduce.go.methods import Entry, entry_of, with_policy
 from reproduce.launcher import check_known, names, option, seconds
 from reproduce.measurements import Figures, Key, Measurements
 from reproduce.workloads.setting import OVER
@@ -28,10 +27,7 @@ class Settings(launcher.Settings):
     seeds: int = option(3, "of each search", quick=1)
     data: Path | None = option(None, "checkout of msr-fiddle/dnn-partitioning", parse=Path, metavar="FOLDER")
     graphs: int = option(1000, "of the folder, or of each kind of graphs, at most", quick=2)
-    policy: Path | None = option(
-        None, "of go and go+: a file or a run of graphrl train go (default: the one that ships)"
-    )
-    gdp: Path | None = option(None, "of gdp, likewise of graphrl train gdp (default: untrained)")
+    gdp: Path | None = option(None, "of gdp: a file or a run of graphrl train gdp (default: untrained)")
     workloads: tuple[str, ...] = option(
         tuple(go.WORKLOADS), "of tables 2 and 3", quick=("transformer-xl-2",), parse=names, metavar="NAME,..."
     )
@@ -48,15 +44,10 @@ class Settings(launcher.Settings):
         for method in self.methods or ():
             find_solver(entry_of(method, 1.0).method)
 
-    @property
-    def policies(self) -> Files:
-        """Of GO and GDP."""
-        return {Policy: self.policy, GdpPolicy: self.gdp}
-
     def entries(self, methods: tuple[str, ...]) -> list[Entry]:
         """The methods of a section, or those of the command line; those of GO and GDP with their policies."""
         entries = [entry_of(method, self.times[-1]) for method in self.methods or methods]
-        return [with_policy(entry, self.policies, self.out) for entry in entries]
+        return [with_policy(entry, self.gdp, self.out) for entry in entries]
 
     @functools.cached_property
     def measurements(self) -> Measurements:

@@ -57,7 +57,7 @@ def table2(settings: Settings) -> Iterator[Table]:
             for shown in (run_time, search_time)
         ]
         parts = [HOW, texts[0], "Seconds of search: all of them, and in brackets those to its best.", texts[1]]
-        notes = [*policy_notes(entries, settings.policies), *_notes(entries, rows)]
+        notes = [*policy_notes(entries, settings.gdp), *_notes(entries, rows)]
         yield settings.measurements.table(f"Table 2: {transfer}", *parts, notes=notes)
 
 

@@ -65,7 +65,7 @@ def unseen(settings: Settings) -> Iterator[Table]:
         for column, entry in enumerate(entries)
     ]
     headings = ["method", *(f"{kind} ({int(chosen.sum())})" for kind, chosen in kinds.items())]
-    notes = [*policy_notes(entries, settings.policies), *_notes(entries, values, graphs)]
+    notes = [*policy_notes(entries, settings.gdp), *_notes(entries, values, graphs)]
     notes.extend(_times(settings, cases, entries))
     notes.append(f"graphs: {', '.join(dict.fromkeys(graphs.tolist()))}")
     yield settings.measurements.table("Unseen graphs", HOW, markdown(headings, lines), notes=notes)
