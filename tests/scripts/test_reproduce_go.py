@@ -188,7 +188,7 @@ def test_views_are_of_the_schedule() -> None:
     rows = played(case)
     assert rows.shape[:2] == (3, 2)
     slack = rows[:, 0, 7] * case.makespan
-    np.testing.assert_allclose(slack, [0.0, 0.0, 3.0 - case.end[2]])
+    np.testing.assert_allclose(slack, [0.0, 0.0, 3.0 - case.end[2]], atol=1e-9)
     np.testing.assert_allclose(gains(case), 0.0)
 
 

@@ -130,7 +130,7 @@ def external(settings: Settings) -> Iterator[Table]:
         f"in at most {DP_SECONDS:g} s, of what is random {seeds}. `one` is all on one accelerator, which may be more "
         "than its memory; a `*` marks a load that needs more memory than there is."
     )
-    counts = {row.name: len(row.figures["finetuned"]) for row in rows}
+    counts = {row.name: len(row.figures["finetuned"]) for row in rows if not settings.quick}
     fewer = [f"{name}: {count} of {settings.seeds} seeds" for name, count in counts.items() if count < settings.seeds]
     notes = (*fewer, *_means(rows, "auto", [*SOLVERS[:-1], "go", "finetuned"]), *_of_theirs(rows))
     yield settings.measurements.table(
@@ -171,14 +171,14 @@ def _solvers(settings: Settings, path: Path) -> dict[str, Entry]:
 
 def _players(settings: Settings, policy: Policy) -> dict[str, Entry]:
     """What plays a policy, by label."""
-    updates = 2 if settings.quick else UPDATES
     entries = {"start": Entry(f"go:rounds=0,checkpoint={kept(policy, settings.out)}", evaluations=1)}
     for prefix, one in (("", policy), ("untrained ", untrained(Policy, policy.config))):
         file = f"checkpoint={kept(one, settings.out)}"
         entries[f"{prefix}plans"] = Entry(f"go:tries=0,{file}", settings.seeds, evaluations=PLAYED)
         entries[f"{prefix}go"] = Entry(f"go:{file}", settings.seeds, evaluations=PLAYED)
-        tuned = f"go:finetune={updates},{file}"
-        entries[f"{prefix}finetuned"] = Entry(tuned, settings.seeds, evaluations=PLAYED + TUNED)
+        if not settings.quick:  # which would compile for a minute
+            tuned = f"go:finetune={UPDATES},{file}"
+            entries[f"{prefix}finetuned"] = Entry(tuned, settings.seeds, evaluations=PLAYED + TUNED)
     return entries
 
 

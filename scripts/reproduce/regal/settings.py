@@ -61,7 +61,7 @@ class Settings(launcher.Settings):
     seeds: int = option(3, "of search and of training")
     evaluations: int = option(5_000, "of each search", quick=400)
     limits: tuple[int, ...] = option(
-        (1_000, 2_000, 5_000, 10_000, 20_000, 50_000), "evaluations, of section limits", quick=(200, 400), parse=numbers
+        (1_000, 2_000, 5_000, 10_000, 20_000, 50_000), "evaluations, of section limits", quick=(400,), parse=numbers
     )
     task: str = option("synthetic", "of the later sections", choices=list(TASKS))
     cp_sat: float = option(60.0, "seconds of CP-SAT", quick=0.5)
