@@ -122,7 +122,7 @@ def _limited(settings: Settings, names: Sequence[str], seconds: float) -> Table:
 def _compared(ours: str, other: str, pairs: Sequence[tuple[Sequence[Figures], Sequence[Figures]]]) -> Iterator[str]:
     """The geometric mean of ratios, where all plans fit, with its interval."""
     fit = [pair for pair in pairs if all(pair) and not any(one.get("excess") for one in itertools.chain(*pair))]
-    logs = [np.mean(np.log(_values(mine))) - np.mean(np.log(_values(theirs))) for mine, theirs in fit]
+    logs = [float(np.log(_values(mine)).mean() - np.log(_values(theirs)).mean()) for mine, theirs in fit]
     if logs:
         yield f"{ours} against {other}: {ratio_interval(logs)} on {len(logs)} workloads"
 

@@ -20,7 +20,7 @@ class Settings(launcher.Settings):
     """What the command line says."""
 
     out: Path = option(Path("out/go"), "folder of measurements")
-    times: tuple[float, ...] = option((10.0,), "seconds of a search", quick=(0.5,), parse=seconds)
+    times: tuple[float, ...] = option((10.0,), "seconds of a search", quick=(0.2,), parse=seconds)
     methods: tuple[str, ...] | None = option(
         None, "in place of a section's own; NAME@S has seconds of its own", parse=launcher.methods, metavar="M,..."
     )
