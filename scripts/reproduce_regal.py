@@ -1,10 +1,9 @@
 """REGAL against classical methods on graphs that it has not seen: the tables of the paper, with their pictures.
 
-Policies are --checkpoints (runs or checkpoints of `graphrl train regal`, or files of policies; as many as --seeds for
-every task, network, hint and number of rounds that a section needs), or are trained here, into --out/training. What
-is trained, and from what, tells their settings: a policy with a recurrent encoder is GAS, and one that sees a plan of
-list scheduling is that of regal-hint (with a recurrent encoder gas-hint), where regal is REGAL as published. Sections
-that end with shipped take the policies of the package, and train nothing.
+Policies are trained here with --seeds seeds, each into a file in --out/training, unless that file is there. A policy
+with a recurrent encoder is GAS, and one that sees a plan of list scheduling is that of regal-hint (with a recurrent
+encoder gas-hint), where regal is REGAL as published. Sections that end with shipped take the policies of the package,
+and train nothing.
 
 Writes to --out runs.jsonl with a row a run (a stopped run goes on where it was), pictures and policies, and to
 --results a file a section. Everything takes days on two cores: --sections, --graphs, --seeds and --methods make it
@@ -17,10 +16,9 @@ from functools import partial
 
 from reproduce.launcher import Section, main
 from reproduce.regal import sweeps, tables
-from reproduce.regal.ablation import ablation
 from reproduce.regal.evolved import evolved
-from reproduce.regal.overhead import overhead
 from reproduce.regal.settings import Settings
+from reproduce.regal.sweeps import overhead
 from reproduce.regal.tasks import TASKS
 
 SECTIONS = {
@@ -33,7 +31,6 @@ SECTIONS = {
     },
     "time": Section("Some methods at equal time", sweeps.timed),
     "limits": Section("Quality against the evaluation limit", sweeps.limits),
-    "ablation": Section("Rounds of messages, training curves, entropy of actions", ablation),
     "evolved": Section("REGAL's policy evolved", evolved),
     "overhead": Section("Seconds of REGAL beside BRKGA's", overhead),
 }

@@ -1,4 +1,6 @@
-"""Methods as lines of a table: a label, what is run under it with each seed, and the rows of a whole table."""
+"""Methods as lines of a table: a label, what is run under it with each seed, and the rows of a whole table; and the
+table of the same methods at several times.
+"""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -9,12 +11,15 @@ from graphrl.commands.common import keep_compiled
 from graphrl.commands.progress import runs_bar
 from graphrl.compare.cluster import share
 from graphrl.compare.comparison import compare
+from graphrl.compare.report import markdown, notes, times_table
 from graphrl.compare.runs import Row, Run, make_runs
+from graphrl.compare.table import summarise
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 from graphrl.methods import digest
 from graphrl.solvers.base import Budget
+from reproduce.results import bullets
 
 
 class Interrupted(Exception):
@@ -112,3 +117,21 @@ def run_contest(
 def _sizes(run: Run, entrant: Entrant) -> Sizes | None:
     """As `make_runs`: under a budget in seconds padding would cost a method some of its time."""
     return run.sizes if entrant.budget.seconds is None else None
+
+
+def times_markdown(times: Sequence[float], contests: Sequence[Contest]) -> tuple[str, str]:
+    """The table, mean gaps to the best known at each time, and what a reader must know beside it.
+
+    Args:
+      times: seconds, ascending.
+      contests: of the same methods at each.
+    """
+    others = [*all_rows(contests), *contests[-1].others]
+    by_time = [summarise(contest.rows, others) for contest in contests]
+    lines = [note for contest, some in zip(contests, by_time, strict=True) for note in notes(contest.rows, some)]
+    return markdown(*times_table([f"{seconds:g} s" for seconds in times], by_time)), bullets(lines)
+
+
+def all_rows(contests: Sequence[Contest]) -> list[Row]:
+    """The rows at all times."""
+    return [row for contest in contests for row in contest.rows]

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -143,6 +144,12 @@ class Section(NamedTuple):
     make: Callable[[Any], Iterator[Table]]
     missing: Callable[[], str] = str
 
+    @property
+    def file(self) -> str:
+        """Where it is made, below scripts/."""
+        make = self.make.func if isinstance(self.make, functools.partial) else self.make
+        return f"{make.__module__.replace('.', '/')}.py"
+
 
 def main(system: str, description: str, settings: type[S], sections: Mapping[str, Section]) -> None:
     """Makes --sections; bad input is one line on standard error and exit code 1 or 2.
@@ -189,7 +196,7 @@ def check_known(what: str, given: Collection[str], names: Collection[str]) -> No
 
 def _parsed(description: str, settings: type[S], sections: Mapping[str, Section]) -> S:
     width = max(map(len, sections))
-    listed = "".join(f"  {name:{width}} {section.title}\n" for name, section in sections.items())
+    listed = "".join(f"  {name:{width}} {section.title} ({section.file})\n" for name, section in sections.items())
     parser = Parser(
         description=f"{description.rstrip()}\n\nsections:\n{listed}",
     )

@@ -4,45 +4,63 @@ Rows know a method by its name, checkpoint included. So each policy is copied to
 another policy in the same folder is another method, and the same one elsewhere is not measured again.
 """
 
+import functools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
 
 from graphrl.cli import main as graphrl
 from graphrl.errors import GraphrlError
 from graphrl.files import shown
-from graphrl.training.checkpoints import Checkpoints, read_info
 from graphrl.training.policy import Policy
 
+P = TypeVar("P", bound=Policy[Any])
 
-def train(agent: str, folder: Path, seed: int, settings: Sequence[str]) -> None:
-    """Trains in a folder to the last step, unless that has been done.
+
+def trained(kind: type[Policy[Any]], agent: str, run: Path, seeds: int, settings: Sequence[str]) -> list[Path]:
+    """The files of policies, one a seed from 0 on, trained now unless they are there.
 
     Args:
-      agent: its name.
-      folder: of the run; one that was interrupted goes on.
-      seed: of the run.
+      kind: of the policies.
+      agent: that `graphrl train` takes.
+      run: a folder of a run without its seed, which ends the name; files are beside. What was interrupted goes on.
+      seeds: how many.
       settings: as --set of `graphrl train`; later ones count.
 
     Raises:
       GraphrlError: training fails or is interrupted.
     """
-    if _is_done(folder):
-        return
-    print(f"training {folder.name}", file=sys.stderr, flush=True)
     words = [word for setting in settings for word in ("--set", setting)]
-    if graphrl(["train", agent, "--out", str(folder), "--resume", "--seed", str(seed), *words]):
-        raise GraphrlError(f"training in {shown(folder)} has not come to its end: see above")
+
+    def make(folder: Path, seed: int) -> Policy[Any]:
+        if graphrl(["train", agent, "--out", str(folder), "--resume", "--seed", str(seed), *words]):
+            raise GraphrlError(f"training in {shown(folder)} has not come to its end: see above")
+        return kind.load(folder)
+
+    folders = [run.with_name(f"{run.name}-{seed}") for seed in range(seeds)]
+    return [
+        once(folder.with_name(f"{folder.name}.msgpack"), functools.partial(make, folder, seed))
+        for seed, folder in enumerate(folders)
+    ]
 
 
-def train_seeds(agent: str, folder: Path, seeds: int, settings: Sequence[str]) -> list[Path]:
-    """The folders of the runs of seeds from 0 on, `folder` with the seed behind its name; see `train`."""
-    folders = [folder.with_name(f"{folder.name}-{seed}") for seed in range(seeds)]
-    for seed, one in enumerate(folders):
-        train(agent, one, seed, settings)
-    return folders
+def untrained(kind: type[P], config: Any, seed: int = 0) -> P:
+    """A policy before any training."""
+    return kind(config, jax.tree.map(np.asarray, kind.initial(config, jax.random.key(seed))), "not trained")
+
+
+def once(file: Path, make: Callable[[], Policy[Any]]) -> Path:
+    """The file of a policy, made now unless there is one."""
+    if not file.exists():
+        print(f"training {file.stem}", file=sys.stderr, flush=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        make().save(file)
+    return file
 
 
 def kept(policy: Policy[Any], folder: Path) -> Path:
@@ -58,11 +76,3 @@ def kept(policy: Policy[Any], folder: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         policy.save(file)
     return file
-
-
-def _is_done(folder: Path) -> bool:
-    latest = Checkpoints(folder, 1).latest()
-    if latest is None:
-        return False
-    info = read_info(latest)
-    return info.step >= int(info.config["training"]["steps"])

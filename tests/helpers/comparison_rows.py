@@ -1,12 +1,15 @@
 """Rows of comparisons: made by hand, and those of files."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from graphrl.compare.comparison import RUNS, open_store
-from graphrl.compare.runs import Row
+from graphrl.compare.execute import row_of
+from graphrl.compare.runs import Row, make_runs
 from graphrl.costs.problem import Objective, Problem
+from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import Budget
 
 MEMORY = Problem()
@@ -78,3 +81,20 @@ def json_lines(rows: Sequence[Row]) -> str:
 def read_again(value: dict) -> Row:
     """The row that the JSON says."""
     return Row.from_dict(json.loads(json.dumps(value)))
+
+
+def rows_by_seed(
+    graphs: Sequence[ComputationGraph], problem: Problem, label: str, by_seed: Sequence[Sequence[float | None]]
+) -> list[Row]:
+    """Rows with such values, by seed and graph, the first of these; None failed."""
+    return [
+        dataclasses.replace(
+            row_of(run, value=value, excess=None if value is None else 0, bound=1.0, seconds=2.0, compile_seconds=0.5),
+            method=label,
+            seed=seed,
+        )
+        for seed, values in enumerate(by_seed)
+        for run, value in zip(
+            make_runs(graphs[: len(values)], problem, ["list"], [seed], Budget(10), cores=1), values, strict=True
+        )
+    ]

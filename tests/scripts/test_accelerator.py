@@ -5,12 +5,16 @@ import os
 import re
 import subprocess
 import sys
+import time
 import zipfile
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from processes import PACKAGE, ROOT, run_script
+from reproduce.accelerator.job import Job, measure
+from reproduce.accelerator.page import page_text, write_curves
 
 SCRIPT = ROOT / "scripts" / "accelerator.py"
 # What a machine with jax, flax, optax, chex and numba may lack.
@@ -28,18 +32,31 @@ sys.meta_path.insert(0, Refuse())
 """
 
 
+PARTS = """
+import json, sys, time
+from reproduce.accelerator.job import Job, faults, measure
+for section, _, part in (name.partition(":") for name in sys.argv[1:]):
+    write = lambda row: print(json.dumps({"section": section, "part": part, **row}))
+    with faults(write):
+        measure(Job(section, part, "cpu", time.time() + (4 if part else 60), True, 0), write)
+"""
+
+
+def refused(folder: Path) -> dict[str, str]:
+    """The environment of processes in which packages are refused."""
+    (folder / "refuse").mkdir()
+    (folder / "refuse" / "sitecustomize.py").write_text(REFUSE)
+    folders = folder / "refuse", PACKAGE, ROOT / "scripts"
+    return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
+
+
 def run_accelerator(
-    folder: Path, *options: str, without: bool = False, seconds: int = 120
+    folder: Path, *options: str, seconds: int, environment: dict[str, str] | None = None
 ) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]], str]:
-    """The script on the CPU in small, its rows and its page; perhaps with packages refused, in all its processes."""
-    path = [str(PACKAGE)]
-    if without:
-        (folder / "refuse").mkdir()
-        (folder / "refuse" / "sitecustomize.py").write_text(REFUSE)
-        path.insert(0, str(folder / "refuse"))
+    """The script on the CPU in small, its rows and its page."""
     page = folder / "page.md"
     command = [sys.executable, str(SCRIPT), "--platform", "cpu", "--seconds", str(seconds), "--output", str(page)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+    environment = environment or os.environ | {"PYTHONPATH": str(PACKAGE)}
     done = subprocess.run(
         [*command, *options], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
@@ -48,8 +65,21 @@ def run_accelerator(
     return done, rows, page.read_text() if page.exists() else ""
 
 
-def test_costs_and_searches(tmp_path: Path) -> None:
-    done, rows, page = run_accelerator(tmp_path, "--sections", "costs,search", "--seed", "3")
+def measured_here(section: str, part: str = "", seconds: float = 60.0) -> list[dict[str, Any]]:
+    """The rows of a part, made in this process, of which nothing has failed."""
+    rows: list[dict[str, Any]] = []
+    measure(Job(section, part, "cpu", time.time() + seconds, True, 0), lambda row: rows.append(row))
+    assert not [row for row in rows if "fault" in row]
+    return [{"section": section, **row} for row in rows]
+
+
+def page_of(rows: list[dict[str, Any]], *parts: str, picture: str = "") -> str:
+    return page_text(rows, Namespace(seed=0, parts=parts, platform="cpu", small=True), picture)
+
+
+def test_costs_and_searches_need_few_packages(tmp_path: Path) -> None:
+    options = "--sections", "costs,search", "--seed", "3"
+    done, rows, page = run_accelerator(tmp_path, *options, seconds=120, environment=refused(tmp_path))
     assert (done.returncode, [row for row in rows if "fault" in row or "cut" in row]) == (0, [])
     differences = [row["difference"] for row in rows if "difference" in row]
     assert len(differences) == 5
@@ -65,27 +95,27 @@ def test_costs_and_searches(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rollouts_and_the_same_on_the_cpu(tmp_path: Path) -> None:
-    done, rows, page = run_accelerator(tmp_path, "--sections", "rollouts,cpu")
-    assert done.returncode == 0
-    own, cpu = ([row for row in rows if row["section"] == name and "n" in row] for name in ("rollouts", "cpu"))
-    assert {row["env"] for row in own} == {"Proposal-v0", "Ordering-v0", "Compile-v0", "MemoryMap-v0"}
-    assert {row["envs"] for row in own} == {64}
-    assert [row["rollouts_per_s"] > 0 for row in (*own, *cpu)] == [True] * 8
-    ordering = next(row for row in own if row["env"] == "Ordering-v0")
+def test_rollouts_and_the_same_on_the_cpu() -> None:
+    rows = measured_here("rollouts")
+    assert {row["env"] for row in rows} == {"Proposal-v0", "Ordering-v0", "Compile-v0", "MemoryMap-v0"}
+    assert {row["envs"] for row in rows} == {64}
+    assert [row["rollouts_per_s"] > 0 for row in rows] == [True] * 4
+    ordering = next(row for row in rows if row["env"] == "Ordering-v0")
     assert ordering["steps_per_s"] == pytest.approx(ordering["n"] * ordering["rollouts_per_s"])
+    page = page_of([*rows, *({**row, "section": "cpu"} for row in rows)], "rollouts", "cpu")
     assert page.count("| Ordering-v0 | 32 |") == 2
+    assert page.count(" | 1 |\n") == 4  # the rate of the one over that of the other
 
 
 @pytest.mark.slow
 def test_training_has_a_curve(tmp_path: Path) -> None:
-    done, rows, page = run_accelerator(tmp_path, "--sections", "training:egrl", seconds=40)
-    assert (done.returncode, [row for row in rows if "fault" in row]) == (0, [])
-    looks = [row["step"] for row in rows if "value" in row]
-    assert looks[0] == 0
-    assert max(row["step"] for row in rows if "step" in row) > 0
+    rows = measured_here("training", "egrl", 16.0)
+    looks = [row["step"] for row in rows]
+    assert looks[0] == 0 < looks[-1]
+    assert write_curves(rows, tmp_path / "page.png")
+    page = page_of(rows, "training:egrl", picture="page.png")
     lines = re.findall(r"\| egrl \| [\d,]+ \| \d+ \| \d+ \| [\d.e+]+ \| speedup \| [\d.]+ \|", page)
-    assert len(lines) == len(looks) > 2
+    assert len(lines) == len(looks) > 1
     assert "![Learning curves](page.png)" in page
     assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
 
@@ -93,15 +123,16 @@ def test_training_has_a_curve(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_rows_name_the_packages_that_are_missing(tmp_path: Path) -> None:
     """Nothing but jraph is missed, and only where it is needed."""
-    sections = "training:topoformer,costs,rollouts,search,training:regal,training:go,training:egrl"
-    done, rows, page = run_accelerator(tmp_path, "--sections", sections, without=True)
-    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
-    missing = {row.get("part") or row.get("env"): row["missing"] for row in rows if "missing" in row}
+    parts = ["rollouts", *(f"training:{agent}" for agent in ("topoformer", "regal", "go", "egrl"))]
+    done = subprocess.run(
+        [sys.executable, "-c", PARTS, *parts], env=refused(tmp_path), capture_output=True, text=True, check=True
+    )
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    missing = {row.get("env") or row["part"]: row["missing"] for row in rows if "missing" in row}
     assert missing == dict.fromkeys(("regal", "go", "egrl", "Proposal-v0", "Compile-v0"), "jraph")
     assert len([row for row in rows if "fault" in row]) == len(missing)
-    assert {row["section"] for row in rows if {"difference", "steps_per_s", "work"} & set(row)} >= {"costs", "rollouts"}
     assert [row["step"] for row in rows if row.get("agent") == "topoformer"][:1] == [0]
-    assert "- Proposal-v0: the package jraph is missing: --wheels" in page
+    assert "- Proposal-v0: the package jraph is missing: --wheels" in page_of(rows, "rollouts")
 
 
 def test_a_section_that_is_cut_says_so(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import pytest
 from fusion_graphs import CHIP, fusable_graphs, fusion_priorities
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reproduce.go.fusing import begun, best_drawn, fused, planned, settings_of, untrained
-from reproduce.go.fusion_lessons import ONE_DEVICE, imitator
+from reproduce.go.fusing import FusingPolicy, begun, best_drawn, fused, planned, settings_of
+from reproduce.go.table3 import ONE_DEVICE, imitator
+from reproduce.policies import untrained
 
 from graphrl.agents.go.config import GoSettings
 from graphrl.agents.go.learner import tuned
@@ -55,7 +56,8 @@ def test_what_is_drawn_is_never_worse_and_at_times_better() -> None:
     params = begun(fuse_by("none", problem), ONE_DEVICE, FUSION)
     ends = [
         fused(
-            problem, best_drawn(untrained(FUSION), params, lambda plan: fused(problem, plan).seconds, **options)
+            problem,
+            best_drawn(untrained(FusingPolicy, FUSION), params, lambda plan: fused(problem, plan).seconds, **options),
         ).seconds
         for options in ({"rounds": 0, "samples": 1}, {"rounds": 2, "samples": 4}, {"rounds": 16, "samples": 4})
     ]
@@ -82,7 +84,7 @@ def test_a_policy_imitates_where_flips_end() -> None:
 def test_updates_on_one_graph_find_better_kernels() -> None:
     problem = pairs(16)
     params = begun(fuse_by("none", problem), ONE_DEVICE, FUSION)
-    choices = tuned(FUSION, untrained(FUSION).params, params, jax.random.key(0), 20)[1]
+    choices = tuned(FUSION, untrained(FusingPolicy, FUSION).params, params, jax.random.key(0), 20)[1]
     assert fuse_by("flips", problem).seconds <= fused(problem, choices).seconds < fuse_by("none", problem).seconds
 
 

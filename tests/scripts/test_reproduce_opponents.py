@@ -12,21 +12,20 @@ from pathlib import Path
 import pytest
 import work_apart
 from comparison_rows import read_rows
-from processes import PACKAGE, ROOT, check_fault, run_script
+from launched import Launch, launch
+from processes import PACKAGE, ROOT, check_fault
 from reproduce.apart import each_apart
 
 from graphrl.errors import GraphrlError
 
-
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_script("reproduce_opponents", folder, "--out", "out", *arguments)
+__all__ = ["launch"]
 
 
-def test_tables_and_pictures(tmp_path: Path) -> None:
+def test_tables_and_pictures(launch: Launch) -> None:
     options = ("--quick", "--sections", "dags,layered", "--methods", "list")
-    done = run(tmp_path, *options)
+    done = launch("opponents", *options)
     assert done.returncode == 0, done.stderr
-    out = tmp_path / "out"
+    out = Path("out")
     names = {f"dags-{transfer}-{devices}" for transfer in ("free", "rendezvous", "link") for devices in (2, 4)}
     pictures = {f"{name}.png" for name in (*names, "layered-30", "layered-40")}
     texts = "opponents-dags.md", "opponents-layered.md"
@@ -34,7 +33,7 @@ def test_tables_and_pictures(tmp_path: Path) -> None:
     assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
     dags = (out / "opponents-dags.md").read_text()
     assert dags.count("\n## Random DAGs: makespan on ") == 6
-    assert "| method | 0.2 s | 0.5 s | worst | to bound | optimal | won or tied | seconds | failed |" in dags
+    assert "| method | 0.1 s | 0.2 s | worst | to bound | optimal | won or tied | seconds | failed |" in dags
     assert "| list | 0.00% | 0.00% | 0.00% |" in dags  # the best known, as there is no other
     title, _, origin, *_ = dags.splitlines()
     assert title == "# Makespan of random DAGs"
@@ -42,26 +41,26 @@ def test_tables_and_pictures(tmp_path: Path) -> None:
     assert re.fullmatch(rf"Command: `{command}`\. Seed: 0\. Hardware: .*\. Versions: .*\. Date: \d+-\d+-\d+\.", origin)
     rows = read_rows(out / "runs.jsonl")
     assert len(rows) == 2 * 2 * (6 + 2)  # graphs, times, tables
-    assert run(tmp_path, *options).returncode == 0
+    assert launch("opponents", *options).returncode == 0
     assert read_rows(out / "runs.jsonl") == rows
 
 
-def test_makespans_on_a_core_each(tmp_path: Path) -> None:
+def test_makespans_on_a_core_each(launch: Launch) -> None:
     options = ("--quick", "--sections", "optima-dags,moves,gaps")
-    done = run(tmp_path, *options)
+    done = launch("opponents", *options)
     assert done.returncode == 0, done.stderr
-    out = tmp_path / "out"
+    out = Path("out")
     optima, moves, gaps = ((out / f"opponents-{name}.md").read_text() for name in ("optima-dags", "moves", "gaps"))
     assert re.search(r"\| 12 \| 2 \| 2 \| 100% \| 100% \| 0.00% \| 0.00% \| 2 of 2 \|", optima)
     assert len(re.findall(r"\| (shift|send) \| \d+\.\d% ", moves)) == 2
-    assert "| graphs | list | auto, 5,000 evaluations | auto, 0.2 s | auto, 0.5 s |" in gaps
+    assert "| graphs | list | auto, 5,000 evaluations | auto, 0.1 s | auto, 0.2 s |" in gaps
     assert len(re.findall(r"\| (rendezvous|link) \| 2 \| \d \| ", gaps)) == 4
     assert "failed:" not in gaps
     kept = out / "measured.jsonl"
     assert "1 core" in json.loads(kept.read_text().splitlines()[0])["machine"]
     lines = kept.read_text().splitlines(keepends=True)
     kept.write_text("".join(lines[:-2]))  # as if it had been stopped
-    done = run(tmp_path, "--quick", "--sections", "gaps")
+    done = launch("opponents", "--quick", "--sections", "gaps")
     assert done.stderr.count("measuring:") == 2
     assert [json.loads(line)["key"] for line in kept.read_text().splitlines()] == [
         json.loads(line)["key"] for line in lines
@@ -102,11 +101,11 @@ def waited(until: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_faults_are_one_line(tmp_path: Path) -> None:
+def test_faults_are_one_line(launch: Launch) -> None:
     for arguments, fault in (
         (("--sections", "dogs"), "unknown section 'dogs'"),
         (("--sections", "dags", "--methods", "list,cats"), "unknown method 'cats': "),
         (("--sections", "dags,layered", "--methods", "inductor"), "none of --methods takes part"),
         (("--sections", "dags", "--times", "soon"), "argument --times: soon: must be numbers of seconds"),
     ):
-        check_fault(run(tmp_path, *arguments), fault)
+        check_fault(launch("opponents", *arguments), fault)

@@ -86,8 +86,13 @@ def main() -> None:
             return
         _, hardware, versions, _ = here()
         write({"hardware": min(hardware), "versions": min(versions)})
-        module, _, function = PARTS[job.section].partition(":")
-        getattr(importlib.import_module(module), function)(job, write)
+        measure(job, write)
+
+
+def measure(job: Job, write: Write) -> None:
+    """Writes the rows of a part, whose module may need packages of its own."""
+    module, _, function = PARTS[job.section].partition(":")
+    getattr(importlib.import_module(module), function)(job, write)
 
 
 PARTS = {

@@ -4,22 +4,18 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
-from graphrl.colours import COLOURS, TEXT
 from graphrl.compare.report import markdown
 from graphrl.costs.maps.problem import MapProblem
-from graphrl.plan.plot import DPI, WIDTH, Picture, write_figure
-from reproduce.egrl.runs import Runs, at_evaluations, in_time, problem, runs_of
-from reproduce.egrl.settings import Settings
+from reproduce.egrl.settings import CHIP, Runs, Settings, at_evaluations, in_time, problem_of, runs_of
 from reproduce.results import Table
 
 COUNTED = ("compiler", "egrl", "egrl:variant=ea", "anneal")
 TIMED = ("cp-sat",)
 KINDS = ("weights", "outputs")
+NEAR_HEADINGS = (
+    "method", "latency, us", "not as the compiler", "not as another run", *(f"{kind} together" for kind in KINDS)
+)  # fmt: skip
 NEIGHBOURS = (
     "Places (weights or outputs of an op) in another memory than in the compiler's map, and than in the map of another "
     "run of the method; and of neighbours, tensors of a kind that follow each other in the order of ops, how many "
@@ -39,22 +35,15 @@ class Maps(NamedTuple):
 
 
 def maps(settings: Settings) -> Iterator[Table]:
-    """Two tables and a picture for each workload."""
+    """Two tables for each workload."""
     for workload in settings.workloads:
         entrants = [*at_evaluations(settings, COUNTED), *in_time(settings, TIMED)[-1:]]
-        runs, of = runs_of(settings, workload, entrants), problem(workload, settings.chip)
+        runs, of = runs_of(settings, workload, entrants), problem_of(workload)
         by_method = _maps(runs)
         if by_method[0].method != "compiler":
             continue
-        write_figure(_figure(of, by_method, workload), settings.out / f"maps-{workload}.png")
         near = markdown(
-            (
-                "method",
-                "latency, us",
-                "not as the compiler",
-                "not as another run",
-                *(f"{kind} together" for kind in KINDS),
-            ),
+            NEAR_HEADINGS,
             [_line(of, by_method[0], one, latency) for one, latency in zip(by_method, _latencies(runs), strict=True)],
         )
         names = of.chip.names
@@ -62,7 +51,7 @@ def maps(settings: Settings) -> Iterator[Table]:
             ("method", "what", "compiler's", *(f"to {name}" for name in names)),
             [line for one in by_method[1:] for line in _moves(of, by_method[0], one)],
         )
-        yield settings.measurements.table(f"{workload} on {settings.chip}", NEIGHBOURS, near, MOVES, moved)
+        yield settings.measurements.table(f"{workload} on {CHIP}", NEIGHBOURS, near, MOVES, moved)
 
 
 def transitions(of: MapProblem, before: np.ndarray, after: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
@@ -123,44 +112,3 @@ def _moves(of: MapProblem, compiler: Maps, one: Maps) -> Iterator[list[str]]:
             total = max(1, int(size[memory].sum()))
             cells = (f"{n} ({100 * part / total:.0f}%)" for n, part in zip(count[memory], size[memory], strict=True))
             yield [one.method, name, of.chip.names[memory], *cells]
-
-
-def _figure(of: MapProblem, by_method: list[Maps], workload: str) -> Figure:
-    """The fastest map of each method as two bands, weights and outputs, an op a column; left of them what moved."""
-    rows = len(by_method)
-    figure = Picture(figsize=(WIDTH, 1.2 + 1.25 * rows), dpi=DPI, layout="constrained")
-    axes = figure.subplots(rows, 3, squeeze=False, width_ratios=[1, 1, 7])
-    for number, one in enumerate(by_method):
-        for kind in range(2):
-            _draw_moves(axes[number, kind], of, by_method[0], one, kind)
-        _draw_bands(axes[number, 2], of, one)
-    figure.suptitle(f"{workload}: shares of bytes from the compiler's memories (rows), and maps", color=TEXT)
-    handles = [Patch(color=COLOURS[memory], label=name) for memory, name in enumerate(of.chip.names)]
-    axes[0, 2].legend(
-        handles=handles, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(handles), frameon=False, fontsize=8
-    )
-    return figure
-
-
-def _draw_moves(axes: Axes, of: MapProblem, compiler: Maps, one: Maps, kind: int) -> None:
-    _, size = transitions(of, compiler.memories[0], one.memories[0], kind)
-    share = size / np.maximum(1, size.sum(1, keepdims=True))
-    axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
-    for row, column in np.argwhere(share >= 0.005):
-        shade = "white" if share[row, column] > 0.6 else TEXT
-        text = f"{100 * share[row, column]:.0f}"
-        axes.text(column, row, text, ha="center", va="center", fontsize=7, color=shade)
-    names = [name[:4] for name in of.chip.names]
-    axes.set_xticks(range(of.memories), names, fontsize=6.5)
-    axes.set_yticks(range(of.memories), names, fontsize=6.5)
-    axes.set_title(KINDS[kind], fontsize=8, color=TEXT)
-
-
-def _draw_bands(axes: Axes, of: MapProblem, one: Maps) -> None:
-    there = np.stack([of.has_weights, of.has_outputs])
-    colours = ListedColormap([COLOURS[memory] for memory in range(of.memories)])
-    band = np.ma.masked_where(~there, one.memories[0])
-    axes.imshow(band, cmap=colours, vmin=0, vmax=of.memories - 1, aspect="auto", interpolation="nearest")
-    axes.set_yticks(range(2), KINDS, fontsize=8)
-    axes.set_title(one.method, loc="left", fontsize=9, color=TEXT)
-    axes.tick_params(axis="x", labelsize=7)

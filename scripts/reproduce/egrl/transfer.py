@@ -4,25 +4,20 @@ A policy plays alone here: its own map, as the compiler makes it valid. "untrain
 training, which asks for its hint. "or its hint" is what `egrl-policy` does by default, ten evaluations.
 """
 
-import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 
-import jax
 import numpy as np
 
 from graphrl.agents.egrl.network import Policy
 from graphrl.compare.maps import run_maps
 from graphrl.compare.report import markdown
-from graphrl.costs.maps.chip import find_chip
-from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import GraphrlError
-from graphrl.graphs.coarsen import layers_of
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.solvers.base import Budget
-from reproduce.egrl.settings import Settings
+from reproduce.egrl.settings import CHIP, Settings, problem_of
 from reproduce.measurements import Figures, Key
-from reproduce.policies import kept, train
+from reproduce.policies import kept, trained, untrained
 from reproduce.results import Table
 
 STEPS = 400  # updates of a policy for one workload
@@ -45,16 +40,12 @@ def transfer(settings: Settings) -> Iterator[Table]:
 
 def _players(settings: Settings) -> dict[str, str]:
     """The methods of both tables, by what they are called."""
-    players = {
-        f"trained on {workload}": _method(settings, Policy.load(_trained(settings, workload)))
-        for workload in settings.workloads
-    }
-    some = Policy.load(_trained(settings, settings.workloads[0]))
-    untrained = Policy(some.config, Policy.initial(some.config, jax.random.key(0)))
-    players["untrained"] = _method(settings, untrained)
-    with contextlib.suppress(GraphrlError):  # for another number of memories there is none
-        players["the policy that ships"] = _method(settings, Policy.shipped(_problem("resnet50", settings.chip)))
-        players["the policy that ships, or its hint"] = "egrl-policy"
+    policies = {workload: _trained(settings, workload) for workload in settings.workloads}
+    players = {f"trained on {workload}": _method(settings, policy) for workload, policy in policies.items()}
+    config = next(iter(policies.values())).config
+    players["untrained"] = _method(settings, untrained(Policy, config))
+    players["the policy that ships"] = _method(settings, Policy.shipped(problem_of("resnet50")))
+    players["the policy that ships, or its hint"] = "egrl-policy"
     return players | {name: name for name in OPPONENTS}
 
 
@@ -62,19 +53,16 @@ def _method(settings: Settings, policy: Policy) -> str:
     return f"egrl-policy:checkpoint={kept(policy, settings.out)},alone=true"
 
 
-def _trained(settings: Settings, workload: str) -> str:
-    """The folder of a run on one workload, which is also what it is chosen by: nothing else is known of others."""
-    folder = settings.out / f"policy-{workload}"
+def _trained(settings: Settings, workload: str) -> Policy:
+    """Trained on one workload, which is also what it is chosen by: nothing else is known of others."""
     held_out, unseen = (name for name in WORKLOADS if name != workload)
     steps = 2 if settings.quick else STEPS
-    data = (
-        f"data.train=workloads:{workload}",
-        f"data.validation=workloads:{held_out}",
-        f"data.test=workloads:{unseen}",
-    )
-    loop = (f"training.steps={steps}", f"training.validate_every={steps}", f"agent.chip={settings.chip}")
-    train("egrl", folder, 0, [*data, "data.graphs=1", *loop])
-    return str(sorted(folder.glob("step-*"))[-1])
+    words = (
+        f"data.train=workloads:{workload}", f"data.validation=workloads:{held_out}", f"data.test=workloads:{unseen}",
+        "data.graphs=1", f"training.steps={steps}", f"training.validate_every={steps}", f"agent.chip={CHIP}",
+    )  # fmt: skip
+    (file,) = trained(Policy, "egrl", settings.out / f"policy-{workload}", 1, words)
+    return Policy.load(file)
 
 
 def _on_workloads(settings: Settings, players: dict[str, str]) -> Table:
@@ -110,20 +98,14 @@ def _cells(figures: Sequence[Figures]) -> list[str]:
 
 def _figures(settings: Settings, model: str, method: str) -> Figures | None:
     evaluations = 20 if settings.quick else settings.evaluations
-    key = {"section": "transfer", "model": model, "chip": settings.chip, "method": method, "evaluations": evaluations}
+    key = {"section": "transfer", "model": model, "chip": CHIP, "method": method, "evaluations": evaluations}
     return settings.measurements.get(key, functools.partial(_measure, key))
 
 
 def _measure(key: Key) -> Figures:
-    problem = _problem(key["model"], key["chip"])
+    problem = problem_of(key["model"])
     budget = Budget(None if key["method"] == "benefit" else key["evaluations"], 60.0)
     first, later, _ = run_maps([problem] * 3, [key["method"]], [0], budget)
     if first.error is not None:
         raise GraphrlError(first.error)
     return {"speedup": later.speedup, "latency": later.latency, "first": first.seconds, "later": later.seconds}
-
-
-@functools.lru_cache(maxsize=32)
-def _problem(model: str, chip: str) -> MapProblem:
-    graph = WORKLOADS[model]() if model in WORKLOADS else layers_of(model)
-    return map_problem(graph, find_chip(chip))

@@ -1,11 +1,10 @@
 """What a single change of a plan gains, and what tells: an op of the hint on another device, by exact costs.
 
 A least-squares fit on random rectified features learns in seconds, from the ops and where those around them stand
-(`views.shown`), from the schedule that was played (`views.played`), or from both. What is fitted is the gain of a
-change, losses as 0 and large gains as `LARGEST`. Then plans with some changes each are drawn, likelier where the fit
-expects more, and the best is looked at; beside them as many by GO's policy, that of --policy or the one that ships, by
-chance, and by the gains themselves, which are the most that any policy of single changes could know. How sharply each
-is followed is chosen on other graphs still.
+(`shown`), from the schedule that was played (`played`), or from both. What is fitted is the gain of a change, losses as
+0 and large gains as `LARGEST`. Then plans with some changes each are drawn, likelier where the fit expects more, and
+the best is looked at; beside them as many by GO's policy that ships, by chance, and by the gains themselves, which are
+the most that any policy of single changes could know. How sharply each is followed is chosen on other graphs still.
 """
 
 import dataclasses
@@ -22,18 +21,20 @@ from graphrl.agents.go.decode import hinted
 from graphrl.agents.go.learner import NATS, problem_of
 from graphrl.agents.go.network import Policy, networks
 from graphrl.compare.report import markdown
+from graphrl.costs.problem import Problem
+from graphrl.envs.compile.features import played_on_host
 from graphrl.envs.compile.generator import CompileParams
 from graphrl.envs.compile.observation import seen
 from graphrl.graphs.datasets.sets import load_graphs
+from graphrl.graphs.features import node_features, type_features
+from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, common_sizes
-from graphrl.solvers.sending.search import prepare
+from graphrl.solvers.sending.plans import placed, put
+from graphrl.solvers.sending.search import makespan, prepare
+from graphrl.solvers.sending.solver import quick_plan
+from reproduce.go.means import ahead
 from reproduce.go.settings import Settings
-from reproduce.go.unseen import interval
-from reproduce.go.views import Case, played, shown
 from reproduce.results import Table, here
-
-View = Callable[[Case], np.ndarray]
-Scores = Callable[[Case], np.ndarray]  # of a case what is expected of each move, percent: [n, d]
 
 OPS, LEARNED, CHOSEN, PLAYED = 200, 16, 4, 8  # ops of a graph; graphs of each kind to learn from, to choose on, to play
 HELD_OUT = "stochastic-block"  # of it four times as many are played
@@ -41,12 +42,35 @@ LARGEST = 2.0  # percent of the makespan that a gain counts as
 WIDTH, RIDGE = 400, 30.0  # of the fit
 PLANS, CHANGES = 64, (1, 4)
 SHARPNESS = (0.02, 0.05, 0.1, 0.2, 0.4)  # percent of gain that make a move e times as likely
-VIEWS: dict[str, View] = {
-    "shown": shown,
-    "played": played,
-    "both": lambda case: np.concatenate([shown(case), played(case)], -1),
-}
+WINDOWS = (4, 16, 64)  # parts of the order whose ops are near
 HEADINGS = ("drawn by", "changes", "seen kinds", "held-out kind", "above chance: seen", "held out")
+
+
+class Case:
+    """The hint of a graph on d devices, and what it takes: n ops, all times in seconds."""
+
+    def __init__(self, graph: ComputationGraph, problem: Problem) -> None:
+        placement, nodes = quick_plan(graph, problem)
+        self.graph, self.problem, self.devices, self.ops = graph, problem, problem.devices, len(graph.ops)
+        self.placement = np.asarray(placement, np.int64)  # [n]
+        self.order = nodes[nodes < self.ops].astype(np.int64)  # [n]
+        self._plan = placed(graph, problem)
+        self.makespan = self.seconds(self.placement)
+        self.end = self._plan.ops["end"][:-1].copy()  # [n]
+
+    def seconds(self, placement: np.ndarray) -> float:
+        """The makespan of another placement `[n]` in the same order."""
+        put(self._plan, placement, self.order)
+        return makespan(self._plan)
+
+    @property
+    def moves(self) -> np.ndarray:
+        """Which devices are not an op's own: `[n, d]` bool."""
+        return np.arange(self.devices) != self.placement[:, None]
+
+
+View = Callable[[Case], np.ndarray]  # features of an op and a device that it could move to: [n, d, k]
+Scores = Callable[[Case], np.ndarray]  # of a case what is expected of each move, percent: [n, d]
 
 
 def changes(settings: Settings) -> Iterator[Table]:
@@ -58,8 +82,10 @@ def changes(settings: Settings) -> Iterator[Table]:
     count = 1 if few else PLAYED
     sets = {"seen": _cases(SEEN, 5_000, count), "held out": _cases((HELD_OUT,), 5_000, len(SEEN) * count)}
     scores: dict[str, Scores] = {"chance": lambda case: np.zeros((case.ops, case.devices))}
-    scores |= {name: fit(view, learned) for name, view in VIEWS.items()}
-    policy = Policy.load(settings.policy) if settings.policy else Policy.default(learned[0].problem)
+    views: dict[str, View] = {"shown": shown, "played": played}
+    views["both"] = lambda case: np.concatenate([shown(case), played(case)], -1)
+    scores |= {name: fit(view, learned) for name, view in views.items()}
+    policy = Policy.default(learned[0].problem)
     scores["policy"] = expected(policy, common_sizes([case.graph for case in chain(chosen, *sets.values())]))
     scores = {name: functools.cache(score) for name, score in {**scores, "the gains": gains}.items()}
     lines = []
@@ -154,7 +180,46 @@ def _cases(kinds: Sequence[str], first: int, count: int) -> list[Case]:
     return [Case(graph, problem_of(GoSettings(), graph, "rendezvous")) for graph in graphs]
 
 
-def ahead(differences: np.ndarray) -> str:
-    """The mean of differences, one a graph, and where 95% of the means lie if the graphs are resampled."""
-    low, high = interval(differences, np.arange(len(differences)))
-    return f"{differences.mean():+.2f} [{low:+.2f}, {high:+.2f}]"
+def shown(case: Case) -> np.ndarray:
+    """The ops, and where those around them stand."""
+    graph, n, d = case.graph, case.ops, case.devices
+    own = np.eye(d)[case.placement]
+    source, target = graph.arrays.dependencies()
+    before, after = np.zeros((2, n, d))
+    np.add.at(before, target, own[source])
+    np.add.at(after, source, own[target])
+    load = own.T @ graph.arrays.runtime
+    pairs = [_shares(before), _shares(after), np.log1p(before), np.log1p(after)]
+    pairs += [_near(case, max(1, n // parts // 2)) for parts in WINDOWS]
+    pairs.append(np.tile(load / load.mean(), (n, 1)))
+    place = np.empty(n)
+    place[case.order] = np.arange(n) / n
+    ops = np.concatenate([node_features(graph), type_features(graph), place[:, None]], 1)
+    ops = (ops - ops.mean(0)) / (ops.std(0) + 1e-6)
+    return _joined(case, np.column_stack([ops, np.full(n, d / 8)]), np.stack(pairs, -1))
+
+
+def played(case: Case) -> np.ndarray:
+    """The schedule, as `Compile-v0` shows it."""
+    place = np.empty(case.ops, np.int64)
+    place[case.order] = np.arange(case.ops)
+    seen = played_on_host(case.graph, case.placement, place, case.end, case.devices, case.ops)
+    return _joined(case, np.asarray(seen.ops, float), np.asarray(seen.devices, float))
+
+
+def _joined(case: Case, ops: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """Features of ops `[n, k]`, of pairs `[n, d, l]`, and by how much the latter differ from the op's own device."""
+    own = pairs[np.arange(case.ops), case.placement][:, None]
+    return np.concatenate([np.repeat(ops[:, None], case.devices, 1), pairs, pairs - own], -1)
+
+
+def _shares(counts: np.ndarray) -> np.ndarray:
+    return counts / np.maximum(counts.sum(1, keepdims=True), 1)
+
+
+def _near(case: Case, half: int) -> np.ndarray:
+    """The shares of devices among the ops at most so many places from each in the order."""
+    n, place = case.ops, np.empty(case.ops, np.int64)
+    place[case.order] = np.arange(n)
+    until = np.pad(np.cumsum(np.eye(case.devices)[case.placement[case.order]], 0), ((1, 0), (0, 0)))
+    return _shares(until[np.minimum(place + half + 1, n)] - until[np.maximum(place - half, 0)])

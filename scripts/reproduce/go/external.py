@@ -1,8 +1,8 @@
 """The graphs of Tarnawski et al. (2020) under their objective, the largest load: experts, their dynamic program, ours.
 
 Each graph on the accelerators, CPUs and memory that its file names. The expert's split is that of human-experts; a
-training step without one has that of its forward pass, as in the authors' program. GO plays the policy of --policy,
-else the one that ships for `max_load`, and beside it the same network before any training.
+training step without one has that of its forward pass, as in the authors' program. GO plays the policy
+that ships for `max_load`, and beside it the same network before any training.
 """
 
 import functools
@@ -13,13 +13,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 import graphrl
-from graphrl.compare.report import markdown, percent
+from graphrl.agents.go.network import Policy
+from graphrl.compare.report import markdown
+from graphrl.costs.bounds import lower_bound
+from graphrl.costs.problem import Problem
 from graphrl.graphs.readers import read_graph
-from reproduce.go.load_methods import DP_SECONDS, PLAYED, TUNED, UPDATES, Entry, load_policy, measure, players, solvers
+from graphrl.methods import find_solver
+from graphrl.solvers.base import Budget, Task
+from reproduce.go.means import against
 from reproduce.go.settings import Settings
 from reproduce.measurements import Figures
+from reproduce.policies import kept, untrained
 from reproduce.results import Table
 
+DP_SECONDS = 300.0
+UPDATES, PLAYED, TUNED = 50, 4353, 1600  # of PPO; evaluations of `go`, and those that the updates take beside
 GRAPHS = "throughput-inputs"
 SOLVERS = ("expert", "equal stages", "greedy", "stage-dp", "anneal-load", "auto")
 GO = "start", "plans", "untrained plans", "go"
@@ -55,6 +63,15 @@ THEIRS: dict[str, tuple[float | None, float | None]] = {
 }
 
 
+class Entry(NamedTuple):
+    """A method with its budget, and how many seeds it has."""
+
+    method: str
+    seeds: int = 1
+    seconds: float | None = None
+    evaluations: int | None = None
+
+
 class Row(NamedTuple):
     """A graph, and the figures of each method by seed; of one that failed, or is not for it, none."""
 
@@ -87,27 +104,33 @@ def external(settings: Settings) -> Iterator[Table]:
     """Two tables, a line a graph in each: all methods, and what of GO is worth how much.
 
     Raises:
-      GraphrlError: --data is not given, or has no such graphs; the policy is for another objective.
+      GraphrlError: --data is not given, or has no such graphs.
     """
     if settings.data is None:
         raise graphrl.GraphrlError("section external needs --data, a checkout of msr-fiddle/dnn-partitioning")
     paths = sorted((settings.data / GRAPHS).glob("*/*.json"), key=lambda path: path.stat().st_size)[: settings.graphs]
     if not paths:
         raise graphrl.GraphrlError(f"{settings.data} has no {GRAPHS}: --data is a checkout of dnn-partitioning")
-    policy, rows = load_policy(settings), list[Row]()
+    policy, rows = Policy.default(Problem("max_load")), list[Row]()
     for path in sorted(paths):
-        entries = solvers(settings, path) | players(settings, policy)
+        entries = _solvers(settings, path) | _players(settings, policy)
         name = f"{path.parent.name}/{path.stem}"
-        rows.append(
-            Row(name, path, {label: _measured(settings, path, name, entry) for label, entry in entries.items()})
-        )
+        figures = {
+            label: settings.of_seeds(
+                {"graph": name, "method": entry.method, "seconds": entry.seconds, "evaluations": entry.evaluations},
+                functools.partial(_measure, path, entry),
+                entry.seeds,
+            )
+            for label, entry in entries.items()
+        }
+        rows.append(Row(name, path, figures))
     seeds = f"means of {settings.seeds} seeds" if settings.seeds > 1 else "one seed"
     how = (
         f"The largest load of a device, ms a sample; `anneal-load` and `auto` in {settings.times[-1]:g} s, `stage-dp` "
         f"in at most {DP_SECONDS:g} s, of what is random {seeds}. `one` is all on one accelerator, which may be more "
         "than its memory; a `*` marks a load that needs more memory than there is."
     )
-    counts = {row.name: len(row.figures["finetuned"]) for row in rows}
+    counts = {row.name: len(row.figures["finetuned"]) for row in rows if not settings.quick}
     fewer = [f"{name}: {count} of {settings.seeds} seeds" for name, count in counts.items() if count < settings.seeds]
     notes = (*fewer, *_means(rows, "auto", [*SOLVERS[:-1], "go", "finetuned"]), *_of_theirs(rows))
     yield settings.measurements.table(
@@ -127,14 +150,47 @@ def external(settings: Settings) -> Iterator[Table]:
     yield settings.measurements.table("What GO gains there", how, markdown(GO_HEADINGS, lines), notes=notes)
 
 
-def _measured(settings: Settings, path: Path, name: str, entry: Entry) -> list[Figures]:
-    """The figures of its seeds, without those that failed."""
-    figures = []
-    for seed in range(entry.seeds):
-        key = {"graph": name, **entry._asdict(), "seed": seed}
-        del key["seeds"]
-        figures.append(settings.measurements.get(key, functools.partial(measure, path, entry, seed)))
-    return [one for one in figures if one]
+def _solvers(settings: Settings, path: Path) -> dict[str, Entry]:
+    """The methods without a policy, by label."""
+    seconds, seeds, folder = settings.times[-1], settings.seeds, path.parents[2]
+    entries = {
+        "equal stages": Entry("equal-stages", seconds=seconds),
+        "greedy": Entry("greedy-load", seconds=seconds),
+        "stage-dp": Entry("stage-dp", seconds=DP_SECONDS),
+        "anneal-load": Entry("anneal-load", seeds, seconds),
+        "auto": Entry("auto", seeds, seconds),
+        "as many moves": Entry("anneal-load", seeds, evaluations=PLAYED),
+    }
+    if path.parent.name == "LayerGraphs":
+        names = path.stem, path.stem.replace("training", "inference")
+        files = [folder / "human-experts" / f"{name}_expert.json" for name in names]
+        if file := next((file for file in files if file.exists()), None):
+            entries["expert"] = Entry(f"split:file={file}", seconds=seconds)
+    return entries
+
+
+def _players(settings: Settings, policy: Policy) -> dict[str, Entry]:
+    """What plays a policy, by label."""
+    entries = {"start": Entry(f"go:rounds=0,checkpoint={kept(policy, settings.out)}", evaluations=1)}
+    for prefix, one in (("", policy), ("untrained ", untrained(Policy, policy.config))):
+        file = f"checkpoint={kept(one, settings.out)}"
+        entries[f"{prefix}plans"] = Entry(f"go:tries=0,{file}", settings.seeds, evaluations=PLAYED)
+        entries[f"{prefix}go"] = Entry(f"go:{file}", settings.seeds, evaluations=PLAYED)
+        if not settings.quick:  # which would compile for a minute
+            tuned = f"go:finetune={UPDATES},{file}"
+            entries[f"{prefix}finetuned"] = Entry(tuned, settings.seeds, evaluations=PLAYED + TUNED)
+    return entries
+
+
+def _measure(path: Path, entry: Entry, seed: int) -> Figures:
+    """A run on the graph of a file, on the machine that it names."""
+    graph = read_graph(path)
+    problem = Problem.on(graph.machine, objective="max_load")
+    plan = find_solver(entry.method)(Task(graph, problem, Budget(entry.evaluations, entry.seconds), seed))
+    plan.check(graph)
+    bound = lower_bound(graph, problem) if plan.bound is None else plan.bound
+    figures = {"value": plan.value, "bound": bound, "seconds": plan.seconds, "excess": plan.excess}
+    return figures | {"evaluations": plan.evaluations}
 
 
 def _line(row: Row) -> list[str]:
@@ -166,23 +222,16 @@ def _milliseconds(seconds: float) -> str:
 def _means(rows: Sequence[Row], ours: str, labels: Sequence[str]) -> Iterator[str]:
     """How much lower the loads of one are, by the geometric mean, than those of others that keep memory."""
     for label in labels:
-        yield from _mean(f"`{ours}` against {label}", [(row.value(ours), row.value(label)) for row in rows])
+        pairs = ((row.value(ours), row.value(label)) for row in rows)
+        yield from against(f"`{ours}` against {label}", pairs, "graphs", worst=True)
 
 
 def _of_theirs(rows: Sequence[Row]) -> Iterator[str]:
     for place, label in enumerate(("their local search", "their DP")):
         theirs = [THEIRS.get(row.name, (None, None))[place] for row in rows]
-        pairs = [(row.value("auto"), other / 1e3 if other else None) for row, other in zip(rows, theirs, strict=True)]
-        yield from _mean(f"`auto` against {label}", pairs)
+        pairs = ((row.value("auto"), other and other / 1e3) for row, other in zip(rows, theirs, strict=True))
+        yield from against(f"`auto` against {label}", pairs, "graphs", worst=True)
 
 
 def _worth(rows: Sequence[Row], ours: str) -> Iterator[str]:
     return _means(rows, ours, ["start", f"untrained {ours}", "as many moves", "stage-dp", "auto"])
-
-
-def _mean(what: str, values: Sequence[tuple[float | None, float | None]]) -> Iterator[str]:
-    pairs = [(ours, other) for ours, other in values if ours and other]
-    if pairs:
-        mean = math.exp(sum(math.log(ours / other) for ours, other in pairs) / len(pairs))
-        worst = max(ours / other for ours, other in pairs)
-        yield f"{what}: {percent(mean - 1)} on {len(pairs)} graphs, at worst {percent(worst - 1)}"

@@ -18,16 +18,16 @@ from graphrl.agents.go.config import GoSettings
 from graphrl.agents.go.decode import Decoder, hinted
 from graphrl.agents.go.learner import Batch, Lesson, lesson
 from graphrl.agents.go.network import Policy
-from graphrl.compare.report import markdown, percent
+from graphrl.compare.report import markdown
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.datasets.workloads import go
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import octave_sizes
-from reproduce.go.imitated import imitated
-from reproduce.go.searches import Entry, search
+from reproduce.go.means import against
+from reproduce.go.methods import Entry, imitated, search
 from reproduce.go.settings import Settings
 from reproduce.measurements import Figures
-from reproduce.policies import kept
+from reproduce.policies import kept, once
 from reproduce.results import Table
 from reproduce.workloads.setting import OVER, problem
 
@@ -131,14 +131,8 @@ def _changes(workload: str, transfer: Transfer) -> Figures:
 def _runs(settings: Settings, architecture: str, transfer: Transfer, column: Column) -> list[Figures]:
     """Figures of each seed; what draws nothing has one."""
     key = {"architecture": architecture, "transfer": transfer, "column": column.heading}
-    seeds = settings.seeds if column.method in (DRAWN, MOVED, TUNED) else 1
-    runs = [
-        settings.measurements.get(
-            {**key, "seed": seed}, functools.partial(_run, settings, architecture, transfer, column, seed)
-        )
-        for seed in range(seeds)
-    ]
-    return [run for run in runs if run is not None]
+    run = functools.partial(_run, settings, architecture, transfer, column)
+    return settings.of_seeds(key, run, None if column.method in (DRAWN, MOVED, TUNED) else 1)
 
 
 def _run(settings: Settings, architecture: str, transfer: Transfer, column: Column, seed: int) -> Figures:
@@ -161,14 +155,12 @@ def _policy(settings: Settings, architecture: str, transfer: Transfer, policy: s
     if policy == SHIPS:
         return kept(ships, settings.out)
     without = architecture if policy == OTHERS else NOTHING
+    config = dataclasses.replace(ships.config, transfers=(transfer,))
+    names = ("wavenet",) if settings.quick else SMALLEST
+    others = [SMALLEST[name] for name in names if policy == OTHERS and name != architecture]
+    steps = _steps(settings) if others else 0
     file = settings.out / "policies" / f"without-{without}-{transfer}-{seed}.msgpack"
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        config = dataclasses.replace(ships.config, transfers=(transfer,))
-        names = ("wavenet",) if settings.quick else SMALLEST
-        others = [SMALLEST[name] for name in names if policy == OTHERS and name != architecture]
-        _trained(config, others, transfer, _steps(settings) if others else 0, seed).save(file)
-    return file
+    return once(file, lambda: _trained(config, others, transfer, steps, seed))
 
 
 def _trained(config: GoSettings, workloads: Sequence[str], transfer: Transfer, steps: int, seed: int) -> Policy:
@@ -213,10 +205,9 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
             every, gain, most = (row.changes[name] for name in ("all", "gain", "most"))
             yield f"{SMALLEST[row.architecture]}: {gain:,} of {every:,} changes of one op gain, at most {most:.2f}%"
     for heading in (column.heading for column in COLUMNS[2:]):
-        ratios = [
-            np.mean([one["makespan"] for one in mine]) / start[0]["makespan"]
+        pairs = [
+            (float(np.mean([one["makespan"] for one in mine])), start[0]["makespan"])
             for row in rows
             if (mine := row.figures[heading]) and (start := row.figures["start"])
         ]
-        if ratios:
-            yield f"{heading} against the start: {percent(float(np.exp(np.log(ratios).mean())) - 1)} on {len(ratios)}"
+        yield from against(f"{heading} against the start", pairs)

@@ -1,9 +1,9 @@
 """GO's policy where it decides fusion: the instance that it begins at, and what it draws, costed on the host."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -12,16 +12,20 @@ from graphrl.agents.go.network import Policy, drawn
 from graphrl.costs.exact import decode
 from graphrl.costs.fusion.exact import Fusion, fuse, fused_graph
 from graphrl.costs.fusion.padding import FusionSizes
-from graphrl.costs.fusion.problem import FusionProblem
+from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.features import Played
 from graphrl.envs.compile.generator import Choices, CompileParams, Task, instance
 from graphrl.envs.compile.observation import seen
 from graphrl.envs.compile.reward import nothing_played, op_keys
+from graphrl.graphs.datasets.workloads.go import load
+from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 from graphrl.plan import Plan
 from graphrl.solvers.sending.solver import quick_start
+from reproduce.measurements import Figures
 
+CHIP = "v100-fp32"
 FUSION_LEVELS = 2  # inlined or not; which ops stay inlined where a kernel is full, is left to their numbers
 
 
@@ -42,10 +46,10 @@ def settings_of(*tasks: Task, changes: float | None = None) -> FusingSettings:
     return dataclasses.replace(usual, network=network)
 
 
-def untrained(settings: FusingSettings, seed: int = 0) -> FusingPolicy:
-    """A policy before any training."""
-    params = FusingPolicy.initial(settings, jax.random.key(seed))
-    return FusingPolicy(settings, jax.tree.map(np.asarray, params), "not trained")
+@functools.lru_cache(maxsize=1)
+def problem_of(workload: str) -> FusionProblem:
+    """Which ops of a workload could be inlined."""
+    return fusion_problem(load(workload, CHIP).graph, CHIP)
 
 
 def begun(
@@ -116,13 +120,24 @@ def fused(problem: FusionProblem, choices: Choices) -> Fusion:
 def planned(problem: FusionProblem, machine: Problem, params: CompileParams, choices: Choices) -> Plan:
     """The plan of kernels that choices of an instance mean, with its exact costs."""
     kernels = fused_graph(fused(problem, choices))
-    roots, k = list(kernels.fusion.members), kernels.arrays
+    roots = list(kernels.fusion.members)
     placement = np.asarray(choices.placement, np.int64)[roots]
     keys = np.asarray(op_keys(params, jnp.asarray(choices.priority)))[roots]
-    sends = np.zeros((k.num_tensors, machine.devices), keys.dtype)
-    np.maximum.at(sends, (k.use_tensor, placement[k.use_op]), keys[k.use_op])
-    order = decode(kernels, machine, placement, keys, sends)
+    order = decoded(kernels, machine, placement, keys)
     return Plan.from_order(kernels, machine, placement, order, method="go", seconds=0.0, evaluations=1, seed=0)
+
+
+def decoded(graph: ComputationGraph, problem: Problem, placement: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """The order of keys `[n]`, each transfer before the first op that waits for it: `[m]` node ids."""
+    a = graph.arrays
+    sends = np.zeros((a.num_tensors, problem.devices), keys.dtype)
+    np.maximum.at(sends, (a.use_tensor, placement[a.use_op]), keys[a.use_op])
+    return decode(graph, problem, placement, keys, sends)
+
+
+def milliseconds(figures: Figures | None) -> str:
+    """Of a run, as tables have it; a `*` marks where memory does not do."""
+    return "-" if figures is None else f"{1e3 * figures['value']:.2f}" + "*" * (figures.get("excess", 0) > 0)
 
 
 def _played(policy: FusingPolicy, params: CompileParams) -> Played:

@@ -1,9 +1,7 @@
 """What `graphrl optimize --fuse` gains on training steps of the model zoo, by the roofline of one device."""
 
 import functools
-import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +23,7 @@ from reproduce.timing import spent
 
 PROGRAMS = "training/jaxpr"
 INLINING = ("single", "xla", "all", "flips")
+PARTS = (*INLINING, "two", "two fused")
 COUNT = 20
 DEVICES = 2
 LATENCY, BANDWIDTH = 5e-6, 300e9  # seconds, bytes a second: NVLink 3, as the chip's data sheet has it
@@ -36,29 +35,19 @@ HOW = (
 )
 
 
-class Row(NamedTuple):
-    """A program and its figures."""
-
-    name: str
-    figures: Figures
-
-    def part(self, what: str) -> float:
-        """Seconds of something, over those of single ops on one device."""
-        return float(self.figures[what] / self.figures["none"])
-
-
-def fuse(settings: Settings) -> Iterator[Table]:
+def fusion(settings: Settings) -> Iterator[Table]:
     """One table, a line a program."""
-    rows = []
+    rows = dict[str, Figures]()
     for name in _programs(min(settings.graphs, COUNT), small=settings.quick):
         figures = settings.measurements.get({"program": name, "fuse": "rules"}, functools.partial(_measure, name))
         if figures is not None:
-            rows.append(Row(name, figures))
-    parts = [*INLINING, "two", "two fused"]
-    lines = [_line(row) for row in rows]
-    means = {what: math.exp(np.mean([math.log(row.part(what)) for row in rows])) for what in parts if rows}
-    notes = [f"geometric mean of {what}: {mean:.3f}" for what, mean in means.items()]
+            rows[name] = figures
+    lines = [_line(name, figures) for name, figures in rows.items()]
+    parts = np.array([[figures[what] / figures["none"] for what in PARTS] for figures in rows.values()])
+    notes = list[str]()
     if rows:
+        means = dict(zip(PARTS, np.exp(np.log(parts).mean(0)), strict=True))
+        notes = [f"geometric mean of {what}: {mean:.3f}" for what, mean in means.items()]
         notes.append(f"kernels on two devices, over single ops there: {means['two fused'] / means['two']:.3f}")
     yield settings.measurements.table(
         "Fusion on training steps of the zoo", HOW, markdown(HEADINGS, lines), notes=notes
@@ -94,8 +83,7 @@ def _makespan(graph: ComputationGraph, problem: Problem) -> float:
     return evaluate(graph, problem, *schedule(graph, problem)).makespan
 
 
-def _line(row: Row) -> list[str]:
-    parts = (f"{row.part(what):.3f}" for what in INLINING)
-    two = (f"{row.part(what):.3f}" for what in ("two", "two fused"))
-    first = [row.name, f"{row.figures['ops']:,}", f"{1e3 * row.figures['none']:.2f}"]
-    return [*first, *parts, f"{row.figures['search']:.2f}", *two]
+def _line(name: str, figures: Figures) -> list[str]:
+    """Under `HEADINGS`: seconds of something are parts of those of single ops on one device."""
+    *rules, two, both = (f"{figures[what] / figures['none']:.3f}" for what in PARTS)
+    return [name, f"{figures['ops']:,}", f"{1e3 * figures['none']:.2f}", *rules, f"{figures['search']:.2f}", two, both]

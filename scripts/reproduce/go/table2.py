@@ -4,16 +4,17 @@ All methods are asked for plans that keep a workload's groups together, and coun
 """
 
 import functools
-import math
+import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from graphrl.compare.report import markdown, percent
+from graphrl.compare.report import markdown
 from graphrl.costs.problem import Transfer
 from graphrl.graphs.datasets.workloads import go
 from graphrl.graphs.graph import ComputationGraph
-from reproduce.go.searches import Entry, search, time_to
+from reproduce.go.means import against
+from reproduce.go.methods import Entry, policy_notes, search, time_to
 from reproduce.go.settings import Settings
 from reproduce.measurements import Figures
 from reproduce.results import Table
@@ -37,6 +38,11 @@ class Row(NamedTuple):
     name: str
     figures: list[list[Figures]]
 
+    @property
+    def devices(self) -> int:
+        """That it is placed on."""
+        return go.WORKLOADS[self.name].devices
+
 
 def table2(settings: Settings) -> Iterator[Table]:
     """Two tables a transfer model: run times, and search times."""
@@ -45,11 +51,13 @@ def table2(settings: Settings) -> Iterator[Table]:
         rows = [Row(name, _measured(settings, name, transfer, entries)) for name in settings.workloads]
         headings = ["workload", "devices", *(entry.label for entry in entries)]
         texts = [
-            markdown(headings, [[*_head(row), *map(shown, row.figures)] for row in rows])
+            markdown(
+                headings, [[row.name, f"{go.WORKLOADS[row.name].devices}", *map(shown, row.figures)] for row in rows]
+            )
             for shown in (run_time, search_time)
         ]
         parts = [HOW, texts[0], "Seconds of search: all of them, and in brackets those to its best.", texts[1]]
-        notes = [*settings.policies.notes(entries), *_notes(entries, rows)]
+        notes = [*policy_notes(entries, settings.gdp), *_notes(entries, rows)]
         yield settings.measurements.table(f"Table 2: {transfer}", *parts, notes=notes)
 
 
@@ -58,13 +66,14 @@ def _measured(settings: Settings, name: str, transfer: Transfer, entries: Sequen
         workload, graph = _workload(name)
         return search(graph, problem(workload, transfer, OVER[transfer]), entry, seed)
 
-    by_entry = []
-    for entry in entries:
-        seeds = range(1 if entry.is_rule else settings.seeds)
-        keys = [{"workload": name, "transfer": transfer, **entry.key, "seed": seed} for seed in seeds]
-        figures = settings.measurements.get_all([(key, functools.partial(run, entry, key["seed"])) for key in keys])
-        by_entry.append([one for one in figures if one is not None])
-    return by_entry
+    return [
+        settings.of_seeds(
+            {"workload": name, "transfer": transfer, **entry.key},
+            functools.partial(run, entry),
+            1 if entry.is_rule else None,
+        )
+        for entry in entries
+    ]
 
 
 @functools.lru_cache(maxsize=1)
@@ -72,10 +81,6 @@ def _workload(name: str) -> tuple[go.Workload, ComputationGraph]:
     """A workload, and its graph whose ops say their groups."""
     workload = go.load(name)
     return workload, workload.colocated
-
-
-def _head(row: Row) -> list[str]:
-    return [row.name, str(go.WORKLOADS[row.name].devices)]
 
 
 def run_time(figures: Sequence[Figures]) -> str:
@@ -102,11 +107,7 @@ def _value(figures: Sequence[Figures]) -> float | None:
 
 def _notes(entries: Sequence[Entry], rows: Sequence[Row]) -> Iterator[str]:
     """How much less run time each has than those whom the paper compares with, by the geometric mean."""
-    for place, other in enumerate(entries):
-        if other.method in REFERENCES:
-            for mine, entry in enumerate(entries):
-                pairs = [(_value(row.figures[mine]), _value(row.figures[place])) for row in rows]
-                ratios = [ours / theirs for ours, theirs in pairs if ours and theirs]
-                if mine != place and ratios:
-                    mean = math.exp(statistics.mean(map(math.log, ratios)))
-                    yield f"{entry.label} against {other.label}: {percent(mean - 1)} on {len(ratios)} workloads"
+    for (place, other), (mine, entry) in itertools.product(enumerate(entries), enumerate(entries)):
+        if other.method in REFERENCES and mine != place:
+            pairs = ((_value(row.figures[mine]), _value(row.figures[place])) for row in rows)
+            yield from against(f"{entry.label} against {other.label}", pairs)

@@ -7,6 +7,7 @@ the file of measurements came to, whichever the command that made it.
 """
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -17,7 +18,8 @@ from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
-from reproduce.go.searches import Entry, search
+from reproduce.go.means import percent_interval, ratio_interval
+from reproduce.go.methods import Entry, policy_notes, search
 from reproduce.go.settings import Settings
 from reproduce.measurements import Figures
 from reproduce.regal.tasks import BANDWIDTH, LATENCY
@@ -30,7 +32,7 @@ FIRST = 1_000_000  # seed of the first random DAG, far from those of training
 SLOWNESS = 0.2  # of random DAGs: what the mean tensor takes to another device, in run times of the mean op
 LATENCY_SHARE = 0.2  # of that
 GRAPHS = 8  # of each kind
-RESAMPLES = 10_000
+DEVICES = (4, 8)
 HOW = (
     "Means over the cases of the gap to the best makespan known of each, with 95% intervals from resampled graphs, "
     "each with all its cases; a case's gap is the mean over the seeds of a search. In brackets the largest gap."
@@ -56,14 +58,14 @@ def unseen(settings: Settings) -> Iterator[Table]:
         "all": np.ones(len(cases), bool),
         **{kind: np.array([case.graph.startswith(kind) for case in cases]) for kind in (MODEL, "zoo")},
         **{model: np.array([case.transfer == model for case in cases]) for model in settings.transfers},
-        **{f"{count} devices": np.array([case.devices == count for case in cases]) for count in settings.devices},
+        **{f"{d} devices": np.array([case.devices == d for case in cases]) for d in sorted({c.devices for c in cases})},
     }
     lines = [
         [entry.label, *(_cell(gaps[chosen, column], graphs[chosen]) for chosen in kinds.values())]
         for column, entry in enumerate(entries)
     ]
     headings = ["method", *(f"{kind} ({int(chosen.sum())})" for kind, chosen in kinds.items())]
-    notes = [*settings.policies.notes(entries), *_notes(entries, values, graphs)]
+    notes = [*policy_notes(entries, settings.gdp), *_notes(entries, values, graphs)]
     notes.extend(_times(settings, cases, entries))
     notes.append(f"graphs: {', '.join(dict.fromkeys(graphs.tolist()))}")
     yield settings.measurements.table("Unseen graphs", HOW, markdown(headings, lines), notes=notes)
@@ -78,7 +80,7 @@ def _cases(settings: Settings) -> list[Case]:
         Case(graph, transfer, devices)
         for graph in graphs
         for transfer in settings.transfers
-        for devices in settings.devices
+        for devices in ((2,) if settings.quick else DEVICES)
     ]
 
 
@@ -119,11 +121,9 @@ def _values(settings: Settings, case: Case, entries: Sequence[Entry]) -> list[fl
 
     values = []
     for entry in entries:
-        seeds = range(1 if entry.is_rule else settings.seeds)
-        keys = [{**case._asdict(), **entry.key, "seed": seed} for seed in seeds]
-        runs = settings.measurements.get_all([(key, functools.partial(run, entry, key["seed"])) for key in keys])
-        complete = [one["makespan"] for one in runs if one is not None]
-        values.append(float(np.mean(complete)) if len(complete) == len(runs) else float("nan"))
+        seeds = 1 if entry.is_rule else settings.seeds
+        runs = settings.of_seeds({**case._asdict(), **entry.key}, functools.partial(run, entry), seeds)
+        values.append(float(np.mean([one["makespan"] for one in runs])) if len(runs) == seeds else float("nan"))
     return values
 
 
@@ -146,29 +146,15 @@ def _cell(gaps: np.ndarray, graphs: np.ndarray) -> str:
     gaps, graphs = gaps[np.isfinite(gaps)], graphs[np.isfinite(gaps)]
     if not len(gaps):
         return "-"
-    low, high = interval(gaps, graphs)
-    return f"{percent(float(gaps.mean()))} [{percent(low)}, {percent(high)}] ({percent(float(gaps.max()))})"
-
-
-def interval(values: np.ndarray, graphs: np.ndarray) -> tuple[float, float]:
-    """Where 95% of the means lie if the graphs are resampled: the cases `[m]` of one graph are alike."""
-    rng, (_, graph) = np.random.default_rng(0), np.unique(graphs, return_inverse=True)
-    sums, counts = np.bincount(graph, values), np.bincount(graph)
-    drawn = rng.integers(len(counts), size=(RESAMPLES, len(counts)))
-    low, high = np.quantile(sums[drawn].sum(1) / counts[drawn].sum(1), (0.025, 0.975)).tolist()
-    return low, high
+    return f"{percent_interval(gaps, graphs)} ({percent(float(gaps.max()))})"
 
 
 def _notes(entries: Sequence[Entry], values: np.ndarray, graphs: np.ndarray) -> Iterator[str]:
     """Every other method against `auto`."""
-    for column, entry in enumerate(entries):
-        for other, auto in enumerate(entries):
-            if auto.method == "auto" and other != column and entry.method != "auto":
-                ratios = np.log(values[:, column] / values[:, other])
-                finite = np.isfinite(ratios)
-                if finite.any():
-                    ratios = ratios[finite]
-                    mean, worst = np.expm1([ratios.mean(), ratios.max()]).tolist()
-                    low, high = np.expm1(interval(ratios, graphs[finite])).tolist()
-                    text = f"{entry.label} against {auto.label}: {percent(mean)} [{percent(low)}, {percent(high)}]"
-                    yield f"{text}, at worst {percent(worst)}"
+    for (mine, entry), (place, auto) in itertools.product(enumerate(entries), enumerate(entries)):
+        logs = np.log(values[:, mine] / values[:, place])
+        finite = np.isfinite(logs)
+        if auto.method == "auto" != entry.method and finite.any():
+            worst = percent(float(np.expm1(logs[finite].max())))
+            what = f"{entry.label} against {auto.label}"
+            yield f"{what}: {ratio_interval(logs[finite], graphs[finite])}, at worst {worst}"

@@ -1,12 +1,10 @@
 """Peak memory of layered graphs in equal time: annealing against a compiled yardstick, auto against approximate DP.
 
-The yardstick is one C++ file with a function `anneal2` (single chain, single random moves), given by
---yardstick; it is compiled here, starts from the best of 100 random priority orders, whose time it is not charged, and
-runs on one core. "yardstick x 2" is the better of two such runs with different seeds: what two cores would give it.
+The yardstick is that of --yardstick (see `yardstick.py`). "yardstick x 2" is the better of two such runs with different
+seeds: what two cores would give it.
 """
 
-import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -18,14 +16,10 @@ from graphrl.compare.runs import Row
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.solvers.flow import Flow, Usage
-from graphrl.solvers.orders.random_orders import Drawing
-from reproduce.opponents.cpp import load_cpp
 from reproduce.opponents.settings import Settings
+from reproduce.opponents.yardstick import least_peak
 from reproduce.results import Table, of_rows
 
-# start and end temperature (parts of the first peak), band below the best peak, weight of the mean excess
-YARDSTICK = (0.01, 0.0005, 0.15, 1.0)
 HEADINGS = ("ops", "a run", "graphs", "anneal / yardstick", "anneal / yardstick x 2", "not worse", "better")
 DP_HEADINGS = ("ops", "graphs", "auto, mean gap to DP", "at or below DP", "auto", "DP (K = 10,000)")
 
@@ -49,15 +43,13 @@ def _against_yardstick(
     settings: Settings, sets: dict[int, list[ComputationGraph]], source: Path
 ) -> tuple[list[list[str]], list[Row]]:
     lines, everything = [], []
-    yardstick = load_cpp(source).anneal2
-    yardstick.restype = ctypes.c_int64
     for ops, graphs in sets.items():
         for seconds in settings.times:
             rows = settings.at_time(graphs, Problem(), ("anneal",), seconds).rows
             ours = np.array([row.value for row in rows if row.seed == 0], float)
             # two at once, as ctypes lets go of the interpreter: a core each
             with ThreadPoolExecutor(2) as both:
-                runs = [list(both.map(partial(_run, yardstick, graph, seconds), (1, 2))) for graph in graphs]
+                runs = [list(both.map(partial(least_peak, source, graph, seconds), (1, 2))) for graph in graphs]
             theirs = np.array(runs, float)
             one, two = theirs[:, 0], theirs.min(1)
             lines.append(
@@ -73,36 +65,6 @@ def _against_yardstick(
             )
             everything += rows
     return lines, everything
-
-
-def _run(yardstick: "ctypes._NamedFuncPointer", graph: ComputationGraph, seconds: float, seed: int) -> int:
-    """Its peak, bytes. Ops of these graphs write one tensor each."""
-    flow, a = Flow(graph), graph.arrays
-    edges = sorted(set(zip(a.producer[a.use_tensor].tolist(), a.use_op.tolist(), strict=True)))
-    orders = Drawing(flow).draw(np.random.default_rng(seed), 100, by_priority=True)
-    assert orders is not None
-    order = orders[Usage(flow).peaks(orders).argmin()].astype(np.int32)
-    num_bytes = np.zeros(a.num_ops, np.int64)
-    np.add.at(num_bytes, a.producer, a.tensor_bytes)
-    workspace, counts = a.workspace_bytes.astype(np.int64), np.zeros(2, np.int64)
-    lists = (*_lists(a.num_ops, [(v, u) for u, v in edges]), *_lists(a.num_ops, edges))
-    arrays = [x.ctypes.data_as(ctypes.c_void_p) for x in (num_bytes, workspace, *lists, order)]
-    parameters = [ctypes.c_double(x) for x in YARDSTICK]
-    return yardstick(
-        a.num_ops,
-        *arrays,
-        ctypes.c_double(seconds),
-        ctypes.c_uint64(seed),
-        *parameters,
-        counts.ctypes.data_as(ctypes.c_void_p),
-    )
-
-
-def _lists(n: int, pairs: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    """The second of each pair, grouped by the first: where groups begin `[n + 1]`, and the members, int32."""
-    ordered = np.array(sorted(pairs), np.int32).reshape(-1, 2)
-    begin = np.searchsorted(ordered[:, 0], np.arange(n + 1)).astype(np.int32)
-    return begin, np.ascontiguousarray(ordered[:, 1])
 
 
 def _against_dp(settings: Settings, sets: dict[int, list[ComputationGraph]]) -> tuple[list[list[str]], list[Row]]:

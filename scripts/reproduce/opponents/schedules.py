@@ -1,20 +1,54 @@
 """`anneal-schedule` and `auto` against a compiled yardstick, what each move earns, and how far from the best all are.
 
-Without --schedule-yardstick list scheduling takes its place. See makespans.py.
+The yardstick is that of --schedule-yardstick (see `yardstick.py`), without which list scheduling takes its place. It
+and `anneal-schedule` have one chain and start at the same list schedule, which they are not charged. `auto` is not
+charged for its plans without search, of which that list schedule is one. All run on one core each and stop by the CPU
+time of their process, so that other work on the machine matters little.
 """
 
+import functools
 import itertools
+import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 
 from graphrl.compare.report import markdown, percent
+from graphrl.costs.exact import evaluate
+from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets import zoo
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.auto import solve as auto
+from graphrl.solvers.base import Budget, PlacedOrder, Task
+from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
 from graphrl.solvers.schedules.moves import KINDS
-from reproduce.measurements import Figures
-from reproduce.opponents.makespans import Case, Entrant, makespans
-from reproduce.opponents.settings import Settings
+from graphrl.solvers.schedules.solver import MIX
+from reproduce.chain import anneal
+from reproduce.measurements import Figures, Key
+from reproduce.opponents.settings import TRANSFERS, Settings, dag
+from reproduce.opponents.yardstick import least_makespan
+from reproduce.regal.tasks import BANDWIDTH, LATENCY
 from reproduce.results import Table
+
+
+class Case(NamedTuple):
+    """A graph under a problem."""
+
+    graph: str  # "ops@seed" of a random DAG, "@seed" for one of 50 to 200 ops, "zoo:program"
+    transfer: str
+    devices: int
+
+
+class Entrant(NamedTuple):
+    """A search and what it may spend; 0 is no limit."""
+
+    name: str  # "list", "auto", "yardstick", "anneal-schedule", this "without" a kind of move
+    seconds: float = 0.0
+    evaluations: int = 0
+
 
 LIST = Entrant("list")
 MOVE_HEADINGS = ("move", "drawn", "kept", "walked", "makespan without it")
@@ -123,10 +157,16 @@ def _programs(settings: Settings) -> Cells:
 
 
 def _figures(settings: Settings, cells: Cells, entrants: Sequence[Entrant]) -> dict[Case, dict[Entrant, Figures]]:
-    """Of all cases in which nothing failed."""
+    """Of all cases in which nothing failed: makespan in seconds, and of annealing moves a second and counts."""
     cases = [case for some in cells.values() for case in some]
-    measured = makespans(settings, cases, entrants)
-    return {case: figures for case, figures in zip(cases, measured, strict=True) if figures is not None}
+    groups = [[{**case._asdict(), **entrant._asdict()} for entrant in entrants] for case in cases]
+    work = functools.partial(_measure, source=settings.schedule_yardstick)
+    by_case = zip(cases, settings.measurements.get_groups(groups, work, settings.processes), strict=True)
+    return {
+        case: {entrant: one for entrant, one in zip(entrants, some, strict=True) if one}
+        for case, some in by_case
+        if None not in some
+    }
 
 
 def _values(complete: Sequence[dict[Entrant, Figures]], entrants: Sequence[Entrant]) -> np.ndarray:
@@ -143,3 +183,41 @@ def _ratios(what: str, transfer: str, devices: int | str, values: np.ndarray) ->
 def _means(ratios: np.ndarray) -> np.ndarray:
     """Geometric means over the first axis."""
     return np.exp(np.log(ratios).mean(0))
+
+
+def _measure(key: Key, source: Path | None) -> Figures:
+    start = _start(key["graph"], key["transfer"], key["devices"])
+    name, _, kind = key["name"].partition(" without ")
+    seconds = key["seconds"]
+    if name == "list":
+        return {"makespan": start.makespan, "ops": len(start.graph.ops)}
+    if name == "auto":
+        budget = Budget(key["evaluations"] or None, seconds or None)
+        with mock.patch("time.perf_counter", time.process_time):
+            return {"makespan": auto(Task(start.graph, start.problem, budget, 1)).makespan}
+    if name == "yardstick":
+        assert source is not None
+        return least_makespan(source, start.graph, start.problem, start.plan, seconds)
+    ended = anneal(start.graph, start.problem, start.plan, {**MIX, **({kind: 0.0} if kind else {})}, seconds, 1)
+    counts, makespan = ended.chain.counts.reshape(-1, 3).tolist(), float(ended.chain.best.makespan[0])
+    return {"makespan": makespan, "moves_per_second": ended.rate, "counts": counts}
+
+
+class _Start(NamedTuple):
+    graph: ComputationGraph
+    problem: Problem
+    plan: PlacedOrder
+    makespan: float  # of the plan, seconds
+
+
+@functools.lru_cache(maxsize=1)
+def _start(name: str, transfer: str, devices: int) -> _Start:
+    """A case with its list schedule."""
+    if name.startswith(zoo.PREFIX):  # two of the devices that its times are of
+        graph, costs = zoo.load(name).graph, {"latency": LATENCY, "bandwidth": BANDWIDTH}
+    else:
+        ops, _, seed = name.partition("@")
+        graph, costs = dag(int(seed), int(ops) if ops else None), TRANSFERS[transfer]
+    problem = Problem("makespan", devices, transfer, **costs)  # type: ignore[arg-type]
+    plan = list_schedule(graph, problem)
+    return _Start(graph, problem, plan, evaluate(graph, problem, *plan).makespan)

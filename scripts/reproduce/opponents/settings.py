@@ -32,10 +32,10 @@ class Settings(launcher.Settings):
     """What the command line says."""
 
     out: Path = option(Path("out/opponents"), "folder of measurements and pictures")
-    times: tuple[float, ...] = option((1.0, 10.0, 60.0), "seconds of a run", quick=(0.2, 0.5), parse=seconds)
+    times: tuple[float, ...] = option((1.0, 10.0, 60.0), "seconds of a run", quick=(0.1, 0.2), parse=seconds)
     graphs: int = option(20, "in each table", quick=2)
     sizes: tuple[int, ...] = option(
-        (200, 500, 1000, 2000, 5000), "ops of random DAGs (schedules, moves)", quick=(30, 40), parse=numbers
+        (200, 500, 1000, 2000, 5000), "ops of random DAGs (schedules, moves)", quick=(30,), parse=numbers
     )
     programs: int = option(30, "of the model zoo", quick=1)
     first: int = option(0, "seed of the first graph; 0-3 chose auto's rule", parse=lambda text: whole_number(text, 0))

@@ -11,9 +11,9 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan.plot import write_figure
+from reproduce.contest import all_rows, times_markdown
 from reproduce.opponents.settings import ORDERERS, PLACERS, TRANSFERS, Settings, dag
 from reproduce.results import Table, of_rows
-from reproduce.times import all_rows, times_markdown
 
 BASELINE = "brkga"
 

@@ -16,10 +16,10 @@ from graphrl.graphs.readers.jaxpr.reader import from_jax
 from graphrl.methods import find_solver
 from graphrl.solvers.base import Task
 from graphrl.units import format_seconds
+from reproduce.contest import all_rows, times_markdown
 from reproduce.real_programs.names import build
 from reproduce.real_programs.settings import Settings
 from reproduce.results import Table, bullets, of_rows
-from reproduce.times import all_rows, times_markdown
 
 PROGRAMS = (
     "resnet50/training/b32", "inceptionv3/training/b32", "efficientnetb0/training/b32", "nasnetmobile/inference/b16",

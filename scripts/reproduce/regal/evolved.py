@@ -5,7 +5,6 @@ them from its one policy, evolution one from the policy of each individual, all 
 """
 
 import functools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from graphrl.learning.learner import on_mesh
 from graphrl.mesh import make_mesh
 from graphrl.solvers.base import Budget
 from reproduce.contest import Entrant
-from reproduce.policies import kept
+from reproduce.policies import once
 from reproduce.regal.settings import BASELINE, Settings
 from reproduce.regal.tables import HEADINGS, ahead, cells, scores
 from reproduce.regal.tasks import TASKS
@@ -71,14 +70,14 @@ def _training(settings: Settings) -> tuple[RegalConfig, str, int]:
 def _trained(settings: Settings, name: str, way: Any, seed: int) -> Path:
     """The file of a policy, made now unless there is one."""
     config, graphs, steps = _training(settings)
-    file = settings.out / "training" / f"{settings.task}-{name}-{seed}.msgpack"
-    if not file.exists():
-        print(f"training {file.stem}", file=sys.stderr, flush=True)
+
+    def make() -> Policy:
         batch = jax.tree.map(np.asarray, instances(load_graphs([graphs]), None, config.hint_for))
         params = way(config, jax.random.key(seed), batch, steps)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Policy(config, jax.tree.map(np.asarray, params), name).save(file)
-    return kept(Policy.load(file), settings.out)
+        return Policy(config, jax.tree.map(np.asarray, params), name)
+
+    file = once(settings.out / "training" / f"{settings.task}-{name}-{seed}.msgpack", make)
+    return settings.copy(Policy.load(file))
 
 
 def _untrained(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps: int) -> Any:

@@ -7,18 +7,12 @@ fewer parameters, as in the paper.
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-from matplotlib.figure import Figure
-
-from graphrl.colours import colour
 from graphrl.compare.report import markdown
-from graphrl.plan.plot import DPI, write_figure
-from graphrl.training.folder import read_metrics
 from reproduce.contest import Contest, Entrant
 from reproduce.results import Table, bullets, of_rows
-from reproduce.topoformer.figures import Score, scores, seconds_text, spread, verdict
-from reproduce.topoformer.settings import DECODED, DECODERS, ENCODERS, ENDS, OURS, RANDOM, Settings, Trained
+from reproduce.topoformer.settings import DECODED, DECODERS, ENCODERS, ENDS, OURS, RANDOM, Settings
+from reproduce.topoformer.tables import Score, scores, seconds_text, spread, verdict
 
 # tables 3 and 4: gap of greedy, sample and beam from approximate DP with K = 100,000, percent, on 500 ops
 PAPER: dict[str, tuple[float, float, float]] = {
@@ -34,38 +28,23 @@ PAPER: dict[str, tuple[float, float, float]] = {
 
 
 def encoders(settings: Settings) -> Iterator[Table]:
-    """Table 3 and its training curves."""
+    """Table 3."""
     yield from _ablation(settings, "Encoders", ENCODERS)
 
 
 def decoders(settings: Settings) -> Iterator[Table]:
-    """Table 4 and its training curves."""
+    """Table 4."""
     yield from _ablation(settings, "Decoders", DECODERS)
 
 
-def folder_of(name: str) -> str:
-    """What the runs of a line of the tables are called; both tables share those of the whole Topoformer."""
-    return name.replace(" + ", "-")
-
-
-def curve(trained: Trained) -> tuple[list[int], list[float]]:
-    """Steps of a training, and at each by how many percent greedy orders are below the best of 100 random ones on the
-    held-out graphs.
-    """
-    lines: Sequence[dict[str, Any]] = read_metrics(trained.run)
-    looks = {line["step"]: line["validation"] for line in lines if "validation" in line}
-    return list(looks), [float(values["greedy"]) for values in looks.values()]
-
-
 def _ablation(settings: Settings, title: str, variants: Mapping[str, Sequence[str]]) -> Iterator[Table]:
-    names = [name for name in variants if settings.networks is None or name in settings.networks]
-    trained = {name: settings.trained(folder_of(name), variants[name]) for name in names}
-    write_figure(_figure(trained), settings.out / f"{title.lower()}-training.png")
+    names = [*variants][: 1 if settings.quick else None]
+    trained = {name: settings.trained(name.replace(" + ", "-"), variants[name]) for name in names}
     for ops in settings.ablation_sizes:
         print(f"{title}: layered graphs of {ops:,} ops", file=sys.stderr, flush=True)
         entrants = [settings.reference(), Entrant(RANDOM, ["random-priorities"], ENDS)]
-        for name, some in trained.items():
-            entrants += settings.decoded([one.file for one in some], f", {name}")
+        for name, files in trained.items():
+            entrants += settings.decoded(files, f", {name}")
         contest = settings.on_layered(ops, entrants)
         yield _table(settings, f"{title}: layered graphs of {ops:,} ops", names, contest, ops)
 
@@ -79,7 +58,7 @@ def _table(settings: Settings, title: str, names: Sequence[str], contest: Contes
     ]
     headings = ("network", "decoding", "gap from approx. DP", "of the seeds", "paper", "against random 100", "seconds")
     how = (
-        f"{settings.graphs} unseen graphs, seeds from {settings.first}; approximate DP keeps K = {settings.width:,} "
+        f"{settings.graphs} unseen graphs; approximate DP keeps K = {settings.width:,} "
         f"sets, on the first {settings.few}. Means over graphs and {settings.seeds} seed(s) of training, "
         "with 95% intervals over graphs; then the least and the largest mean of a seed."
     )
@@ -99,16 +78,3 @@ def _cells(name: str, decode: str, one: Score, contest: Contest, paper: float | 
         one.random.percent(True),
         seconds_text(one.seconds),
     ]
-
-
-def _figure(trained: Mapping[str, Sequence[Trained]]) -> Figure:
-    """A line a training, a colour a network."""
-    figure = Figure(figsize=(7.5, 4.2), dpi=DPI, layout="constrained")
-    axes = figure.subplots()
-    for number, (name, some) in enumerate(trained.items()):
-        for i, one in enumerate(some):
-            axes.plot(*curve(one), color=colour(number), linewidth=1.1, label=None if i else name)
-    axes.set_xlabel("step")
-    axes.set_ylabel("greedy below random 100, held-out graphs [%]")
-    axes.legend(frameon=False, fontsize=8)
-    return figure

@@ -4,25 +4,20 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
-from matplotlib.figure import Figure
-
-from graphrl.colours import GREY, colour
 from graphrl.compare.report import markdown
 from graphrl.errors import GraphrlError
 from graphrl.files import shown
-from graphrl.plan.plot import DPI, write_figure
 from graphrl.training.checkpoints import read_info
 from reproduce.contest import Entrant
 from reproduce.results import Table, bullets, of_rows
-from reproduce.topoformer.figures import Score, scores
 from reproduce.topoformer.settings import DECODED, ENDS, RANDOM, Settings, played
+from reproduce.topoformer.tables import Score, scores
 
 _SHOWN = ("greedy", "sample")
 
 
 def budget(settings: Settings) -> Iterator[Table]:
-    """One table, a line a checkpoint, and the curve.
+    """One table, a line a checkpoint.
 
     Raises:
       GraphrlError: there is no run.
@@ -39,7 +34,6 @@ def budget(settings: Settings) -> Iterator[Table]:
     minutes = {step: read_info(path).seconds / 60 for step, path in checkpoints.items()}
     lines = [[f"{step:,}", f"{minutes[step]:.1f}", *_cells(step, by_label)] for step in checkpoints]
     columns = [f"{decode}: {what}" for decode in _SHOWN for what in ("gap from approx. DP", "against random 100")]
-    write_figure(_figure(minutes, by_label, ops), settings.out / "budget.png")
     how = f"{settings.graphs} unseen graphs of {ops:,} ops; approximate DP keeps K = {settings.width:,} sets."
     parts = how, markdown(["steps", "minutes", *columns], lines), bullets(contest.faults())
     yield Table("Length of training", of_rows(contest.rows), parts)
@@ -66,21 +60,3 @@ def _cells(step: int, by_label: Mapping[str, Score]) -> Iterator[str]:
     for decode in _SHOWN:
         one = by_label[f"{decode} {step}"]
         yield from (one.gap.percent(True), one.random.percent(True))
-
-
-def _figure(minutes: Mapping[int, float], by_label: Mapping[str, Score], ops: int) -> Figure:
-    """How far the decoded orders are from the best of 100 random ones, with 95% intervals over graphs."""
-    figure = Figure(figsize=(7, 4), dpi=DPI, layout="constrained")
-    axes = figure.subplots()
-    for number, decode in enumerate(_SHOWN):
-        some = [by_label[f"{decode} {step}"].random for step in minutes]
-        means, halves = (100 * np.array(part) for part in ([e.mean for e in some], [e.half or 0.0 for e in some]))
-        axes.errorbar(
-            list(minutes), means, halves, color=colour(number), marker="o", markersize=4, capsize=3, label=decode
-        )
-    axes.axhline(0, color=GREY, linewidth=0.8)
-    axes.set_xlabel(f"steps of training ({max(minutes.values()):.0f} minutes in all)")
-    axes.set_ylabel("above the best of 100 random orders [%]")
-    axes.set_title(f"layered graphs of {ops:,} ops", fontsize=10, loc="left")
-    axes.legend(frameon=False)
-    return figure

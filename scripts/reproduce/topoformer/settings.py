@@ -4,7 +4,6 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from graphrl.agents.topoformer.network import Policy
 from graphrl.costs.problem import Problem
@@ -13,7 +12,7 @@ from graphrl.graphs.datasets.families import sample
 from graphrl.solvers.base import Budget
 from reproduce import launcher, policies
 from reproduce.contest import Contest, Entrant
-from reproduce.launcher import check_known, names, numbers, option, whole_number
+from reproduce.launcher import check_known, numbers, option, whole_number
 
 PROBLEM = Problem()  # peak memory of one device
 ENDS = Budget(None, 3600.0)  # of methods that come to an end: with a limit in seconds programs are compiled before
@@ -59,18 +58,6 @@ QUICK = (
 )  # fmt: skip
 
 
-class Trained(NamedTuple):
-    """A policy.
-
-    Attributes:
-      file: its copy: what methods are given as `checkpoint`.
-      run: the folder of its training.
-    """
-
-    file: str
-    run: Path
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(launcher.Settings):
     """What the command line says."""
@@ -81,14 +68,12 @@ class Settings(launcher.Settings):
         None, "of these for approximate DP, dfs-dp and what takes over 1 s (default: all)", quick=1, parse=whole_number,
         metavar="N",
     )  # fmt: skip
-    first: int = option(0, "seed of the first graph", parse=lambda text: whole_number(text, 0))
     sizes: tuple[int, ...] = option((100, 500, 1000, 2000), "ops of the layered graphs", quick=(20, 30), parse=numbers)
     ablation_sizes: tuple[int, ...] = option((100, 500), "ops of those of the ablations", quick=(20,), parse=numbers)
     width: int = option(10_000, "sets that approximate DP keeps, K", quick=100)
     dfs_dp: float = option(60.0, "seconds of dfs-dp", quick=0.2)
     most_ops: int = option(2_000, "of the programs of section real")
     seeds: int = option(3, "of training")
-    networks: tuple[str, ...] | None = option(None, "of the ablations (default: all)", parse=names, metavar="NAME,...")
     checkpoint: Path | None = option(None, "a run, a checkpoint or a policy's file", parse=Path, metavar="PATH")
     run: Path | None = option(None, "of training, for section budget", parse=Path, metavar="PATH")
     train_real: bool = option(False, "section real also trains on programs")
@@ -99,14 +84,11 @@ class Settings(launcher.Settings):
     def check(self) -> None:
         """
         Raises:
-          GraphrlError: a value is out of range, an unknown name, or a checkpoint that cannot be read.
+          GraphrlError: there are too many graphs, an unknown method, or a checkpoint that cannot be read.
         """
-        if self.first > TRAINING - self.graphs:
-            raise GraphrlError(
-                f"--first {self.first}: with {self.graphs} graphs seeds must stay below {TRAINING}: others train"
-            )
+        if self.graphs > TRAINING:
+            raise GraphrlError(f"--graphs {self.graphs}: must be at most {TRAINING}: graphs of other seeds train")
         check_known("method", self.methods or (), METHODS)
-        check_known("network", self.networks or (), sorted({*ENCODERS, *DECODERS}))
         _ = self.given
 
     @functools.cached_property
@@ -126,8 +108,8 @@ class Settings(launcher.Settings):
         """
         return str(policies.kept(Policy.load(path), self.out))
 
-    def trained(self, name: str, settings: Sequence[str]) -> list[Trained]:
-        """Policies that are trained here, one a seed; what is interrupted goes on later.
+    def trained(self, name: str, settings: Sequence[str]) -> list[str]:
+        """Copies of policies that are trained here, one a seed; what is interrupted goes on later.
 
         Args:
           name: of the folders.
@@ -137,8 +119,8 @@ class Settings(launcher.Settings):
           GraphrlError: training fails or is interrupted.
         """
         words = [*settings, *(QUICK if self.quick else ()), *self.set]
-        runs = policies.train_seeds("topoformer", self.out / "training" / name, self.seeds, words)
-        return [Trained(self.kept(run), run) for run in runs]
+        files = policies.trained(Policy, "topoformer", self.out / "training" / name, self.seeds, words)
+        return [self.kept(file) for file in files]
 
     @property
     def few(self) -> int:
@@ -151,7 +133,7 @@ class Settings(launcher.Settings):
         Raises:
           Interrupted: Ctrl-C; what is done stays in the file.
         """
-        graphs = [sample("layered", ops, seed)[0] for seed in range(self.first, self.first + self.graphs)]
+        graphs = [sample("layered", ops, seed)[0] for seed in range(self.graphs)]
         return self.contest(graphs, PROBLEM, entrants)
 
     def reference(self) -> Entrant:

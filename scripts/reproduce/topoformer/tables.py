@@ -2,14 +2,18 @@
 
 import sys
 from collections.abc import Iterator
+from typing import NamedTuple
 
+import numpy as np
+
+from graphrl.compare.pictures import quality_figure
 from graphrl.compare.report import markdown
+from graphrl.compare.table import Estimate, estimate, improvements
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan.plot import write_figure
 from reproduce.contest import Contest
 from reproduce.results import Table, bullets, of_rows
-from reproduce.topoformer.figures import Score, picture, scores, seconds_text, verdict
 from reproduce.topoformer.settings import DECODED, DP, FAST, PROBLEM, RANDOM, Settings
 
 HEADINGS = ("method", "gap from approx. DP", "paper", "against random 100", "seconds", "graphs", "failed")
@@ -28,37 +32,53 @@ STRATA = ((200, 500), (500, 700), (700, 1000), (1000, 2000), (2000, 4000))  # op
 TRAIN_OPS = 1_000  # most of a program that a policy is trained on
 
 
+class Score(NamedTuple):
+    """What a method's rows come to, over graphs, with 95% intervals; fractions but `seconds`.
+
+    Attributes:
+      gap: from approximate DP, where that has run.
+      random: from the best of 100 random orders.
+      seconds: of wall clock, compiling left out.
+      graphs, compared: how many it has run on; of these, how many with approximate DP.
+      failed: runs without a plan.
+    """
+
+    gap: Estimate
+    random: Estimate
+    seconds: Estimate
+    graphs: int
+    compared: int
+    failed: int
+
+
 def table1(settings: Settings) -> Iterator[Table]:
-    """A table a size, and the picture."""
-    by_title = {}
+    """A table and a picture a size."""
     for ops in settings.sizes:
         title = f"Layered graphs of {ops:,} ops"
         print(title, file=sys.stderr, flush=True)
         entrants = [*settings.classical(), *settings.learned()]
         contest = settings.on_layered(ops, entrants)
-        by_title[f"{ops:,} ops"] = by_label = scores(contest)
+        by_label = scores(contest)
         paper = {label: f"{gaps[ops]:.2f}%" for label, gaps in PAPER.items() if ops in gaps}
-        how = f"{settings.graphs} unseen graphs, seeds from {settings.first}; {_reference(settings)}"
+        write_figure(quality_figure(contest.rows, contest.others), settings.out / f"table1-{ops}.png")
+        how = f"{settings.graphs} unseen graphs; {_reference(settings)}"
         yield _table(title, how, contest, by_label, paper)
-    write_figure(picture(by_title), settings.out / "table1.png")
 
 
 def real(settings: Settings) -> Iterator[Table]:
-    """A table for the programs of each stratum of sizes that the test split has, and the picture."""
+    """A table for the programs of each stratum of sizes that the test split has."""
     entrants = [*settings.classical(), *settings.learned()]
     if settings.train_real:
         trained = settings.trained("real", real_data(settings.quick))
-        entrants += settings.decoded([one.file for one in trained], " (trained on programs)")
-    by_title = {}
+        entrants += settings.decoded(trained, " (trained on programs)")
     for (least, most), graphs in programs(settings).items():
         title = f"Programs of {least:,} to {most:,} ops"
         print(title, file=sys.stderr, flush=True)
         contest = settings.contest(graphs, PROBLEM, entrants)
-        by_title[f"{least:,} to {most:,} ops"] = by_label = scores(contest)
+        by_label = scores(contest)
         many = f"{len(graphs)} compiled training program{'s' * (len(graphs) > 1)} (HLO)"
         how = f"{many} of families that no policy has seen; {_reference(settings)}"
         yield _table(title, how, contest, by_label, {})
-    write_figure(picture(by_title), settings.out / "real.png")
 
 
 def programs(settings: Settings) -> dict[tuple[int, int], list[ComputationGraph]]:
@@ -113,3 +133,55 @@ def _verdicts(contest: Contest, by_label: dict[str, Score]) -> Iterator[str]:
     for label in by_label:
         if label.startswith("topoformer+ "):
             yield from verdict(contest, label, label.replace("topoformer+", "anneal"))
+
+
+def scores(contest: Contest) -> dict[str, Score]:
+    """The figures of every label."""
+    return {label: _score(contest, label) for label in contest.by_label}
+
+
+def gaps(contest: Contest, label: str, reference: str) -> list[float]:
+    """By what fraction a method is above another, by graph, means over seeds; graphs that either lacks are left out."""
+    rows = [*contest.by_label.get(label, ()), *(contest.by_label.get(reference, ()) if label != reference else ())]
+    return [-gain for gain in improvements(rows, label, reference)]
+
+
+def spread(contest: Contest, label: str) -> str:
+    """The least and the largest mean gap from approximate DP of a seed; nothing if there is one seed."""
+    rows, reference = contest.by_label[label], contest.by_label[DP]
+    seeds = sorted({row.seed for row in rows})
+    means = [
+        float(np.mean(some))
+        for seed in seeds
+        if (some := gaps(Contest({label: [row for row in rows if row.seed == seed], DP: reference}, []), label, DP))
+    ]
+    return f"{100 * min(means):+.2f}% to {100 * max(means):+.2f}%" if len(means) > 1 else ""
+
+
+def verdict(contest: Contest, label: str, reference: str) -> Iterator[str]:
+    """A line that says how a method compares with another, graph by graph."""
+    if values := gaps(contest, label, reference):
+        yield (
+            f"{label} against {reference}: {estimate(values).percent(True)} on the mean of {len(values)} graphs, "
+            f"lower on {100 * np.mean([value < 0 for value in values]):.0f}% of them"
+        )
+
+
+def seconds_text(one: Estimate) -> str:
+    """As a table has it."""
+    if np.isnan(one.mean):
+        return "-"
+    return f"{one.mean:.3g}" + ("" if one.half is None else f" ± {one.half:.1g}")
+
+
+def _score(contest: Contest, label: str) -> Score:
+    rows = contest.by_label[label]
+    from_dp = gaps(contest, label, DP)
+    return Score(
+        gap=Estimate(0.0, None) if label == DP else estimate(from_dp),
+        random=Estimate(0.0, None) if label == RANDOM else estimate(gaps(contest, label, RANDOM)),
+        seconds=estimate([row.seconds - row.compile_seconds for row in rows if row.feasible]),
+        graphs=len({row.fingerprint for row in rows}),
+        compared=len(from_dp),
+        failed=sum(not row.feasible for row in rows),
+    )

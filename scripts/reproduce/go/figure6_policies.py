@@ -4,20 +4,24 @@ All are updated on the graph at hand alone, from a quick plan of the kernels tha
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import jax
 
 from graphrl.agents.go.learner import tuned
+from graphrl.compare.report import markdown, percent
 from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.generator import Choices, CompileParams, Task
 from graphrl.solvers.fusion.rules import xla_like
-from reproduce.go.fusing import begun, best_drawn, planned, settings_of, untrained
-from reproduce.go.fusing_alone import UPDATES, in_one_shot
+from reproduce.go.figure6 import SMALL, machine_of
+from reproduce.go.fusing import FusingPolicy, begun, best_drawn, milliseconds, planned, problem_of, settings_of
 from reproduce.go.settings import Settings
+from reproduce.go.table3 import UPDATES, in_one_shot
 from reproduce.measurements import Figures
+from reproduce.policies import untrained
+from reproduce.results import Table
 
 ORDERED: tuple[Task, ...] = ("placement", "priority")
 ALL: tuple[Task, ...] = (*ORDERED, "fusion")
@@ -54,22 +58,28 @@ HOW = (
 )
 
 
-def measured(
-    settings: Settings, name: str, problem: Callable[[], FusionProblem], machine: Problem
-) -> list[Figures | None]:
-    """The figures of `RUNS`, None where nothing was run."""
-    return [
-        settings.measurements.get(
-            {"workload": name, "policy": column}, functools.partial(_run, settings, problem, machine, run)
+def figure6_policies(settings: Settings) -> Iterator[Table]:
+    """One table, of one workload: a column of the others takes many minutes."""
+    name, columns = SMALL[0], [*RUNS]
+    runs = {column: run for column, run in RUNS.items() if not (settings.quick and run.tasks)}
+    by_column = {
+        column: settings.measurements.get(
+            {"workload": name, "policy": column}, functools.partial(_run, settings, name, run)
         )
-        if not run.tasks or not settings.quick
-        else None
-        for column, run in RUNS.items()
+        for column, run in runs.items()
+    }
+    start = by_column[columns[0]]
+    notes = [
+        f"{column} against {columns[0]}: {percent(one['value'] / start['value'] - 1)} on {name}"
+        for column in columns[1:]
+        if start and (one := by_column.get(column))
     ]
+    table = markdown(("workload", *columns), [[name, *(milliseconds(by_column.get(column)) for column in columns)]])
+    yield settings.measurements.table("Placement, order and fusion by policies", HOW, table, notes=notes)
 
 
-def _run(settings: Settings, problem_of: Callable[[], FusionProblem], machine: Problem, run: Run) -> Figures:
-    problem = problem_of()
+def _run(settings: Settings, name: str, run: Run) -> Figures:
+    problem, machine = problem_of(name), machine_of(name)
     kernels = xla_like(problem) if run.kernels == "xla" else in_one_shot(settings, problem)
     params = begun(kernels, machine, settings_of(*(run.tasks or ALL)))
     choices = _chosen(problem, machine, params, run)
@@ -79,8 +89,8 @@ def _run(settings: Settings, problem_of: Callable[[], FusionProblem], machine: P
 def _chosen(problem: FusionProblem, machine: Problem, params: CompileParams, run: Run) -> Choices:
     if not run.tasks:
         return params.start
-    config = settings_of(*run.tasks)
-    policy = untrained(config)
+    policy = untrained(FusingPolicy, settings_of(*run.tasks))
+    config = policy.config
     if run.learns:
         return tuned(config, policy.params, params, jax.random.key(0), UPDATES)[1]
 

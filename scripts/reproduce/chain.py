@@ -1,0 +1,63 @@
+"""One chain of `anneal-schedule` with some of its moves, for some CPU seconds."""
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from graphrl.costs.exact import evaluate
+from graphrl.costs.problem import Problem
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.base import PlacedOrder
+from graphrl.solvers.schedules.solver import (
+    effective_ops,
+    first_heat,
+    least_heat,
+    prepare_with_lists,
+    run_chain,
+    start_chain,
+    temperature,
+)
+
+CHUNK = 0.02  # of the time, between two looks at the clock
+
+
+class Ended(NamedTuple):
+    """A chain after its time, and the moves a second that it made."""
+
+    chain: Any
+    rate: float
+
+
+def anneal(
+    graph: ComputationGraph,
+    problem: Problem,
+    start: PlacedOrder,
+    mix: Mapping[str, float],
+    seconds: float,
+    seed: int,
+) -> Ended:
+    """Anneals from a plan.
+
+    Args:
+      start: its placement and order.
+      mix: how often each kind of move is drawn.
+      seconds: of the thread.
+    """
+    prepare_with_lists(problem)
+    chain, makespan = start_chain(graph, problem, start, np.random.SeedSequence(seed)), 0.0
+    run_chain(chain, 0, 1.0, 1.0, mix)  # loads what is compiled
+    makespan = evaluate(graph, problem, *start).makespan
+    ops, first, least = effective_ops(graph), first_heat(problem), least_heat(problem, start)
+    total, share, moves, began = 0, 0.0, 100, time.thread_time()
+    while share < 1:
+        each = total / share / len(graph.ops) if total else 0.0
+        ends = share, min(1.0, share + (CHUNK if total else 0.0))
+        hot, cold = (makespan * temperature(part, each, ops, first, least=least) for part in ends)
+        made = run_chain(chain, moves, hot, cold, mix)
+        if not made:
+            break
+        total, share = total + made, (time.thread_time() - began) / seconds
+        moves = max(1, int(total / share * CHUNK))
+    return Ended(chain, total / (share * seconds) if share else 0.0)

@@ -1,0 +1,160 @@
+"""Figure 4's form: memory maps by every method at the paper's evaluations, and what time buys; and EGRL's settings."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from graphrl.colours import COLOURS, GREY, GRID, LIMIT, TEXT
+from graphrl.compare.report import markdown, percent
+from graphrl.compare.table import estimate
+from graphrl.plan.plot import DPI, Picture, write_figure
+from reproduce.egrl.settings import CHIP, Entrant, Runs, Settings, at_evaluations, in_time, runs_of
+from reproduce.measurements import Figures
+from reproduce.results import Table
+
+HEADINGS = ("method", "budget", "runs", "latency, us", "speed-up", "to best known", "to bound", "gap closed", "seconds")
+HOW = (
+    "Means, and for the speed-up over the compiler's own map and the gap to the best known ± is half of a 95% interval "
+    "of the mean (Student's t). Gap closed is the share of the way from the compiler's latency to the bound. Seconds "
+    "are medians, since JAX compiles in the first run. A run has one core."
+)
+POINTS = 200
+PARTS = 16, 8, 4, 2, 1  # of the evaluations
+RULES = ("all-slowest", "compiler", "benefit", "greedy-dp")
+SEARCHES = ("random", "local-search", "anneal", "brkga")
+EGRL = ("egrl", "egrl:variant=ea", "egrl:variant=pg")
+TIMED = ("anneal", "cp-sat")
+UNET = "egrl:encoder=unet,width=32"
+PORTFOLIO = "egrl:endless=true,discounts=0.9+0.99+0.997+0.9995"  # CERL's; a bandit's values have no discount
+ABLATIONS = (
+    "egrl:migrate_every=0",
+    "egrl:boltzmann=0.2",
+    "egrl:boltzmann=1",
+    "egrl:endless=true",
+    PORTFOLIO,
+    "egrl:reward=valid",
+    UNET,
+)
+COUNTED_IN_CHUNKS = "On the way (`anneal` and `local-search` say how far they are after every 1,000 evaluations):"
+EVOLUTION = (
+    "egrl:variant=ea",
+    "egrl:variant=ea,boltzmann=0.2",
+    "egrl:variant=ea,boltzmann=0.5",
+    "egrl:variant=ea,boltzmann=1",
+    "egrl:variant=ea,boltzmann=0.2,temperature=0.3",
+    "egrl:variant=ea,boltzmann=0.2,temperature=0.03",
+    "egrl:variant=ea,boltzmann=1,temperature=0.03",
+    "egrl:variant=ea,strength=0.02",
+    "egrl:variant=ea,strength=0.1",
+    "egrl:variant=ea,operators=code",
+    "egrl:variant=ea,reward=valid",
+    f"{UNET},variant=ea",
+)
+
+
+def methods(settings: Settings) -> Iterator[Table]:
+    """Figure 4: a table and a picture for each workload."""
+    for workload in settings.workloads:
+        timed, counted = in_time(settings, TIMED), at_evaluations(settings, (*RULES, *SEARCHES, *EGRL))
+        runs = runs_of(settings, workload, [*timed, *counted])
+        write_figure(_curves_figure(runs, settings), settings.out / f"curves-{workload}.png")
+        by_evaluations = markdown(*_curves_lines(runs, settings))
+        yield _table(settings, runs, COUNTED_IN_CHUNKS, by_evaluations)
+
+
+def ablations(settings: Settings) -> Iterator[Table]:
+    """Parts of EGRL left out: a table for each workload."""
+    yield from _egrl_tables(settings, ("egrl", "egrl:variant=ea", *ABLATIONS))
+
+
+def evolution(settings: Settings) -> Iterator[Table]:
+    """Evolution alone with other chromosomes and mutations: a table for each workload."""
+    yield from _egrl_tables(settings, EVOLUTION)
+
+
+def _egrl_tables(settings: Settings, names: tuple[str, ...]) -> Iterator[Table]:
+    """With CP-SAT's runs for the bound."""
+    for workload in settings.workloads:
+        entrants = [*in_time(settings, ("cp-sat",))[-1:], *at_evaluations(settings, names)]
+        yield _table(settings, runs_of(settings, workload, entrants))
+
+
+def _table(settings: Settings, runs: Runs, *more: str) -> Table:
+    """A line for each entrant, and more Markdown below."""
+    lines = [_line(entrant, some, runs) for entrant, some in runs.by_entrant.items()]
+    bound = f"bound {1e6 * runs.bound:.1f} us." if runs.bound else "no bound."
+    text = f"Best known {1e6 * runs.best:.1f} us, {bound} {HOW}"
+    title = f"{runs.workload} on {CHIP}"
+    table = settings.measurements.table(title, text, markdown(HEADINGS, lines), *more)
+    most = max((entrant.runs for entrant in runs.by_entrant), default=1)
+    return table._replace(origin=table.origin._replace(seeds=frozenset(range(most))))
+
+
+def _line(entrant: Entrant, some: Sequence[Figures], runs: Runs) -> list[str]:
+    latency, seconds = (np.array([run[key] for run in some]) for key in ("latency", "seconds"))
+    compiler, mean = some[0]["compiler_latency"], float(latency.mean())
+    speedup, room = estimate((compiler / latency).tolist()), compiler - runs.bound if runs.bound else 0.0
+    return [
+        entrant.method,
+        entrant.budget,
+        f"{len(some)}",
+        f"{1e6 * mean:.1f}",
+        f"{speedup.mean:.3f}" + ("" if speedup.half is None else f" ± {speedup.half:.3f}"),
+        estimate((latency / runs.best - 1).tolist()).percent(),
+        percent(mean / runs.bound - 1 if runs.bound else None),
+        f"{100 * (compiler - mean) / room:.0f}%" if room > 0 else "-",
+        f"{np.median(seconds):.3g}",
+    ]
+
+
+def _curves_figure(runs: Runs, settings: Settings) -> Figure:
+    """Latency against evaluations, a line for each method that has them; the compiler's and the bound."""
+    figure = Picture(figsize=(9.0, 5.2), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    at = np.unique(np.linspace(1, settings.evaluations, POINTS).astype(int))
+    for colour, (entrant, some) in zip(itertools.cycle(COLOURS), _counted(runs).items(), strict=False):
+        columns = 1e6 * np.array([_sampled(run, at) for run in some]).T
+        each = [estimate(column.tolist()) for column in columns]
+        mean, half = np.array([(one.mean, one.half or 0.0) for one in each]).T
+        axes.plot(at, mean, color=colour, linewidth=1.5, label=f"{entrant.method} ({len(some)})")
+        axes.fill_between(at, mean - half, mean + half, color=colour, alpha=0.18, linewidth=0)
+    compiler = 1e6 * next(iter(runs.by_entrant.values()))[0]["compiler_latency"]
+    axes.axhline(compiler, color=GREY, linestyle="--", linewidth=1.1, label="compiler")
+    low = 1e6 * (runs.bound or runs.best)
+    axes.axhline(low, color=LIMIT, linestyle="--", linewidth=1.1, label="bound" if runs.bound else "best known")
+    axes.set_ylim(low - 0.05 * (compiler - low), compiler + 0.25 * (compiler - low))
+    axes.set_xlim(0, settings.evaluations)
+    axes.set_xlabel("evaluations", color=TEXT)
+    axes.set_ylabel("latency, us", color=TEXT)
+    axes.set_title(f"{runs.workload} on {CHIP}: means and 95% intervals (runs)", loc="left", color=TEXT)
+    axes.grid(color=GRID, linewidth=0.7)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8.5)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return figure
+
+
+def _curves_lines(runs: Runs, settings: Settings) -> tuple[list[str], list[list[str]]]:
+    """Headings and lines of a table: mean latencies after parts of the evaluations, of the methods with a curve."""
+    at = np.array([max(1, settings.evaluations // part) for part in PARTS])
+    lines = []
+    for entrant, some in _counted(runs).items():
+        latencies = 1e6 * np.mean([_sampled(run, at) for run in some], axis=0)
+        lines.append([entrant.method, *(f"{latency:.1f}" for latency in latencies)])
+    return ["latency, us, after evaluations", *(f"{count:,}" for count in at)], lines
+
+
+def _counted(runs: Runs) -> dict[Entrant, list[Figures]]:
+    """Those with a curve over evaluations."""
+    return {
+        entrant: some for entrant, some in runs.by_entrant.items() if entrant.evaluations and len(some[0]["curve"]) > 1
+    }
+
+
+def _sampled(run: Figures, at: np.ndarray) -> np.ndarray:
+    """The best latency after so many evaluations `[...]` beside one of the compiler's map; before the first, that."""
+    evaluations, latency = np.array(run["curve"]).T
+    place: np.ndarray = np.searchsorted(evaluations, at + 1, side="right") - 1
+    return latency[np.maximum(place, 0)]

@@ -1,0 +1,149 @@
+"""The methods of tables with their seconds and policies, a run of one, and policies that tables train by imitation."""
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from graphrl.agents.go.config import GoSettings
+from graphrl.agents.go.learner import Batch, learner
+from graphrl.agents.go.network import GdpPolicy, Policy
+from graphrl.costs.problem import Problem
+from graphrl.errors import GraphrlError
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes
+from graphrl.learning.learner import Learner, on_mesh
+from graphrl.mesh import make_mesh
+from graphrl.methods import find_solver
+from graphrl.plan import Plan
+from graphrl.solvers.base import Budget, Task
+from reproduce.measurements import Figures
+from reproduce.policies import kept, untrained
+
+# One plan, whatever the seconds; METIS's is that of seed 0.
+RULES = frozenset({"given", "list", "hlfet", "etf", "expert", "metis"})
+NEAR = 1e-3  # a search has come to its value where it is within such a part of it
+FIGURES = ("makespan", "excess", "seconds", "evaluations")
+KINDS: dict[str, type[Policy]] = {"go": Policy, "go+": Policy, "gdp": GdpPolicy}  # GDP is played by `go`
+
+
+class Entry(NamedTuple):
+    """A method and the seconds that it gets.
+
+    Attributes:
+      method: with its options; one that plays a policy names its file.
+      seconds: of a search.
+      name: in tables.
+    """
+
+    method: str
+    seconds: float
+    name: str
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Its part of a measurement's key."""
+        return {"method": self.method, "seconds": self.seconds}
+
+    @property
+    def kind(self) -> type[Policy] | None:
+        """Of the policy that it plays, if any."""
+        return KINDS.get(self.name.partition(":")[0])
+
+    @property
+    def is_rule(self) -> bool:
+        """Whether one run says all."""
+        return self.method.partition(":")[0] in RULES
+
+    @property
+    def label(self) -> str:
+        """As tables name it."""
+        return f"`{self.name}`" + ("" if self.is_rule else f" {self.seconds:g} s")
+
+
+def entry_of(text: str, seconds: float) -> Entry:
+    """Reads "auto@10", or "auto" with these seconds.
+
+    Raises:
+      GraphrlError: what stands after the @ is no number.
+    """
+    name, at, own = text.partition("@")
+    method = f"go{name.removeprefix('gdp')}" if name.partition(":")[0] == "gdp" else name
+    try:
+        return Entry(method, float(own) if at else seconds, name)
+    except ValueError:
+        raise GraphrlError(f"{text!r}: must be a method, and after @ its seconds") from None
+
+
+def with_policy(entry: Entry, gdp: Path | None, folder: Path) -> Entry:
+    """The entry with its policy, if it plays one and names none, of which a copy is kept in the folder.
+
+    Raises:
+      GraphrlError: the policy cannot be read.
+    """
+    if entry.kind is None or "checkpoint=" in entry.method:
+        return entry
+    joint = "," if ":" in entry.method else ":"
+    return entry._replace(method=f"{entry.method}{joint}checkpoint={kept(_policy(entry.kind, gdp), folder)}")
+
+
+def policy_notes(entries: Sequence[Entry], gdp: Path | None) -> Iterator[str]:
+    """What the policies of some entries are."""
+    for kind in dict.fromkeys(entry.kind for entry in entries if entry.kind):
+        names = " and ".join(name for name in KINDS if KINDS[name] == kind)
+        yield f"policy of {names}: {_policy(kind, gdp).note}"
+
+
+@functools.cache
+def _policy(kind: type[Policy], gdp: Path | None) -> Policy:
+    """The one that ships, and of GDP that of a file or of a run's folder, else one before any training."""
+    if kind is Policy:
+        return Policy.default(Problem("makespan"))
+    return untrained(kind, kind.settings()) if gdp is None else kind.load(gdp)
+
+
+def search(graph: ComputationGraph, problem: Problem, entry: Entry, seed: int, sizes: Sizes | None = None) -> Figures:
+    """The makespan of the best plan, the bytes that it exceeds the memory limit by, seconds, evaluations, and after
+    which seconds which value was reached, as far as the method told. Networks see the graph padded to the sizes.
+    """
+    reached: list[tuple[float, float]] = []
+
+    def watch(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
+        if not reached or value < reached[-1][1]:
+            reached.append((round(seconds, 3), value))
+
+    plan = find_solver(entry.method)(Task(graph, problem, Budget(seconds=entry.seconds), seed, watch, sizes=sizes))
+    plan.check(graph)
+    return {name: getattr(plan, name) for name in FIGURES} | {"reached": reached}
+
+
+def time_to(figures: Figures, value: float) -> float | None:
+    """After which seconds a search had a plan within `NEAR` of a makespan; None if it never had."""
+    return next((spent for spent, other in figures["reached"] if other <= value * (1 + NEAR)), None)
+
+
+def imitated(config: GoSettings, batches: Iterable[Batch], seed: int, what: str) -> Policy:
+    """A policy from its initial weights on, after a step on each batch.
+
+    Args:
+      config: of the learner.
+      batches: of lessons.
+      seed: of the weights.
+      what: it learns from, for its note.
+    """
+    functions, began, steps = _functions(config), time.perf_counter(), 0
+    state = functions.init(jax.random.key(seed))
+    for batch in batches:
+        state, _ = functions.update(state, jax.random.key(steps), batch)
+        steps += 1
+    params = jax.tree.map(np.asarray, state.params["policy"])
+    return Policy(config, params, f"{steps} steps on {what}, seed {seed}: {time.perf_counter() - began:.0f} s")
+
+
+@functools.lru_cache(maxsize=1)
+def _functions(config: GoSettings) -> Learner:
+    return on_mesh(learner(config), make_mesh(1, jax.devices()[:1]))

@@ -1,0 +1,34 @@
+"""The launchers of scripts/ in this process: it has imported everything, and compiles only once what tests share."""
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from reproduce import launcher
+
+Launch = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Launch:
+    """Runs a launcher by its system, in the test's folder with --out out; gives what a process would."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(system: str, *options: str) -> subprocess.CompletedProcess[str]:
+        script = importlib.import_module(f"reproduce_{system}")
+        arguments = [f"{script.__name__}.py", "--out", "out", *options]
+        monkeypatch.setattr(sys, "argv", arguments)
+        code: str | int | None = 0
+        try:
+            launcher.main(system, str(script.__doc__), script.Settings, script.SECTIONS)
+        except SystemExit as end:
+            code = end.code
+        out, err = capfd.readouterr()
+        if isinstance(code, str):
+            code, err = 1, f"{err}{code}\n"
+        return subprocess.CompletedProcess(arguments, code or 0, out, err)
+
+    return run
