@@ -13,8 +13,7 @@ from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 
-from reproduce.workloads.program import write
-from reproduce.workloads.registry import ARCHITECTURES
+from reproduce.workloads.trace import ARCHITECTURES, write
 
 from graphrl.commands.parser import Parser
 from graphrl.errors import GraphrlError

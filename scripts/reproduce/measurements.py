@@ -22,6 +22,8 @@ from graphrl.errors import GraphrlError
 from reproduce.apart import each_apart
 from reproduce.results import Origin, Table, bullets
 
+MIB = 2**20
+
 Figures = dict[str, Any]
 Key = Mapping[str, Any]
 
@@ -131,6 +133,16 @@ class Measurements:
     def _lacks(self, store: Store[Measurement], key: Key) -> bool:
         one = store.rows.get(_text(key))
         return one is None or (self._retry and one.error is not None)
+
+
+def mebibytes(value: float | None) -> str:
+    """Bytes in 2^20, one digit after the point."""
+    return "-" if value is None else f"{value / MIB:,.1f}"
+
+
+def ratio(value: float | None) -> str:
+    """A quotient in percent."""
+    return "-" if value is None else f"{100 * value:.1f}%"
 
 
 def in_a_line(fault: Exception) -> str:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reproduce.real_programs.programs import Program, inference, mean_square, training_step
+from reproduce.models.programs import Program, inference, mean_square, training_step
 
 from graphrl import from_jax
 from graphrl.errors import GraphrlError
@@ -94,7 +94,7 @@ def keras() -> Any:
 
 
 def test_a_keras_model_without_memory_is_the_program_of_one_with(keras: Any) -> None:
-    from reproduce.real_programs.keras_models import abstract_variables
+    from reproduce.models.programs import abstract_variables
 
     def build() -> Any:
         keras.backend.clear_session()
@@ -120,7 +120,7 @@ def test_a_keras_model_without_memory_is_the_program_of_one_with(keras: Any) -> 
 
 
 def test_variables_have_values_again_after_an_error(keras: Any) -> None:
-    from reproduce.real_programs.keras_models import abstract_variables
+    from reproduce.models.programs import abstract_variables
 
     with pytest.raises(ZeroDivisionError), abstract_variables():
         raise ZeroDivisionError

@@ -6,17 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from reproduce.workloads import program
-from reproduce.workloads.amoebanet import amoebanet
-from reproduce.workloads.gnmt import gnmt
-from reproduce.workloads.inception import inception_v3
-from reproduce.workloads.model import Model
-from reproduce.workloads.registry import ARCHITECTURES
-from reproduce.workloads.rnnlm import rnnlm
-from reproduce.workloads.step import numbered, training_step
-from reproduce.workloads.transformer_xl import transformer_xl
-from reproduce.workloads.wavenet import wavenet
-from reproduce.workloads.weights import Weights, initial
+from reproduce.models.go_images import amoebanet, inception_v3
+from reproduce.models.go_layers import Model, Weights, initial
+from reproduce.models.go_sequences import gnmt, rnnlm, transformer_xl, wavenet
+from reproduce.workloads import trace
+from reproduce.workloads.trace import ARCHITECTURES, numbered, training_step
 
 from graphrl.costs.exact import decode, evaluate
 from graphrl.costs.problem import Problem
@@ -99,7 +93,7 @@ def test_outputs_see_nothing_that_lies_ahead(model: str, inputs: str) -> None:
 
 @pytest.mark.parametrize("model", TINY.values(), ids=TINY)
 def test_graphs_hold_every_parameter_once_and_update_it_in_place(model: Model) -> None:
-    graph, groups = program.traced(model, "tiny")
+    graph, groups = trace.traced(model, "tiny")
     a, shapes = graph.arrays, model.parameters()
     ops = {op.name: op for op in graph.ops}
     assert a.weight_bytes.sum() == sum(4 * np.prod(shape.shape) for shape in shapes.values())
@@ -117,7 +111,7 @@ def test_graphs_hold_every_parameter_once_and_update_it_in_place(model: Model) -
 
 def test_parameters_stay_where_their_variables_stand() -> None:
     """An op elsewhere gets a copy of the parameter: seconds on the way, and room on its device."""
-    graph, _ = program.traced(TINY["rnnlm"], "tiny")
+    graph, _ = trace.traced(TINY["rnnlm"], "tiny")
     a, n = graph.arrays, len(graph.ops)
     placement = np.zeros(n, int)
     reader = next(i for i, op in enumerate(graph.ops) if op.type == "dot_general" and "softmax" in op.name)
@@ -134,7 +128,7 @@ def test_parameters_stay_where_their_variables_stand() -> None:
 
 def test_the_script_writes_what_is_shipped(tmp_path: Path) -> None:
     """From the same JAX, to the byte but for the date and versions."""
-    path = program.write("transformer-xl-2", tmp_path)
+    path = trace.write("transformer-xl-2", tmp_path)
     shipped = storage.read_program(go.DATA / path.name, 16)
     traced = storage.read_program(path, 16)
     assert traced.colocation is not None

@@ -14,15 +14,13 @@ from reproduce import gpu_compile
 from reproduce.checkpoint import batch as batch_section
 from reproduce.checkpoint import device as device_section
 from reproduce.checkpoint.batch import largest, largest_near
-from reproduce.checkpoint.curve import curve
 from reproduce.checkpoint.device import device
+from reproduce.checkpoint.measured import Point, Settings, best, least
 from reproduce.checkpoint.methods import FITTED, NONE, RULES, plain
-from reproduce.checkpoint.points import Point, best, least
-from reproduce.checkpoint.program import Program
 from reproduce.checkpoint.programs import PROGRAMS, build
-from reproduce.checkpoint.rules import rules, tables
-from reproduce.checkpoint.settings import Settings
+from reproduce.checkpoint.rules import curve, rules, tables
 from reproduce.checkpoint.values import values
+from reproduce.models.losses import Program
 
 from graphrl.errors import GraphrlError
 

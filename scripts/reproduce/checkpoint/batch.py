@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from graphrl.compare.report import markdown
-from reproduce.checkpoint.figures import memory
-from reproduce.checkpoint.fitted import fitted
+from reproduce.checkpoint.budgets import fitted
+from reproduce.checkpoint.measured import Settings, best, memory, points
 from reproduce.checkpoint.methods import FITTED, NONE, OURS, RULES
-from reproduce.checkpoint.points import best, points
 from reproduce.checkpoint.programs import PROGRAMS, build
-from reproduce.checkpoint.settings import Settings
 from reproduce.results import Table
 
 ROOMS = (16, 40, 80)  # GB: 1e9 bytes

@@ -16,7 +16,7 @@ from graphrl.graphs.readers.jaxpr.reader import from_jax
 from graphrl.methods import find_solver
 from graphrl.solvers.base import Task
 from graphrl.units import format_seconds
-from reproduce.real_programs.names import build
+from reproduce.real_programs.programs import build
 from reproduce.real_programs.settings import Settings
 from reproduce.results import Table, bullets, of_rows
 from reproduce.times import all_rows, times_markdown

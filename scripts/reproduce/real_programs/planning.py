@@ -17,10 +17,9 @@ from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import rescheduled
 from graphrl.xla.hook import captured
 from graphrl.xla.settings import PROBLEM
-from reproduce.measurements import Figures
-from reproduce.real_programs.names import PLANNING
-from reproduce.real_programs.settings import Settings, mebibytes
-from reproduce.real_programs.subject import Subject
+from reproduce.measurements import Figures, mebibytes
+from reproduce.real_programs.programs import PLANNING
+from reproduce.real_programs.settings import Settings, Subject
 from reproduce.results import Table
 
 NEAR = 0.01  # of the final value
