@@ -29,8 +29,7 @@ def test_every_section_is_written_and_goes_on_where_it_was(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
     sections = (
-        "memory", "prediction", "identical", "resident", "planning", "first_calls", "totals", "zoo", "same-results",
-        "placement",
+        "memory", "prediction", "identical", "resident", "planning", "totals", "zoo", "same-results", "placement"
     )  # fmt: skip
     texts = {name: (out / f"programs-{name}.md").read_text() for name in sections}
     for text in texts.values():
@@ -49,7 +48,6 @@ def test_every_section_is_written_and_goes_on_where_it_was(tmp_path: Path) -> No
     assert len(resident) == 3
     assert all(line.endswith("| identical |") for line in resident)
     assert texts["planning"].count(f"| {program} |") == 2
-    assert texts["first_calls"].count("| neural ODE |") == 2
     assert texts["totals"].count("| neural ODE |") == 1
     assert texts["zoo"].count(f"| {program} |") == 1
     assert cells(texts["same-results"], "all")[1:3] == ["3", "0"]
