@@ -23,7 +23,6 @@ from reproduce.models.losses import Program, undecorated
 from reproduce.results import Table
 
 NEAR = 0.1  # by which a figure may differ from what was foretold
-
 SHARES = (0.6, 0.4)  # of jax's own temporaries
 
 

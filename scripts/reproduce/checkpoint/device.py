@@ -33,13 +33,9 @@ from reproduce.measurements import Figures, Measurements, in_a_line, mebibytes, 
 from reproduce.results import Table, bullets
 
 _WARM, _LEAST, _MOST, _SECONDS = 3, 5, 50, 0.7  # steps before those that are timed; of these so many, or so long
-
 _SEED = 0
-
 WITH_HOST = "graphrl with the host at 10%"
-
 METHODS = (*(rule for rule in RULES if rule == NONE or rule.endswith("a layer")), *LIMITS, WITH_HOST)
-
 _HOW = (
     "Steps of `value_and_grad` as compiled and run there. In MiB: temporaries that graphrl foretells, the compiler's, "
     "and the most that the device's allocator held beside arguments and results. Times of steps are medians; slowdowns "
@@ -47,7 +43,6 @@ _HOW = (
 )
 
 _NEAR = 0.1  # part by which temporaries may differ from what was foretold
-
 Steps = Mapping[str, Figures]  # of one program, by method
 
 

@@ -21,11 +21,8 @@ from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.results import Table
 
 LAYERS, ROWS, WIDTH, HIDDEN = 6, 8192, 1024, 4096
-
 SMALL = 64  # what sizes are divided by to see whether all works
-
 NAME = "hidden"
-
 OFFLOADED = ("transformer", "transformer in a scan", "Llama", "vision transformer")
 
 
@@ -44,7 +41,6 @@ class Way(NamedTuple):
 
 
 _KEPT = jax.checkpoint_policies.save_only_these_names(NAME)
-
 _MOVED = jax.checkpoint_policies.save_and_offload_only_these_names(
     names_which_can_be_saved=[],
     names_which_can_be_offloaded=[NAME],

@@ -27,7 +27,6 @@ import jax.numpy as jnp
 from graphrl.errors import GraphrlError
 
 SMALL = 64  # elements: layers read some small variables while they build (seeds, counters), so these have values
-
 _METHODS = ("_initialize_with_initializer", "_deferred_initialize")
 
 
@@ -59,24 +58,22 @@ class Parts(NamedTuple):
     call: Callable[[Any, Any, Any, bool], tuple[Any, Any]]
 
 
-def inference(model: Any, inputs: Any, *, batch: int | None = None, weights: Any = None, **call: Any) -> Program:
+def inference(model: Any, inputs: Any, *, batch: int, weights: Any = None, **call: Any) -> Program:
     """`fn(weights, state, inputs) -> outputs` of a model.
 
     Args:
       model: a Keras model, a Flax Linen module, or a function `fn(weights, *inputs)`.
-      inputs: the model's input: a pytree of arrays or `jax.ShapeDtypeStruct`s. A tuple is several arguments for a
-        module or a function; a Keras model takes it as it is.
-      batch: with it, `inputs` are those of one example, and every array gets a first dimension of this size.
-      weights: for a function only: its parameters, a pytree of arrays or `jax.ShapeDtypeStruct`s.
+      inputs: those of one example: a pytree of `jax.ShapeDtypeStruct`s. A tuple is several arguments for a module or a
+        function; a Keras model takes it as it is.
+      batch: the first dimension that every array gets.
+      weights: for a function only: its parameters, a pytree of `jax.ShapeDtypeStruct`s.
       **call: keyword arguments of a module's or function's call, such as `train=False`; no arrays.
 
     Returns:
       The program. `state` is what a model carries beside its parameters (statistics, seeds); empty for a function.
-
-    Raises:
-      GraphrlError: the model is of no kind that is known here, or weights or the batch do not fit it.
     """
-    parts, inputs = _open(model, inputs, batch, weights, call)
+    inputs = _batched(inputs, batch)
+    parts = _parts(model, inputs, weights, call)
 
     def apply(weights: Any, state: Any, inputs: Any) -> Any:
         return parts.call(weights, state, inputs, False)[0]
@@ -84,14 +81,12 @@ def inference(model: Any, inputs: Any, *, batch: int | None = None, weights: Any
     return Program(apply, (parts.weights, parts.state, inputs), (0, 1))
 
 
-def training_step(model: Any, inputs: Any, *, batch: int | None = None, weights: Any = None, **call: Any) -> Program:
+def training_step(model: Any, inputs: Any, *, batch: int, weights: Any = None, **call: Any) -> Program:
     """`fn(weights, state, inputs) -> ((loss, state), gradients)` of a model; arguments as for `inference`. The loss is
     the `mean_square` of the outputs.
-
-    Raises:
-      GraphrlError: see `inference`.
     """
-    parts, inputs = _open(model, inputs, batch, weights, call)
+    inputs = _batched(inputs, batch)
+    parts = _parts(model, inputs, weights, call)
 
     def objective(weights: Any, state: Any, inputs: Any) -> tuple[jax.Array, Any]:
         outputs, state = parts.call(weights, state, inputs, True)
@@ -107,36 +102,20 @@ def mean_square(outputs: Any) -> jax.Array:
     return functools.reduce(operator.add, (jnp.mean(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves))
 
 
-def _open(model: Any, inputs: Any, batch: int | None, weights: Any, call: dict[str, Any]) -> tuple[Parts, Any]:
-    if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
-        raise GraphrlError(f"batch is {batch!r}: must be an integer of at least 1")
-    if not all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in jax.tree_util.tree_leaves(inputs)):
-        raise GraphrlError("inputs must be arrays or jax.ShapeDtypeStruct(shape, dtype), alone or in a pytree")
-    first = () if batch is None else (batch,)
-    inputs = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct((*first, *x.shape), x.dtype), inputs)
-    return open_model(model, inputs, weights, call), inputs
+def _batched(inputs: Any, batch: int) -> Any:
+    return jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct((batch, *x.shape), x.dtype), inputs)
 
 
-def open_model(model: Any, inputs: Any, weights: Any, call: dict[str, Any]) -> Parts:
-    """Takes a model apart; arguments as for `programs.inference`, `inputs` with their batch.
-
-    Raises:
-      GraphrlError: it is of no kind that is known, or the weights are missing or too many.
-    """
-    has_weights = _is_a(model, "keras", "Model", "Layer") or _is_a(model, "flax.linen", "Module")
-    if has_weights and weights is not None:
-        raise GraphrlError(f"{type(model).__name__} has its own weights: give weights only with a function")
+def _parts(model: Any, inputs: Any, weights: Any, call: dict[str, Any]) -> Parts:
     if _is_a(model, "keras", "Model", "Layer"):
-        return keras_parts(model, call)
+        return _keras_parts(model, call)
     if _is_a(model, "flax.linen", "Module"):
         return _flax_parts(model, inputs, call)
-    if not callable(model):
-        raise GraphrlError(
-            f"model is of type {type(model).__name__}: must be a Keras model, a Flax module or a function"
-        )
-    if weights is None:
-        raise GraphrlError("a function needs weights=: the pytree that it takes before its inputs")
-    return _function_parts(model, weights, call)
+
+    def apply(weights: Any, state: Any, inputs: Any, training: bool) -> tuple[Any, Any]:
+        return model(weights, *_arguments(inputs), **call), state
+
+    return Parts(weights, {}, apply)
 
 
 def _is_a(model: Any, module: str, *names: str) -> bool:
@@ -147,18 +126,6 @@ def _is_a(model: Any, module: str, *names: str) -> bool:
 
 def _arguments(inputs: Any) -> tuple[Any, ...]:
     return inputs if isinstance(inputs, tuple) else (inputs,)
-
-
-def _function_parts(fn: Callable[..., Any], weights: Any, call: dict[str, Any]) -> Parts:
-    def apply(weights: Any, state: Any, inputs: Any, training: bool) -> tuple[Any, Any]:
-        return fn(weights, *_arguments(inputs), **call), state
-
-    return Parts(abstract(weights), {}, apply)
-
-
-def abstract(tree: Any) -> Any:
-    """The shapes and types of a pytree of arrays."""
-    return jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
 
 
 def _flax_parts(module: Any, inputs: Any, call: dict[str, Any]) -> Parts:
@@ -216,14 +183,8 @@ def abstract_variables() -> Iterator[None]:
             setattr(variable, name, method)
 
 
-def keras_parts(model: Any, call: dict[str, Any]) -> Parts:
-    """A built Keras model or layer taken apart; `call` is keyword arguments of its call.
-
-    Raises:
-      GraphrlError: it has no variables yet because it never saw an input's shape.
-    """
-    if not model.built:
-        raise GraphrlError(f"Keras model {model.name!r} is not built: give it an Input, or call model.build(shape)")
+def _keras_parts(model: Any, call: dict[str, Any]) -> Parts:
+    """A built Keras model or layer; `call` is keyword arguments of its call."""
 
     def apply(weights: Any, state: Any, inputs: Any, training: bool) -> tuple[Any, Any]:
         return model.stateless_call(weights, state, inputs, training=training, **call)

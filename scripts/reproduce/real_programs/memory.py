@@ -20,30 +20,19 @@ from graphrl.xla.planning.search import decide, memory_of
 from graphrl.xla.planning.temp_search import least_temp, order_of, temp_bound
 from graphrl.xla.settings import PROBLEM
 from graphrl.xla.settings import Settings as PlanSettings
-from reproduce.measurements import MIB, Figures, mebibytes, ratio
+from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.real_programs.programs import INFERENCE, TRAINING, parts
 from reproduce.real_programs.settings import Settings, Subject
-from reproduce.results import Table, bullets
+from reproduce.results import Table
 
 RECOMPUTE = 0.05  # part of the estimated run time
-
 HEURISTICS = (
     "list", "xla-list", "xla-dfs", "xla-postorder", "inductor-lpmf", "inductor-bfs", "inductor-dfs", "depth-first",
     "breadth-first", "alap",
 )  # fmt: skip
 
-# program: MiB of temporaries, and whether as much is enough or it must be less
-TARGETS = {
-    "efficientnetb0/training/b8": (560, True),
-    "mobilenetv2/training/b8": (220, True),
-    "nasnetmobile/inference/b16": (50, True),
-    "inceptionv3/training/b8": (505, False),
-}
-
 _MEAN_TARGET = 0.9  # of XLA's memory scheduler, over the training steps
-
 WITHIN = 0.02
-
 _COLUMNS = ("default", "memory", "graphrl")
 
 
@@ -58,20 +47,14 @@ class _Row(NamedTuple):
 
 
 def memory(settings: Settings) -> Iterator[Table]:
-    """A table of training steps, one of inference programs, and the targets."""
-    by_name: dict[str, _Row] = {}
+    """A table of training steps, and one of inference programs."""
     for training in (True, False):
         names = [
             name for name in settings.names_of((*TRAINING, *INFERENCE)) if (parts(name)[1] == "training") == training
         ]
         if names:
-            rows = {name: _row(settings, Subject(name, settings.out)) for name in names}
-            by_name |= rows
-            table = _table(settings, training, list(rows.values()))
-            yield table
-    notes = [_target(name, by_name[name]) for name in TARGETS if name in by_name]
-    if notes:
-        yield table._replace(title="Targets", parts=[bullets(notes)])
+            rows = [_row(settings, Subject(name, settings.out)) for name in names]
+            yield _table(settings, training, rows)
 
 
 def _table(settings: Settings, training: bool, rows: Sequence[_Row]) -> Table:
@@ -126,14 +109,6 @@ def _means(rows: Sequence[_Row], training: bool) -> str:
         f"Geometric means: {ratio(mean)} of XLA's memory scheduler, {ratio(statistics.geometric_mean(to_default))} of "
         f"its default; above the memory scheduler on {above} of {len(to_memory)}{target}{recomputed}."
     )
-
-
-def _target(name: str, row: _Row) -> str:
-    limit, equal = TARGETS[name]
-    met = row.plan is not None and (row.plan <= limit * MIB if equal else row.plan < limit * MIB)
-    words = "at most" if equal else "below"
-    more = "" if row.recomputed is None else f" ({mebibytes(row.recomputed)} recomputed)"
-    return f"{name}: {mebibytes(row.plan)} MiB{more}, target {words} {limit}: {'met' if met else '**not met**'}"
 
 
 def prediction(settings: Settings) -> Iterator[Table]:

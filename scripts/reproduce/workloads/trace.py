@@ -33,11 +33,8 @@ from reproduce.models.go_layers import Batch, Model, Weights
 from reproduce.models.go_sequences import gnmt, rnnlm, transformer_xl, wavenet
 
 RATE = 0.1
-
 UPDATE = "update"  # the scope of what changes a parameter
-
 STACKED: dict[str, Callable[..., Model]] = {"rnnlm": rnnlm, "gnmt": gnmt, "transformer-xl": transformer_xl}
-
 ARCHITECTURES: dict[str, Callable[..., Model]] = {
     **{f"{name}-{layers}": functools.partial(fn, layers) for name, fn in STACKED.items() for layers in (2, 4, 8)},
     "inception": inception_v3,
@@ -47,7 +44,6 @@ ARCHITECTURES: dict[str, Callable[..., Model]] = {
 }
 
 _NUMBER = re.compile(r"/?#(\d+)")
-
 _ARGUMENT = "parameters/"
 
 
@@ -179,7 +175,6 @@ def _renamed(names: Sequence[str]) -> tuple[str, ...]:
 
 
 Parameters = dict[str, jax.Array]
-
 Step = Callable[[Parameters, Batch], tuple[Parameters, jax.Array, Any]]
 
 
