@@ -67,8 +67,9 @@ def _fitted(settings: Settings, program: str, room: int, start: int) -> int:
 
 
 def largest(fits: Callable[[int], bool], start: int, precision: float = PRECISION) -> int:
-    """The largest batch that fits, to a precision, a share of it: what is larger by that or by 1 does not. From the start in
-    steps that double, then by halves; 0 if not even one example fits.
+    """The largest batch that fits, to a precision, a share of it: what is larger by that or by 1 does not.
+
+    From the start in steps that double, then by halves; 0 if not even one example fits.
     """
     low, high, guess, part = 0, None, start, precision
     while high is None or high > low + _step(low, precision):
