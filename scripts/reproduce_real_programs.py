@@ -4,9 +4,9 @@ Temporaries are those of XLA's default and memory schedulers, the best plain heu
 the lower bound.
 
 Writes to --out measured.jsonl and runs.jsonl with a line a measurement (a stopped run goes on where it was), captured
-modules, plans and traces, and to --results a file a section. Everything takes many hours on two cores: --sections,
---programs and --times make it shorter, --cheap predicts temporaries instead of compiling, and --quick only looks
-whether everything works (it needs neither Keras nor keras_hub, of which the zoo's programs are).
+modules and plans, and to --results a file a section. Everything takes many hours on two cores: --sections, --programs
+and --times make it shorter, and --quick only looks whether everything works (it needs neither Keras nor keras_hub, of
+which the zoo's programs are).
 
   python scripts/reproduce_real_programs.py --sections memory,prediction --programs mobilenetv2/training/b8 --times 10
 """

@@ -1,7 +1,7 @@
 """Sections `memory` and `prediction`: bytes of temporaries of a program under every schedule that the tables show.
 
 Figures are XLA's own, from compilations that differ from users' only in the effort for fast code (`hook`'s `quick`;
-`identical` holds them against full ones), beside what `xla.assignment` predicts; with --cheap they are predictions.
+`identical` holds them against full ones), beside what `xla.assignment` predicts.
 """
 
 import statistics
@@ -9,16 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from graphrl.compare.report import markdown, percent
-from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.optimize import optimize
-from graphrl.solvers.base import Budget, Task
 from graphrl.xla.callback import Scheduler, Unplanned
 from graphrl.xla.planning.cache import Places, named_orders, places_of
 from graphrl.xla.planning.search import decide, memory_of
-from graphrl.xla.planning.temp_search import least_temp, order_of, temp_bound
-from graphrl.xla.settings import PROBLEM
+from graphrl.xla.planning.temp_search import temp_bound
 from graphrl.xla.settings import Settings as PlanSettings
 from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.real_programs.programs import INFERENCE, TRAINING, parts
@@ -63,8 +60,10 @@ def _table(settings: Settings, training: bool, rows: Sequence[_Row]) -> Table:
     again = [f"+ {RECOMPUTE:.0%} recomputed", "/ memory"]
     headings = ["program", "ops", *plain, *times, "bound", "/ memory", "/ default", *again]
     title = "Training steps" if training else "Inference"
-    figures = "Predicted, not compiled." if settings.cheap else "XLA's own figures."
-    how = f"{figures} No order needs less than the bound: live bytes, less all that the buffers of results could hold."
+    how = (
+        "XLA's own figures. No order needs less than the bound: live bytes, less all that the buffers of results could "
+        "hold."
+    )
     lines = markdown(headings, [row.cells for row in rows])
     return settings.measurements.table(f"{title}: MiB of temporaries", how, lines, _means(rows, training))
 
@@ -112,13 +111,7 @@ def _means(rows: Sequence[_Row], training: bool) -> str:
 
 
 def prediction(settings: Settings) -> Iterator[Table]:
-    """One table: each program under both of XLA's schedules and the longest plan's.
-
-    Raises:
-      GraphrlError: with --cheap, since there is nothing to compare with.
-    """
-    if settings.cheap:
-        raise GraphrlError("prediction: --cheap compiles nothing that a prediction could be compared with")
+    """One table: each program under both of XLA's schedules and the longest plan's."""
     headings = [
         "program",
         *(f"{name}{what}" for name in _COLUMNS for what in (", XLA [MiB]", ", predicted", ", error")),
@@ -166,10 +159,10 @@ def of_xla(settings: Settings, subject: Subject, scheduler: Scheduler) -> Figure
 
     def measure() -> Figures:
         order = subject.order(scheduler)
-        figures = _of_schedule(settings, subject, scheduler, order)
+        figures = _of_schedule(subject, scheduler, order)
         return figures | {"ops": len(subject.hlo.graph.ops), "instructions": len(order[-1])}
 
-    return settings.measurements.get(_key(settings, subject, scheduler), measure)
+    return settings.measurements.get(_key(subject, scheduler), measure)
 
 
 def of_heuristics(settings: Settings, subject: Subject) -> Figures | None:
@@ -185,9 +178,9 @@ def of_heuristics(settings: Settings, subject: Subject) -> Figures | None:
         module = subject.module("default")
         places = places_of(module.with_orders({module.entry.name: by_method[best][1]}))
         predictions = {method: predicted for method, (predicted, _) in by_method.items()}
-        return {"found_by": best, "all": predictions, **_of_schedule(settings, subject, places, places)}
+        return {"found_by": best, "all": predictions, **_of_schedule(subject, places, places)}
 
-    return settings.measurements.get(_key(settings, subject, "heuristic"), measure)
+    return settings.measurements.get(_key(subject, "heuristic"), measure)
 
 
 def of_recomputation(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
@@ -206,18 +199,14 @@ def of_recomputation(settings: Settings, subject: Subject, seconds: float) -> Fi
         }
 
     name = f"{_plan_name(seconds)}-recompute-{RECOMPUTE:g}"
-    return None if settings.cheap else settings.measurements.get(_key(settings, subject, name), measure)
+    return settings.measurements.get(_key(subject, name), measure)
 
 
 def of_plan(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
     """Under graphrl's plan: `found_by`, `predicted`, `temp`, `seconds` in all; its order is kept
     (`planned_order`). What a user of `graphrl.compile(seconds=...)` gets, without what earlier plans found.
     """
-
-    def measure() -> Figures:
-        return (_predicted_plan if settings.cheap else _compiled_plan)(subject, seconds)
-
-    return settings.measurements.get(_key(settings, subject, _plan_name(seconds)), measure)
+    return settings.measurements.get(_key(subject, _plan_name(seconds)), lambda: _compiled_plan(subject, seconds))
 
 
 def of_bound(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
@@ -228,7 +217,7 @@ def of_bound(settings: Settings, subject: Subject, seconds: float) -> Figures | 
         orders = named_orders(module, planned_order(subject, seconds))
         return {"bound": temp_bound(read_hlo(module, chip=DEFAULT_CHIP), orders[module.entry.name])}
 
-    return settings.measurements.get(_key(settings, subject, "bound"), measure)
+    return settings.measurements.get(_key(subject, "bound"), measure)
 
 
 def planned_order(subject: Subject, seconds: float) -> Places:
@@ -237,26 +226,20 @@ def planned_order(subject: Subject, seconds: float) -> Places:
 
 
 def bytes_of(figures: Figures | None) -> int | None:
-    """XLA's figure, or the prediction that stands for it."""
-    if figures is None:
-        return None
-    number = figures["predicted"] if figures["temp"] is None else figures["temp"]
-    if not isinstance(number, int):
-        raise GraphrlError(f"temporaries of {number!r} bytes: the file of measurements is broken")
-    return number
+    """XLA's figure of temporaries."""
+    return None if figures is None else int(figures["temp"])
 
 
 def _plan_name(seconds: float) -> str:
     return f"graphrl-{seconds:g}s"
 
 
-def _key(settings: Settings, subject: Subject, schedule: str) -> dict[str, object]:
-    return {"what": "predicted" if settings.cheap else "temporaries", "program": subject.name, "schedule": schedule}
+def _key(subject: Subject, schedule: str) -> dict[str, object]:
+    return {"what": "temporaries", "program": subject.name, "schedule": schedule}
 
 
-def _of_schedule(settings: Settings, subject: Subject, schedule: Scheduler | Places, order: Places) -> Figures:
-    temp = None if settings.cheap else memory_of(subject.compiled(schedule, quick=True))[0]
-    return {"predicted": subject.predicted(order), "temp": temp}
+def _of_schedule(subject: Subject, schedule: Scheduler | Places, order: Places) -> Figures:
+    return {"predicted": subject.predicted(order), "temp": memory_of(subject.compiled(schedule, quick=True))[0]}
 
 
 def _compiled_plan(subject: Subject, seconds: float) -> Figures:
@@ -269,19 +252,4 @@ def _compiled_plan(subject: Subject, seconds: float) -> Figures:
         "predicted": subject.predicted(order),
         "temp": memory_of(subject.compiled(order, quick=True))[0],
         "seconds": decision.search_seconds,
-    }
-
-
-def _predicted_plan(subject: Subject, seconds: float) -> Figures:
-    """The same without compiling: the best by prediction."""
-    hlo, module = subject.hlo, subject.module("default")
-    starts = [order_of(hlo, named_orders(module, subject.order("memory"))[module.entry.name])]
-    plan = least_temp(Task(hlo.graph, PROBLEM, Budget(None, seconds)), hlo, subject.predict, starts)
-    sequence = hlo.sequence(plan.decisions(hlo.graph)[1])
-    subject.keep_order(_plan_name(seconds), places_of(module.with_orders({module.entry.name: sequence})))
-    return {
-        "found_by": plan.method,
-        "predicted": subject.predict(sequence),
-        "temp": None,
-        "seconds": plan.seconds,
     }

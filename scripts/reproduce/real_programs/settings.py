@@ -34,7 +34,6 @@ class Settings(launcher.Settings):
     programs: tuple[str, ...] | None = option(
         None, "as in resnet50/training/b8,resnet50/inference/b1", parse=names, metavar="P,..."
     )
-    cheap: bool = option(False, "predict temporaries instead of compiling (memory)")
 
     def check(self) -> None:
         """
