@@ -180,35 +180,21 @@ VISION = [
 ]
 
 
-# name: class, family, pixels
+# family: classes; their names in lower case are those of the zoo
 _CLASSES = {
-    "vgg16": ("VGG16", "vgg", 224),
-    "vgg19": ("VGG19", "vgg", 224),
-    "resnet50": ("ResNet50", "resnet", 224),
-    "resnet101": ("ResNet101", "resnet", 224),
-    "resnet152": ("ResNet152", "resnet", 224),
-    "resnet50v2": ("ResNet50V2", "resnet", 224),
-    "resnet101v2": ("ResNet101V2", "resnet", 224),
-    "densenet121": ("DenseNet121", "densenet", 224),
-    "densenet169": ("DenseNet169", "densenet", 224),
-    "densenet201": ("DenseNet201", "densenet", 224),
-    "mobilenet": ("MobileNet", "mobilenet", 224),
-    "mobilenetv2": ("MobileNetV2", "mobilenet", 224),
-    "mobilenetv3small": ("MobileNetV3Small", "mobilenet", 224),
-    "mobilenetv3large": ("MobileNetV3Large", "mobilenet", 224),
-    "efficientnetb0": ("EfficientNetB0", "efficientnet", 224),
-    "efficientnetb3": ("EfficientNetB3", "efficientnet", 300),
-    "efficientnetb7": ("EfficientNetB7", "efficientnet", 600),
-    "efficientnetv2b0": ("EfficientNetV2B0", "efficientnet", 224),
-    "efficientnetv2s": ("EfficientNetV2S", "efficientnet", 384),
-    "convnexttiny": ("ConvNeXtTiny", "convnext", 224),
-    "convnextbase": ("ConvNeXtBase", "convnext", 224),
-    "inceptionv3": ("InceptionV3", "inception", 299),
-    "inceptionresnetv2": ("InceptionResNetV2", "inception", 299),
-    "xception": ("Xception", "inception", 299),
-    "nasnetmobile": ("NASNetMobile", "nasnet", 224),
-    "nasnetlarge": ("NASNetLarge", "nasnet", 331),
+    "vgg": "VGG16 VGG19",
+    "resnet": "ResNet50 ResNet101 ResNet152 ResNet50V2 ResNet101V2",
+    "densenet": "DenseNet121 DenseNet169 DenseNet201",
+    "mobilenet": "MobileNet MobileNetV2 MobileNetV3Small MobileNetV3Large",
+    "efficientnet": "EfficientNetB0 EfficientNetB3 EfficientNetB7 EfficientNetV2B0 EfficientNetV2S",
+    "convnext": "ConvNeXtTiny ConvNeXtBase",
+    "inception": "InceptionV3 InceptionResNetV2 Xception",
+    "nasnet": "NASNetMobile NASNetLarge",
 }
+_PIXELS = {  # where they are not 224
+    "EfficientNetB3": 300, "EfficientNetB7": 600, "EfficientNetV2S": 384, "InceptionV3": 299, "InceptionResNetV2": 299,
+    "Xception": 299, "NASNetLarge": 331,
+}  # fmt: skip
 
 
 def _application(name: str) -> Any:
@@ -218,8 +204,9 @@ def _application(name: str) -> Any:
 
 
 APPLICATIONS = [
-    Architecture(name, family, functools.partial(_application, cls), image(size))
-    for name, (cls, family, size) in _CLASSES.items()
+    Architecture(name.lower(), family, functools.partial(_application, name), image(_PIXELS.get(name, 224)))
+    for family, names in _CLASSES.items()
+    for name in names.split()
 ]
 
 
