@@ -217,12 +217,7 @@ def test_bits_of_a_generator(by: Compiler) -> Any:
 @same
 def test_distributions_with_loops(by: Compiler) -> Any:
     def program(key: jax.Array, x: jax.Array) -> Any:
-        keys = jax.random.split(key, 6)
-        shape = jnp.abs(wide(x)) + 0.5
-        return (
-            jax.random.gamma(keys[0], shape), jax.random.poisson(keys[1], shape), jax.random.permutation(keys[2], N),
-            jax.random.categorical(keys[3], jnp.outer(x, x)), jax.random.truncated_normal(keys[4], -1.0, 1.0, (N,)),
-            jax.random.choice(keys[5], x, (64,), replace=False),
-        )  # fmt: skip
+        keys = jax.random.split(key)
+        return jax.random.gamma(keys[0], jnp.abs(wide(x)) + 0.5), jax.random.permutation(keys[1], N)
 
     return by.jit(program)(jax.random.key(0), vector())
