@@ -45,21 +45,26 @@ def _run(*options: str) -> dict[str, list[xml.Element]]:
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", str(TESTS), f"--junitxml={report}", *options]
+        command = [sys.executable, "-m", "pytest", "-q", str(TESTS), *options]
+        command += [f"--junitxml={report}", "--override-ini=junit_family=xunit1"]  # which has properties of cases
         done = subprocess.run(command, cwd=TESTS.parents[2], capture_output=True, text=True, check=False)
         if done.returncode > 1:  # 1: a test failed
             raise GraphrlError(f"pytest: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
         kinds: dict[str, list[xml.Element]] = {}
         for case in xml.parse(report).iter("testcase"):
-            if case.find("properties") is not None or case.find("failure") is not None:
+            if case.find("properties") is not None or _is_wrong(case):
                 kinds.setdefault(case.get("classname", "").rpartition("test_")[2], []).append(case)
         return kinds
 
 
 def _cells(cases: Sequence[xml.Element]) -> list[str]:
-    wrong = [_name(case) for case in cases if case.find("failure") is not None]
+    wrong = [_name(case) for case in cases if _is_wrong(case)]
     counts = [str(_count(cases, column)) for column in COLUMNS]
     return [str(len(cases)), str(len(wrong)), *counts, ", ".join(wrong) or "none"]
+
+
+def _is_wrong(case: xml.Element) -> bool:
+    return any(case.find(kind) is not None for kind in ("failure", "error"))
 
 
 def _count(cases: Sequence[xml.Element], column: str) -> int:
