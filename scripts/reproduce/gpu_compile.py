@@ -88,11 +88,6 @@ class GpuMemory(NamedTuple):
     donated: int
     on_host: int
 
-    @property
-    def total(self) -> int:
-        """Arguments, temporaries, and results that lie in no argument."""
-        return self.arguments + self.temporaries + self.results - self.donated
-
 
 def missing() -> str:
     """Why nothing can be compiled, in one line; "" if the packages are there, or a GPU is."""

@@ -5,7 +5,6 @@ A layer is one op of the jaxpr for one of the framework that it stands for. Matr
 it, so that its shapes stand in one place.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,18 +28,6 @@ class Weights:
         """The parameter of this name: matrices and kernels have their output channels first."""
         self.shapes[name] = jax.ShapeDtypeStruct(shape, "float32")
         return jnp.zeros(shape) if self._values is None else self._values[name]
-
-
-def initial(shapes: Mapping[str, jax.ShapeDtypeStruct], key: jax.Array) -> dict[str, jax.Array]:
-    """Values to start from: normal over the square root of the fan-in; scales 1, biases 0."""
-    keys = jax.random.split(key, len(shapes))
-    return {name: _initial(name, shape.shape, k) for (name, shape), k in zip(shapes.items(), keys, strict=True)}
-
-
-def _initial(name: str, shape: tuple[int, ...], key: jax.Array) -> jax.Array:
-    if len(shape) == 1:
-        return jnp.ones(shape) if name.endswith("scale") else jnp.zeros(shape)
-    return jax.random.normal(key, shape) / math.sqrt(math.prod(shape[1:]))
 
 
 EPSILON = 1e-3  # of normalisations
