@@ -18,6 +18,9 @@ from reproduce.gpu_compile import missing
 from reproduce.measurements import mebibytes, ratio
 from reproduce.results import Table
 
+_COLUMNS = 4  # of panels
+_SHOWN = -40, 50  # percent of slowdown: what is slower is left out of the picture
+
 
 def rules(settings: Settings) -> Iterator[Table]:
     """A table of means, and one a program.
@@ -74,10 +77,6 @@ def _mean_table(settings: Settings, methods: tuple[str, ...]) -> Table:
     )
     table = markdown(["rule", "programs", "of none's", "slowdown", "compiled"], lines)
     return settings.measurements.table("Rules, on the mean of the programs", how, table)
-
-
-_COLUMNS = 4  # of panels
-_SHOWN = -40, 50  # percent of slowdown: what is slower is left out of the picture
 
 
 class Curves(NamedTuple):

@@ -12,6 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+EPSILON = 1e-3  # of normalisations
+
+Batch = dict[str, jax.Array]
+
 
 class Weights:
     """What `loss(weights, batch)` of a model gets its parameters from.
@@ -30,7 +34,34 @@ class Weights:
         return jnp.zeros(shape) if self._values is None else self._values[name]
 
 
-EPSILON = 1e-3  # of normalisations
+class Model(NamedTuple):
+    """A model at one size.
+
+    Attributes:
+      loss: of weights and batch: a scalar, and what the next step is given (empty but for a Transformer-XL's memory).
+      batch: shapes by name; int32 arrays hold numbers below `classes`.
+      classes: see above.
+    """
+
+    loss: Callable[[Weights, Batch], tuple[jax.Array, Any]]
+    batch: dict[str, jax.ShapeDtypeStruct]
+    classes: int
+
+    def parameters(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Their shapes, in the order of use."""
+        weights = Weights()
+        jax.eval_shape(lambda batch: self.loss(weights, batch), self.batch)
+        return weights.shapes
+
+
+def tokens(count: int) -> jax.ShapeDtypeStruct:
+    """So many integers."""
+    return jax.ShapeDtypeStruct((count,), "int32")
+
+
+def floats(*shape: int) -> jax.ShapeDtypeStruct:
+    """One float32 array of this shape."""
+    return jax.ShapeDtypeStruct(shape, "float32")
 
 
 def spread(vector: jax.Array, like: jax.Array) -> jax.Array:
@@ -131,36 +162,3 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     shifted = logits - lax.stop_gradient(jnp.max(logits, -1, keepdims=True))
     total = lax.log(jnp.sum(lax.exp(shifted), -1))
     return jnp.mean(total - shifted.at[jnp.arange(len(labels)), labels].get(mode="promise_in_bounds"))
-
-
-Batch = dict[str, jax.Array]
-
-
-class Model(NamedTuple):
-    """A model at one size.
-
-    Attributes:
-      loss: of weights and batch: a scalar, and what the next step is given (empty but for a Transformer-XL's memory).
-      batch: shapes by name; int32 arrays hold numbers below `classes`.
-      classes: see above.
-    """
-
-    loss: Callable[[Weights, Batch], tuple[jax.Array, Any]]
-    batch: dict[str, jax.ShapeDtypeStruct]
-    classes: int
-
-    def parameters(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Their shapes, in the order of use."""
-        weights = Weights()
-        jax.eval_shape(lambda batch: self.loss(weights, batch), self.batch)
-        return weights.shapes
-
-
-def tokens(count: int) -> jax.ShapeDtypeStruct:
-    """So many integers."""
-    return jax.ShapeDtypeStruct((count,), "int32")
-
-
-def floats(*shape: int) -> jax.ShapeDtypeStruct:
-    """One float32 array of this shape."""
-    return jax.ShapeDtypeStruct(shape, "float32")
