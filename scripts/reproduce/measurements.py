@@ -8,6 +8,7 @@ import datetime
 import functools
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -143,6 +144,12 @@ def mebibytes(value: float | None) -> str:
 def ratio(value: float | None) -> str:
     """A quotient in percent."""
     return "-" if value is None else f"{100 * value:.1f}%"
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """What some work gives, and its seconds."""
+    began = time.perf_counter()
+    return work(), time.perf_counter() - began
 
 
 def in_a_line(fault: Exception) -> str:

@@ -6,7 +6,6 @@ steps with Adam, which are only compiled.
 
 import dataclasses
 import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from graphrl.xla.callback import Unplanned
 from graphrl.xla.planning.planner import Planner
 from graphrl.xla.resident import digest
 from graphrl.xla.settings import Settings as PlanSettings
-from reproduce.measurements import Figures, mebibytes, ratio
+from reproduce.measurements import Figures, mebibytes, ratio, timed
 from reproduce.models.losses import Update
 from reproduce.models.programs import Program
 from reproduce.real_programs.memory import RECOMPUTE
@@ -75,11 +74,11 @@ def _figures(settings: Settings, what: str, name: str, measure: Callable[[str, f
 def _measure(name: str, seconds: float) -> Figures:
     step, state, batch = UPDATES[name]()
     jitted = jax.jit(step, donate_argnums=0)
-    lowered, first_jax = _timed(lambda: jitted.lower(state, batch))
-    theirs, compiling = _timed(lowered.compile)
+    lowered, first_jax = timed(lambda: jitted.lower(state, batch))
+    theirs, compiling = timed(lowered.compile)
     memory = hook.compile_in_order(lowered, "memory", quick=True)
     plan: dict[str, Any] = {"seconds": seconds, "cache": False}
-    ours, first = _timed(lambda: graphrl.compile(jitted, state, batch, **plan))
+    ours, first = timed(lambda: graphrl.compile(jitted, state, batch, **plan))
     again = graphrl.compile(jitted, state, batch, recompute=RECOMPUTE, **plan)
     results = [digest(compiled(jax.tree.map(jnp.copy, state), batch)) for compiled in (theirs, ours, again)]
     times = _times((theirs, ours, again), state, batch)
@@ -94,11 +93,6 @@ def _measure(name: str, seconds: float) -> Figures:
     }
 
 
-def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    began = time.perf_counter()
-    return work(), time.perf_counter() - began
-
-
 def _times(executables: Any, state: Any, batch: Any) -> list[float]:
     """Median seconds of a call of each, in turns."""
     rounds = []
@@ -106,7 +100,7 @@ def _times(executables: Any, state: Any, batch: Any) -> list[float]:
         taken = []
         for compiled in executables:
             own = jax.block_until_ready(jax.tree.map(jnp.copy, state))
-            taken.append(_timed(lambda: jax.block_until_ready(compiled(own, batch)))[1])  # noqa: B023
+            taken.append(timed(lambda: jax.block_until_ready(compiled(own, batch)))[1])  # noqa: B023
         rounds.append(taken)
     return [statistics.median(column) for column in zip(*rounds, strict=True)]
 
