@@ -53,7 +53,7 @@ def _run(*options: str) -> dict[str, list[xml.Element]]:
         kinds: dict[str, list[xml.Element]] = {}
         for case in xml.parse(report).iter("testcase"):
             if case.find("properties") is not None or _is_wrong(case):
-                kinds.setdefault(case.get("classname", "").rpartition("test_")[2], []).append(case)
+                kinds.setdefault(case.get("classname", "").rpartition("test_same_")[2], []).append(case)
         return kinds
 
 

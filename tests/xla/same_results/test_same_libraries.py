@@ -7,6 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jit_cases import Compiler, branches, matrix, same, vector
+from xla_programs import plans
+
+__all__ = ["plans"]
 
 
 def _spread(x: jax.Array) -> list[jax.Array]:

@@ -8,6 +8,9 @@ import numpy as np
 from jax import lax
 from jax.experimental import checkify, io_callback
 from jit_cases import Compiler, N, branches, fates, raised, same, vector, wide
+from xla_programs import plans
+
+__all__ = ["plans"]
 
 _VECTOR = jax.ShapeDtypeStruct((N,), jnp.float32)
 

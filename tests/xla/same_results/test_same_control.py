@@ -6,6 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jit_cases import Compiler, branches, matrix, same, vector, wide
+from xla_programs import plans
+
+__all__ = ["plans"]
 
 
 @same

@@ -5,19 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jit_cases import (
-    ELSEWHERE,
-    IN_PLACE,
-    Compiler,
-    N,
-    branches,
-    fates,
-    matrix,
-    raised,
-    same,
-    vector,
-    wide,
-)
+from jit_cases import ELSEWHERE, IN_PLACE, Compiler, N, branches, fates, matrix, raised, same, vector, wide
+from xla_programs import plans
+
+__all__ = ["plans"]
 
 
 def _trained(by: Compiler, step: Any, state: Any, steps: int = 3) -> Any:

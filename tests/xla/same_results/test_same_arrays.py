@@ -7,6 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jit_cases import Compiler, N, matrix, raised, same, vector, wide
+from xla_programs import plans
+
+__all__ = ["plans"]
 
 
 @same

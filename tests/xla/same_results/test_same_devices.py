@@ -9,6 +9,9 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jit_cases import Compiler, N, branches, fates, matrix, same, vector, wide
+from xla_programs import plans
+
+__all__ = ["plans"]
 
 
 def _mesh() -> jax.sharding.Mesh:

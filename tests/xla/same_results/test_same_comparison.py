@@ -8,8 +8,11 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 from jit_cases import Compiler, N, differences, graphrl_s, jax_s, observed, vector, wide
+from xla_programs import plans
 
 from graphrl.xla.hook import available
+
+__all__ = ["plans"]
 
 
 def changed(results: Any) -> Compiler:
