@@ -1,5 +1,6 @@
 """The script of the tables on checkpoints: its programs, its search for batches, what it writes, and its faults."""
 
+import dataclasses
 import json
 import subprocess
 from pathlib import Path
@@ -100,18 +101,19 @@ def test_the_best_within_a_slowdown() -> None:
     assert best([a, b, c]) == c
 
 
-def test_values_are_compared_and_the_script_goes_on_where_it_was(tmp_path: Path) -> None:
-    options = ("--sections", "values", "--quick", "--programs", "LSTM", "--methods", "nothing saveable, a layer")
-    done = run(tmp_path, *options)
-    assert done.returncode == 0, done.stderr
-    text = (tmp_path / "out" / "checkpoint-values.md").read_text()
-    assert "failed:" not in text
-    assert " is over " not in text
-    assert "| LSTM | 1 |" in text
-    again = run(tmp_path, *options)
-    assert again.returncode == 0
-    assert "measuring" not in again.stderr
-    check_fault(run(tmp_path, *options, "--device", "abacus"), "no figures of a device 'abacus'")
+def test_values_are_compared_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def settings(**options: Any) -> Settings:
+        return Settings(out=tmp_path, quick=True, programs=("LSTM",), methods=("nothing saveable, a layer",), **options)
+
+    (table,) = values(settings())
+    assert "failed:" not in table.text
+    assert " is over " not in table.text
+    assert "| LSTM | 1 |" in table.text
+    assert "measuring" in capsys.readouterr().err
+    assert next(values(settings())).text == table.text
+    assert "measuring" not in capsys.readouterr().err
+    with pytest.raises(GraphrlError, match="no figures of a device 'abacus'"):
+        next(values(settings(device="abacus")))
 
 
 def test_values_of_another_machine_are_of_full_size(tmp_path: Path) -> None:
@@ -127,7 +129,7 @@ def test_values_of_another_machine_are_of_full_size(tmp_path: Path) -> None:
     assert "precision `highest`" in table.text
 
 
-def test_steps_are_compiled_and_run_once(tmp_path: Path) -> None:
+def test_steps_are_compiled_and_run_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rule = "nothing saveable, a layer"
     options = ("--sections", "device", "--quick", "--programs", "LSTM", "--methods", f"{NONE};{rule}")
     done = run(tmp_path, *options)
@@ -140,14 +142,17 @@ def test_steps_are_compiled_and_run_once(tmp_path: Path) -> None:
     assert f"| {rule} | 1 | {100 * leaner['temporaries'] / whole['temporaries']:.1f}% |" in text
     milliseconds = [1e3 * leaner[which] for which in ("step", "seconds")]
     assert "| {:.2f} | {:.2f} | {:.1f}% |".format(*milliseconds, 100 * (leaner["step"] / whole["step"] - 1)) in text
-    again = run(tmp_path, *options)
-    assert again.returncode == 0
-    assert "compiled" not in again.stderr
-    assert "measuring" not in again.stderr
-    check_fault(run(tmp_path, *options, "--device", "abacus"), "no figures of a device 'abacus'")
-    check_fault(
-        run(tmp_path, *options[:-1], "XLA's own at 50%"), "section device has none of these methods: it has none"
-    )
+    capsys.readouterr()
+    settings = Settings(out=tmp_path / "out", quick=True, programs=("LSTM",), methods=(NONE, rule))
+    assert next(device(settings)).text in text
+    assert capsys.readouterr().err == ""  # nothing is compiled or measured again
+    faults: dict[str, dict[str, Any]] = {
+        "no figures of a device 'abacus'": {"device": "abacus"},
+        "section device has none of these methods: it has none": {"methods": ("XLA's own at 50%",)},
+    }
+    for fault, changed in faults.items():
+        with pytest.raises(GraphrlError, match=fault):
+            next(device(dataclasses.replace(settings, **changed)))
 
 
 def test_steps_of_another_machine_are_shown(tmp_path: Path) -> None:
