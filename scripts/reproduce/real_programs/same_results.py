@@ -15,7 +15,8 @@ from graphrl.errors import GraphrlError
 from reproduce.real_programs.settings import Settings
 from reproduce.results import Table, bullets, here
 
-TESTS = Path(__file__).resolve().parents[3] / "tests" / "xla" / "same_results"
+ROOT = Path(__file__).resolve().parents[3]
+TESTS = ROOT / "tests" / "xla" / "same_results"
 COLUMNS = ("programs", "planned", "lost")
 _QUICK = "ordered_debug_callbacks or cholesky or states_in_loops"
 
@@ -45,9 +46,17 @@ def _run(*options: str) -> dict[str, list[xml.Element]]:
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", str(TESTS), *options]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            str(TESTS),
+            f"--config-file={ROOT / 'pyproject.toml'}",
+            *options,
+        ]
         command += [f"--junitxml={report}", "--override-ini=junit_family=xunit1"]  # which has properties of cases
-        done = subprocess.run(command, cwd=TESTS.parents[2], capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode > 1:  # 1: a test failed
             raise GraphrlError(f"pytest: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
         kinds: dict[str, list[xml.Element]] = {}
