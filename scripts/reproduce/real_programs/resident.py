@@ -34,7 +34,9 @@ def resident(settings: Settings) -> Iterator[Table]:
 
 def _lines(settings: Settings, subject: Subject) -> Iterator[list[str]]:
     seconds = settings.times[0]
-    schedules: dict[str, Schedule] = {"XLA default": "default", "XLA memory": "memory"}
+    schedules: dict[str, Schedule] = {"XLA default": "default"}
+    if not settings.quick:
+        schedules["XLA memory"] = "memory"
     if of_plan(settings, subject, seconds) is not None:
         schedules[f"graphrl {seconds:g} s"] = planned_order(subject, seconds)
     default: tuple[float, ...] | None = None
