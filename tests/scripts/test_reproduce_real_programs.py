@@ -44,9 +44,9 @@ def test_every_section_is_written_and_goes_on_where_it_was(tmp_path: Path) -> No
             "Command: `python scripts/reproduce_real_programs.py --out out " + " ".join(options) + "`. Seed: 0." in text
         )
 
-    _, ops, default, memory, heuristic, _, plan, bound, *_ = cells(texts["memory"], program)
+    _, ops, default, less, heuristic, _, plan, bound, *_ = cells(texts["memory"], program)
     assert int(ops) > 100
-    assert float(bound) <= float(plan) <= min(float(default), float(memory), float(heuristic.split()[0]))
+    assert float(bound) <= float(plan) <= min(float(default), float(less), float(heuristic.split()[0]))
     assert "all: 3 of 3 (100%) within 2%" in texts["prediction"]
     assert cells(texts["identical"], program)[3:5] == ["yes", "100%"]
     resident = [line for line in texts["resident"].splitlines() if line.startswith(f"| {program} |")]
