@@ -1,7 +1,6 @@
 """Arrays of all kinds, results that are no computation's, and jax's settings."""
 
-import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -93,43 +92,6 @@ def test_arguments_that_come_back(by: Compiler) -> Any:
     return results, same, by.compile(by.jit(program), x, y, tree)(x, y, tree)
 
 
-class Pair(NamedTuple):
-    """A named tuple is a pytree of its own."""
-
-    first: Any
-    second: Any
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass
-class Held:
-    """A class with data and what is no data."""
-
-    data: Any
-    name: str = dataclasses.field(metadata={"static": True})
-
-
-@same
-def test_pytrees(by: Compiler) -> Any:
-    def program(tree: Any, *rest: Any, **named: Any) -> Any:
-        y = wide(tree["x"].first)
-        held = Held([y, named["b"].data], named["b"].name + "!")
-        return Pair(held, {"z": y, "a": rest, "none": None}), [*rest, (), {}], named
-
-    tree = {"x": Pair(vector(), None), "n": 3}
-    return by.jit(program)(tree, vector(1), [2.0], a=np.float32(1), b=Held(vector(2), "name"))
-
-
-@same
-def test_weak_types(by: Compiler) -> Any:
-    def program(x: jax.Array, k: Any, f: Any) -> Any:
-        return wide(x) * f, k + 1, f * 2.0, jnp.float32(2) * f, jnp.asarray(k), x[0] * 0 + 1, k * 1.5
-
-    step = by.jit(program)
-    with jax.numpy_dtype_promotion("standard"):
-        return step(vector(), 3, 2.0), step(vector(), jnp.int32(3), jnp.float32(2)), step(vector(), np.int16(3), True)
-
-
 @same
 def test_hundreds_of_arguments(by: Compiler) -> Any:
     def program(xs: list[jax.Array], x: jax.Array) -> Any:
@@ -141,16 +103,6 @@ def test_hundreds_of_arguments(by: Compiler) -> Any:
     for _ in range(2):
         xs = step(xs, vector())
     return xs
-
-
-@same
-def test_static_arguments(by: Compiler) -> Any:
-    def program(x: jax.Array, k: int, flags: Any = (), *, name: str = "sin") -> Any:
-        return [wide(x) * k, getattr(jnp, name)(x), *(wide(x) for flag in flags if flag)]
-
-    step = by.jit(program, static_argnums=(1, 2), static_argnames=("name",))
-    results = [step(vector(), 2), step(vector(), 3, (True, False)), step(vector(), 2, name="cos"), step(vector(), 2)]
-    return results, raised(lambda: step(vector(), [1])), raised(lambda: step(vector(), 2, name="no function"))
 
 
 @same

@@ -48,16 +48,6 @@ def test_scans_backwards_and_unrolled(by: Compiler) -> Any:
 
 
 @same
-def test_own_derivatives_backwards(by: Compiler) -> Any:
-    @jax.custom_vjp
-    def clipped(x: jax.Array) -> jax.Array:
-        return wide(x)
-
-    clipped.defvjp(lambda x: (wide(x), x), lambda x, slope: (jnp.clip(slope * wide(x), -1.0, 1.0),))
-    return by.jit(jax.value_and_grad(lambda x: sum((clipped(p).sum() for p in branches(x)), jnp.zeros(()))))(vector())
-
-
-@same
 def test_checkpoints(by: Compiler) -> Any:
     def layer(x: jax.Array, w: jax.Array) -> jax.Array:
         return jnp.tanh(wide(x) @ w) + wide(x * 0.5)
@@ -78,14 +68,6 @@ def test_its_own_functions_under_transformations(by: Compiler) -> Any:
     linear = jax.linearize(planned, x)[1]
     outer = by.jit(lambda x: jax.grad(lambda y: planned(planned(y)).sum())(x) + planned(x))
     return planned(x), outputs, pull(x), linear(x), jax.vmap(planned)(jnp.stack([x, x])), outer(x), jax.jit(planned)(x)
-
-
-@same
-def test_functions_that_are_returned(by: Compiler) -> Any:
-    """A pull-back is a pytree whose leaves are what the backward pass needs."""
-    forward = by.jit(lambda x: jax.vjp(lambda y: jnp.tanh(wide(y)), x))
-    outputs, pull = forward(vector())
-    return outputs, by.jit(lambda pull, slope: pull(slope))(pull, vector(1))
 
 
 @same

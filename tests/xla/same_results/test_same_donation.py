@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jit_cases import ELSEWHERE, IN_PLACE, Compiler, N, branches, fates, matrix, raised, same, vector, wide
 from xla_programs import plans
 
@@ -64,26 +63,3 @@ def test_donated_and_kept_in_one_call(by: Compiler) -> Any:
 
     step, same = by.jit(step, donate_argnums=0), matrix(2)
     return step(matrix(), matrix(1), vector()), raised(lambda: step(same, same, vector()))
-
-
-@same
-def test_buffers_that_numpy_looks_at(by: Compiler) -> Any:
-    state = jnp.tanh(matrix())
-    view = np.asarray(state)
-    before = view.copy()
-    step = by.jit(lambda state, x: state * 2 + wide(x)[None], donate_argnums=0)
-    result = step(state, vector())
-    return result, fates(state), bool(np.array_equal(view, before))
-
-
-@same
-def test_executables_that_donate(by: Compiler) -> Any:
-    def step(state: Any, x: jax.Array) -> Any:
-        return {"w": state["w"] * 0.9 + wide(x)[None], "k": state["k"] + 1}, x.sum()
-
-    jitted, state = by.jit(step, donate_argnums=0), {"w": matrix(), "k": jnp.int32(0)}
-    executable = by.compile(jitted, state, vector())
-    states = [state]
-    for _ in range(3):
-        states.append(executable(states[-1], vector())[0])
-    return states[-1], fates(states)
