@@ -4,7 +4,7 @@ masked argmax over all nodes.
 
 import sys
 
-from reproduce.yardsticks import plain
+from reproduce import yardstick
 
 from graphrl.commands import bench
 from graphrl.commands.parser import Parser
@@ -26,7 +26,7 @@ def main() -> None:
     )
     bench.add_options(parser)
     try:
-        sys.exit(bench.run(parser.parse_args(), {"plain": plain.program}))
+        sys.exit(bench.run(parser.parse_args(), {"plain": yardstick.program}))
     except KeyboardInterrupt:
         sys.exit("bench: interrupted before there was a figure")
     except (GraphrlError, OSError) as error:

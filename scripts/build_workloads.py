@@ -1,6 +1,6 @@
 """Traces GO's workloads and writes their files: `graphrl.graphs.datasets.workloads.go` ships what this makes.
 
-The fourteen training steps of table 2 in plain JAX (`scripts/reproduce/workloads`, a file an architecture), traced with
+The fourteen training steps of table 2 in plain JAX (`scripts/reproduce/models`), traced with
 abstract values: nothing of full size is computed. Files that are there are not made again. A few minutes on one core.
 
   python scripts/build_workloads.py --only 'rnnlm-*,gnmt-8' --out workloads
@@ -13,8 +13,7 @@ from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 
-from reproduce.workloads.program import write
-from reproduce.workloads.registry import ARCHITECTURES
+from reproduce.workloads.trace import ARCHITECTURES, write
 
 from graphrl.commands.parser import Parser
 from graphrl.errors import GraphrlError

@@ -21,8 +21,7 @@ from pathlib import Path
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ["JAX_PLATFORMS"] = "cpu"  # the schedules are those of XLA's CPU compiler
 
-from reproduce.zoo.registry import ARCHITECTURES
-from reproduce.zoo.trace import missing_files, trace
+from reproduce.zoo import ARCHITECTURES, missing_files, trace
 
 from graphrl.commands.parser import Parser
 from graphrl.errors import GraphrlError

@@ -1,20 +1,20 @@
 """Optimises ResNet-50 three times over and prints what came of it: `make demo`.
 
-Models: ONNX inference (the `onnx` package's light model, batch 1), and a plain-JAX ResNet-50 traced as inference and
-as a training step. Problems: least peak memory on one device, shortest makespan on 2 and 4. Each row compares the best
-plan with the order in which the model is given (on one device), with list scheduling (the classical one-pass method)
-and with a lower bound that no plan can beat. Plans, pictures and traces (for ui.perfetto.dev) are written to out/demo.
+Models: ONNX inference (the `onnx` package's light model, batch 1), and the zoo's inference and training step, traced
+from JAX. Problems: least peak memory on one device, shortest makespan on 2 and 4. Each row compares the best plan with
+the order in which the model is given (on one device), with list scheduling (the classical one-pass method) and with a
+lower bound that no plan can beat. Plans, pictures and traces (for ui.perfetto.dev) are written to out/demo.
 """
 
 import argparse
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import onnx
-from reproduce.real_programs.resnet import resnet50
+from reproduce import results
+from reproduce.launcher import command
 from rich.console import Console
 from rich.table import Table
 
@@ -22,9 +22,14 @@ import graphrl
 from graphrl.commands.common import keep_compiled
 from graphrl.commands.parser import Parser
 from graphrl.commands.progress import progress_bar
+from graphrl.compare.report import markdown
+from graphrl.files import write_atomically
+from graphrl.graphs.datasets import zoo
 from graphrl.units import format_bytes, format_objective, format_seconds
 
 LIGHT_RESNET50 = Path(onnx.__file__).parent / "backend/test/data/light/light_resnet50.onnx"
+ZOO = ("resnet50/inference/b16/jaxpr", "resnet50/training/b8/jaxpr")
+COLUMNS = ("given", "list", "graphrl", "to list", "bound", "gap", "evals")
 # A transfer as between GPUs of one machine: NVLink 3 gives an A100 300 GB/s in each direction.
 LINK: dict[str, Any] = {"latency": 5e-6, "bandwidth": 300e9}
 PROBLEMS: tuple[dict[str, Any], ...] = (
@@ -34,13 +39,6 @@ PROBLEMS: tuple[dict[str, Any], ...] = (
 )
 
 
-def models(batch: int) -> Iterator[graphrl.ComputationGraph]:
-    """The three graphs."""
-    yield graphrl.read_graph(LIGHT_RESNET50)
-    for training in (False, True):
-        yield resnet50(training=training, batch=batch)
-
-
 def main() -> None:
     """Optimises, prints and writes."""
     parser = Parser(description=__doc__)
@@ -48,22 +46,29 @@ def main() -> None:
         "--seconds", type=float, default=12.0, help="search time of each of the nine plans (default: 12)"
     )
     parser.add_argument("--evaluations", type=int, help="limit by evaluations instead: results then repeat exactly")
-    parser.add_argument("--batch", type=int, default=8, help="images of the traced models (default: 8)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--transfer", choices=("rendezvous", "free", "link"), default="link")
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder to write to (default: out/demo)")
+    parser.add_argument("--page", type=Path, help="write the table there, too, as Markdown")
     args = parser.parse_args()
     keep_compiled()
     args.out.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
     started = time.perf_counter()
-    table = _table(args.transfer)
-    for graph in models(args.batch):
+    table, rows = _table(args.transfer), []
+    for graph in (graphrl.read_graph(LIGHT_RESNET50), *(zoo.load(name).graph for name in ZOO)):
         console.print(f"[bold]{graph.name}[/]: {_size(graph)}", soft_wrap=True)
         table.add_row(f"[bold]{graph.name}[/]")
         for options in PROBLEMS:
-            table.add_row(*_row(graph, options, args, console), end_section=options is PROBLEMS[-1])
+            row = _row(graph, options, args, console)
+            table.add_row(*row, end_section=options is PROBLEMS[-1])
+            rows.append([f"{graph.name}, {graph.arrays.num_ops:,} ops", *map(str.strip, row)])
     console.print(table)
+    if args.page is not None:
+        how = f"{_title(args.transfer)}; at most {args.seconds:g} s a plan. Run times by roofline on an A100."
+        parts = [how, markdown(["graph", "problem", *COLUMNS], rows)]
+        text = results.results_text("", [results.Table("ResNet-50 by `make demo`", results.here(), parts)], command())
+        write_atomically(args.page, lambda file: file.write(text))
     seconds = time.perf_counter() - started
     console.print(
         f"{seconds:.0f} s in all. Plans, pictures and traces (for ui.perfetto.dev) are in {args.out}/", soft_wrap=True
@@ -104,13 +109,16 @@ def _row(
 
 
 def _table(transfer: str) -> Table:
-    link = f"{format_seconds(LINK['latency'])} + bytes / ({LINK['bandwidth'] / 1e9:.0f} GB/s)"
-    title = f"ResNet-50, exact costs; transfers: {transfer}, {link}"
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(title=_title(transfer), title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("devices", no_wrap=True)
-    for name in ("given", "list", "graphrl", "to list", "bound", "gap", "evals"):
+    for name in COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     return table
+
+
+def _title(transfer: str) -> str:
+    link = f"{format_seconds(LINK['latency'])} + bytes / ({LINK['bandwidth'] / 1e9:.0f} GB/s)"
+    return f"ResNet-50, exact costs; transfers: {transfer}, {link}"
 
 
 def _size(graph: graphrl.ComputationGraph) -> str:

@@ -14,13 +14,11 @@ import os
 
 from reproduce import gpu_compile
 from reproduce.checkpoint.batch import batch
-from reproduce.checkpoint.budgets import budgets, planning
-from reproduce.checkpoint.curve import curve
+from reproduce.checkpoint.budgets import budgets, kept, planning
 from reproduce.checkpoint.device import device
-from reproduce.checkpoint.kept import kept
+from reproduce.checkpoint.measured import Settings
 from reproduce.checkpoint.offload import offload
-from reproduce.checkpoint.rules import rules
-from reproduce.checkpoint.settings import Settings
+from reproduce.checkpoint.rules import curve, rules
 from reproduce.checkpoint.values import values
 from reproduce.launcher import Section, main
 

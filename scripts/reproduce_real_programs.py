@@ -4,9 +4,9 @@ Temporaries are those of XLA's default and memory schedulers, the best plain heu
 the lower bound.
 
 Writes to --out measured.jsonl and runs.jsonl with a line a measurement (a stopped run goes on where it was), captured
-modules, plans and traces, and to --results a file a section. Everything takes many hours on two cores: --sections,
---programs and --times make it shorter, --cheap predicts temporaries instead of compiling, and --quick only looks
-whether everything works (it needs neither Keras nor keras_hub, of which the zoo's programs are).
+modules and plans, and to --results a file a section. Everything takes many hours on two cores: --sections, --programs
+and --times make it shorter, and --quick only looks whether everything works (it needs neither Keras nor keras_hub, of
+which the zoo's programs are).
 
   python scripts/reproduce_real_programs.py --sections memory,prediction --programs mobilenetv2/training/b8 --times 10
 """
@@ -14,30 +14,26 @@ whether everything works (it needs neither Keras nor keras_hub, of which the zoo
 from reproduce import gpu_compile
 from reproduce.launcher import Section, main
 from reproduce.real_programs import (
-    first_calls,
     gpu_orders,
     identical,
     memory,
     placement,
     planning,
-    prediction,
     resident,
     same_results,
     totals,
-    zoo_totals,
 )
 from reproduce.real_programs.settings import Settings
 
 SECTIONS = {
     "memory": Section("Temporaries of training steps and inference programs; the targets", memory.memory),
-    "prediction": Section("Temporaries as predicted without compiling, against XLA's figure", prediction.prediction),
+    "prediction": Section("Temporaries as predicted without compiling, against XLA's figure", memory.prediction),
     "identical": Section("Results and step times against XLA's own schedule", identical.identical),
     "resident": Section("How much the process grows while a program runs", resident.resident),
     "planning": Section("Seconds to read, plan, predict and write schedules", planning.planning),
-    "first_calls": Section("Seconds of first calls of small training steps", first_calls.first_calls),
     "totals": Section("Donated steps and loops: all that they need", totals.totals),
     "gpu-orders": Section("Orders on a GPU, by XLA's compiler for one", gpu_orders.gpu_orders, gpu_compile.missing),
-    "zoo": Section("The zoo's training steps, donated: all that they need", zoo_totals.zoo_totals),
+    "zoo": Section("The zoo's training steps, donated: all that they need", totals.zoo_totals),
     "same-results": Section("What a changed schedule could spoil, against jax.jit", same_results.same_results),
     "placement": Section("Makespan on several devices", placement.placement),
 }

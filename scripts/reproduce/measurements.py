@@ -8,6 +8,7 @@ import datetime
 import functools
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ from graphrl.cores import count_cores
 from graphrl.errors import GraphrlError
 from reproduce.apart import each_apart
 from reproduce.results import Origin, Table, bullets
+
+MIB = 2**20
 
 Figures = dict[str, Any]
 Key = Mapping[str, Any]
@@ -131,6 +134,22 @@ class Measurements:
     def _lacks(self, store: Store[Measurement], key: Key) -> bool:
         one = store.rows.get(_text(key))
         return one is None or (self._retry and one.error is not None)
+
+
+def mebibytes(value: float | None) -> str:
+    """Bytes in 2^20, one digit after the point."""
+    return "-" if value is None else f"{value / MIB:,.1f}"
+
+
+def ratio(value: float | None) -> str:
+    """A quotient in percent."""
+    return "-" if value is None else f"{100 * value:.1f}%"
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """What some work gives, and its seconds."""
+    began = time.perf_counter()
+    return work(), time.perf_counter() - began
 
 
 def in_a_line(fault: Exception) -> str:

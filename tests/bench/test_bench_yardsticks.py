@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_graphs import graphs as any_graphs
-from reproduce.yardsticks import plain
-from reproduce.yardsticks.plain_graph import plain_batch
+from reproduce import yardstick
+from reproduce.yardstick import plain_batch
 
 from graphrl.bench.cases import PARAMETERS, TRANSFERS, padded, problem, random_chromosomes, random_graphs
 from graphrl.bench.measure import check_agreement
@@ -60,7 +60,7 @@ def test_plain_is_exact(transfer: Transfer, devices: int, graphs: list[Computati
     genes = chromosomes(graphs, devices, 6)
     sizes = common_sizes(graphs)
     stacked = np.stack([padded(x, graph, sizes, devices) for x, graph in zip(genes, graphs, strict=True)])
-    costs = jax.vmap(jax.vmap(lambda graph, x: plain.costs(graph, x, task), (None, 0)))
+    costs = jax.vmap(jax.vmap(lambda graph, x: yardstick.costs(graph, x, task), (None, 0)))
     makespan, peak = jax.device_get(jax.jit(costs)(plain_batch(graphs, task), stacked))
     for g, graph in enumerate(graphs):
         for p in range(6):
@@ -111,7 +111,7 @@ def test_plain_search_is_a_search() -> None:
     (graph,) = random_graphs(16, 1, 0)
     parameters = Parameters(population=10, elites=3, mutants=2)
     single = jax.tree.map(lambda x: jnp.asarray(x[0]), plain_batch([graph], task))
-    search = jax.jit(lambda key: plain.search(single, key, task, parameters, 6))
+    search = jax.jit(lambda key: yardstick.search(single, key, task, parameters, 6))
     genes, value = jax.device_get(search(jax.random.key(0)))
     assert max(exact_costs(graph, task, np.asarray(genes))[1]) == value  # 16 ops need no padding
 

@@ -4,19 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from reproduce.workloads import program
-from reproduce.workloads.amoebanet import amoebanet
-from reproduce.workloads.gnmt import gnmt
-from reproduce.workloads.inception import inception_v3
-from reproduce.workloads.model import Model
-from reproduce.workloads.registry import ARCHITECTURES
-from reproduce.workloads.rnnlm import rnnlm
-from reproduce.workloads.step import numbered, training_step
-from reproduce.workloads.transformer_xl import transformer_xl
-from reproduce.workloads.wavenet import wavenet
-from reproduce.workloads.weights import Weights, initial
+from reproduce.models.go_images import amoebanet, inception_v3
+from reproduce.models.go_layers import Model, Weights
+from reproduce.models.go_sequences import gnmt, rnnlm, transformer_xl, wavenet
+from reproduce.workloads import trace
+from reproduce.workloads.trace import ARCHITECTURES, numbered, training_step
 
 from graphrl.costs.exact import decode, evaluate
 from graphrl.costs.problem import Problem
@@ -50,10 +45,22 @@ def values(model: Model) -> dict[str, Any]:
     }
 
 
+def initial(model: Model, seed: int) -> dict[str, Any]:
+    """Parameters: normal over the square root of the fan-in; scales 1, biases 0."""
+    rng = np.random.default_rng(seed)
+
+    def of(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        if len(shape) == 1:
+            return np.full(shape, name.endswith("scale"), np.float32)
+        return rng.standard_normal(shape, np.float32) / np.sqrt(np.prod(shape[1:]), dtype=np.float32)
+
+    return {name: jnp.asarray(of(name, shape.shape)) for name, shape in model.parameters().items()}
+
+
 @pytest.mark.parametrize("model", ALL)
 def test_training_lowers_the_loss(model: Model) -> None:
     """From about the logarithm of the number of classes, and by what the gradient says of a small step."""
-    parameters, batch = initial(model.parameters(), jax.random.key(0)), values(model)
+    parameters, batch = initial(model, 0), values(model)
     step = jax.jit(training_step(model))
     losses = []
     for _ in range(3):
@@ -66,7 +73,7 @@ def test_training_lowers_the_loss(model: Model) -> None:
 
 def test_numbers_change_no_value() -> None:
     model = TINY["transformer-xl"]
-    parameters, batch = initial(model.parameters(), jax.random.key(1)), values(model)
+    parameters, batch = initial(model, 1), values(model)
     plain, marked = (jax.jit(training_step(model, *mark))(parameters, batch) for mark in ((), (numbered,)))
     assert plain[0].keys() == marked[0].keys()
     for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(marked), strict=True):
@@ -80,7 +87,7 @@ def test_numbers_change_no_value() -> None:
 def test_outputs_see_nothing_that_lies_ahead(model: str, inputs: str) -> None:
     """How much another first label changes the loss depends on the first row's logits alone."""
     loss, batch = TINY[model].loss, values(TINY[model])
-    weights = Weights(jax.tree.map(lambda x: 3 * x, initial(TINY[model].parameters(), jax.random.key(0))))
+    weights = Weights(jax.tree.map(lambda x: 3 * x, initial(TINY[model], 0)))
     one, two = batch["labels"].copy(), batch["labels"].copy()
     one[0], two[0] = 0, 1
 
@@ -99,7 +106,7 @@ def test_outputs_see_nothing_that_lies_ahead(model: str, inputs: str) -> None:
 
 @pytest.mark.parametrize("model", TINY.values(), ids=TINY)
 def test_graphs_hold_every_parameter_once_and_update_it_in_place(model: Model) -> None:
-    graph, groups = program.traced(model, "tiny")
+    graph, groups = trace.traced(model, "tiny")
     a, shapes = graph.arrays, model.parameters()
     ops = {op.name: op for op in graph.ops}
     assert a.weight_bytes.sum() == sum(4 * np.prod(shape.shape) for shape in shapes.values())
@@ -117,7 +124,7 @@ def test_graphs_hold_every_parameter_once_and_update_it_in_place(model: Model) -
 
 def test_parameters_stay_where_their_variables_stand() -> None:
     """An op elsewhere gets a copy of the parameter: seconds on the way, and room on its device."""
-    graph, _ = program.traced(TINY["rnnlm"], "tiny")
+    graph, _ = trace.traced(TINY["rnnlm"], "tiny")
     a, n = graph.arrays, len(graph.ops)
     placement = np.zeros(n, int)
     reader = next(i for i, op in enumerate(graph.ops) if op.type == "dot_general" and "softmax" in op.name)
@@ -134,7 +141,7 @@ def test_parameters_stay_where_their_variables_stand() -> None:
 
 def test_the_script_writes_what_is_shipped(tmp_path: Path) -> None:
     """From the same JAX, to the byte but for the date and versions."""
-    path = program.write("transformer-xl-2", tmp_path)
+    path = trace.write("transformer-xl-2", tmp_path)
     shipped = storage.read_program(go.DATA / path.name, 16)
     traced = storage.read_program(path, 16)
     assert traced.colocation is not None

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reproduce.zoo import architecture, trace
-from reproduce.zoo.registry import ARCHITECTURES
+from reproduce.models import zoo as architecture
+from reproduce.zoo import ARCHITECTURES, missing_files, trace
 
 from graphrl.graphs.coarsen import coarsened, layer_features
 from graphrl.graphs.datasets import zoo
@@ -31,9 +31,9 @@ def test_the_script_traces_an_architecture(tmp_path: Path) -> None:
         (2, 8),
         keras=False,
     )
-    assert len(trace.missing_files(tiny, tmp_path)) == 4
-    trace.trace(tiny, tmp_path)
-    assert trace.missing_files(tiny, tmp_path) == []
+    assert len(missing_files(tiny, tmp_path)) == 4
+    trace(tiny, tmp_path)
+    assert missing_files(tiny, tmp_path) == []
     assert len(catalogue.write_index(tmp_path)) == 8
     inference = zoo.load("tiny/inference/b4/jaxpr", folder=tmp_path)
     assert [op.type for op in inference.graph.ops] == ["dot_general", "tanh"] * 2
@@ -63,7 +63,7 @@ def test_stored_programs_have_the_features_of_traced_ones(tmp_path: Path) -> Non
         ("jaxpr",),
         keras=False,
     )
-    trace.trace(tiny, tmp_path)
+    trace(tiny, tmp_path)
     catalogue.write_index(tmp_path)
     for batch in (1, 4):
         stored = zoo.load(f"tiny/inference/b{batch}/jaxpr", folder=tmp_path).graph

@@ -5,7 +5,7 @@ from pathlib import Path
 import jax
 import pytest
 from processes import check_fault, run_script
-from reproduce import gpu_compile, pjrt_hook
+from reproduce import gpu_compile
 from xla_programs import branches, vector
 
 from graphrl.errors import GraphrlError
@@ -63,4 +63,4 @@ def test_what_a_rule_raises_comes_out_once_xla_is_done(module: HloModule) -> Non
 
 def test_a_library_without_the_hook_is_one_line() -> None:
     with pytest.raises(GraphrlError, match=r"^libm\.so\.6 has no hook for schedules"):
-        pjrt_hook.register(Path("libm.so.6"), "test", lambda data: None)
+        gpu_compile.register(Path("libm.so.6"), "test", lambda data: None)

@@ -1,12 +1,17 @@
 """The script of the tables on real programs: what it writes, that it goes on where it was, and its faults."""
 
+import dataclasses
 import json
 import subprocess
 from pathlib import Path
 
 import pytest
 from processes import check_fault, run_script
+from reproduce.real_programs.identical import identical
+from reproduce.real_programs.memory import memory, prediction
+from reproduce.real_programs.settings import Settings
 
+from graphrl.errors import GraphrlError
 from graphrl.xla.hook import available
 
 pytestmark = pytest.mark.skipif(available() is not None, reason=str(available()))
@@ -29,8 +34,7 @@ def test_every_section_is_written_and_goes_on_where_it_was(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
     sections = (
-        "memory", "prediction", "identical", "resident", "planning", "first_calls", "totals", "zoo", "same-results",
-        "placement",
+        "memory", "prediction", "identical", "resident", "planning", "totals", "zoo", "same-results", "placement"
     )  # fmt: skip
     texts = {name: (out / f"programs-{name}.md").read_text() for name in sections}
     for text in texts.values():
@@ -40,50 +44,44 @@ def test_every_section_is_written_and_goes_on_where_it_was(tmp_path: Path) -> No
             "Command: `python scripts/reproduce_real_programs.py --out out " + " ".join(options) + "`. Seed: 0." in text
         )
 
-    _, ops, default, memory, heuristic, _, plan, bound, *_ = cells(texts["memory"], program)
+    _, ops, default, less, heuristic, _, plan, bound, *_ = cells(texts["memory"], program)
     assert int(ops) > 100
-    assert float(bound) <= float(plan) <= min(float(default), float(memory), float(heuristic.split()[0]))
+    assert float(bound) <= float(plan) <= min(float(default), float(less), float(heuristic.split()[0]))
     assert "all: 3 of 3 (100%) within 2%" in texts["prediction"]
     assert cells(texts["identical"], program)[3:5] == ["yes", "100%"]
     resident = [line for line in texts["resident"].splitlines() if line.startswith(f"| {program} |")]
-    assert len(resident) == 3
+    assert len(resident) == 2
     assert all(line.endswith("| identical |") for line in resident)
     assert texts["planning"].count(f"| {program} |") == 2
-    assert texts["first_calls"].count("| neural ODE |") == 2
     assert texts["totals"].count("| neural ODE |") == 1
     assert texts["zoo"].count(f"| {program} |") == 1
     assert cells(texts["same-results"], "all")[1:3] == ["3", "0"]
     assert texts["placement"].count(f"| {program} |") == 2  # two links
-    trace = json.loads((out / "traces" / "cell-training-b2.trace.json").read_text())
-    assert trace["traceEvents"]
 
     measured = (out / "measured.jsonl").read_bytes()
     (out / "measured.jsonl").write_bytes(measured + b'{"key": {"wh')  # a kill
-    assert run(tmp_path, *options, "--sections", "memory,prediction,identical").returncode == 0
+    settings = Settings(out=out, quick=True, programs=(program,), times=(0.2, 0.5))
+    for make in (memory, prediction, identical):
+        assert all(table.text in texts[make.__name__] for table in make(settings))
     assert (out / "measured.jsonl").read_bytes() == measured
 
 
-def test_predictions_stand_in_for_compilations(tmp_path: Path) -> None:
-    key = {"what": "predicted", "program": "cell/inference/b3", "schedule": "memory"}
+def test_what_failed_is_noted_and_made_again_when_asked(tmp_path: Path) -> None:
+    key = {"what": "temporaries", "program": "cell/inference/b3", "schedule": "memory"}
     failed = {"key": key, "value": None, "error": "OSError: gone", "machine": "m", "graphrl": "0", "jax": "0"}
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "measured.jsonl").write_text(json.dumps(failed | {"date": "2026-01-01T00:00:00"}) + "\n")
-    options = ("--quick", "--programs", "cell/inference/b3", "--cheap", "--sections", "memory")
-    done = run(tmp_path, *options)
-    assert done.returncode == 0, done.stderr
-    assert "Predicted, not compiled." in done.stdout
-    assert cells(done.stdout, "cell/inference/b3")[3] == "-"
-    assert "- failed: predicted cell/inference/b3 memory: OSError: gone\n" in done.stdout
-    done = run(tmp_path, *options, "--retry")
-    assert float(cells(done.stdout, "cell/inference/b3")[-4].rstrip("%")) <= 100
-    assert "failed:" not in done.stdout
+    (tmp_path / "measured.jsonl").write_text(json.dumps(failed | {"date": "2026-01-01T00:00:00"}) + "\n")
+    settings = Settings(out=tmp_path, programs=("cell/inference/b3",), times=(0.2, 0.5))
+    (table,) = memory(settings)
+    assert cells(table.text, "cell/inference/b3")[3] == "-"
+    assert "- failed: temporaries cell/inference/b3 memory: OSError: gone\n" in table.text
+    (table,) = memory(dataclasses.replace(settings, retry=True))
+    assert float(cells(table.text, "cell/inference/b3")[-4].rstrip("%")) <= 100
+    assert "failed:" not in table.text
 
 
 def test_faults_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(GraphrlError, match="program 'cell/other/b3': must be as in "):
+        Settings(programs=("cell/other/b3",)).check()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "measured.jsonl").write_text("[1]\n")
-    for arguments, fault in (
-        (("--sections", "memory", "--programs", "cell/other/b3"), "program 'cell/other/b3': must be as in "),
-        (("--sections", "memory"), "out/measured.jsonl, line 1: it is no measurement"),
-    ):
-        check_fault(run(tmp_path, *arguments), fault)
+    check_fault(run(tmp_path, "--sections", "memory"), "out/measured.jsonl, line 1: it is no measurement")

@@ -2,15 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from graphrl.compare.report import markdown
-from reproduce.checkpoint.figures import memory
-from reproduce.checkpoint.fitted import fitted
+from reproduce.checkpoint.budgets import fitted
+from reproduce.checkpoint.measured import Settings, best, memory, points
 from reproduce.checkpoint.methods import FITTED, NONE, OURS, RULES
-from reproduce.checkpoint.points import best, points
 from reproduce.checkpoint.programs import PROGRAMS, build
-from reproduce.checkpoint.settings import Settings
 from reproduce.results import Table
 
 ROOMS = (16, 40, 80)  # GB: 1e9 bytes
@@ -45,11 +42,15 @@ def batch(settings: Settings) -> Iterator[Table]:
 
 
 def _of_method(settings: Settings, program: str, method: str, room: int) -> int:
+    own = PROGRAMS[program].full["batch"]
+
     def needed(size: int) -> float:
         figures = memory(settings, program, method, size)
         return sum(figures[kind] for kind in ("arguments", "temporaries", "results")) if figures else float("inf")
 
-    return largest(needed, room * 1e9, PROGRAMS[program].full["batch"])
+    # Bytes are nearly linear in the batch.
+    start = max(1, int(own * room * 1e9 / max(1.0, needed(own))))
+    return largest(lambda size: needed(size) <= room * 1e9, start)
 
 
 def _fitted(settings: Settings, program: str, room: int, start: int) -> int:
@@ -62,12 +63,13 @@ def _fitted(settings: Settings, program: str, room: int, start: int) -> int:
         )
         return figures is not None and figures["foretold"] is not None
 
-    return largest_near(fits, start)
+    return largest(fits, start)
 
 
-def largest_near(fits: Callable[[int], bool], start: int, precision: float = PRECISION) -> int:
-    """The largest batch that fits, to a precision, where nothing but that is known: from the start in steps that
-    double, then by halves.
+def largest(fits: Callable[[int], bool], start: int, precision: float = PRECISION) -> int:
+    """The largest batch that fits, to a precision, a share of it: what is larger by that or by 1 does not.
+
+    From the start in steps that double, then by halves; 0 if not even one example fits.
     """
     low, high, guess, part = 0, None, start, precision
     while high is None or high > low + _step(low, precision):
@@ -83,52 +85,5 @@ def largest_near(fits: Callable[[int], bool], start: int, precision: float = PRE
     return low
 
 
-def largest(needed: Callable[[int], float], room: float, start: int, precision: float = PRECISION) -> int:
-    """The largest batch whose bytes fit, to a precision: what is larger by that or by 1 does not fit.
-
-    Bytes are nearly linear in the batch: the next guess is where the line through two batches meets the room: through
-    the last that fits and the last that does not, or, while all fit, the last two. While none fits, it is halved.
-
-    Args:
-      needed: a batch -> its bytes, ascending.
-      room: bytes.
-      start: the first guess, at least 1.
-      precision: of the answer, a share of it.
-
-    Returns:
-      The batch; 0 if not even one example fits.
-    """
-    earlier, fits, fails, guess = _Try(0, 0.0), _Try(0, 0.0), None, start
-    while fails is None or fails.batch > fits.batch + _step(fits.batch, precision):
-        now = _Try(guess, needed(guess))
-        if now.bytes > room:
-            fails = now
-        else:
-            earlier, fits = fits, now
-        step = _step(fits.batch, precision)
-        if fails is None:
-            guess = max(_crossing(earlier, fits, room), fits.batch) + step
-        elif not fits.batch:
-            guess = fails.batch // 2
-        else:
-            guess = min(max(_crossing(fits, fails, room), fits.batch + step), fails.batch - step)
-    return fits.batch
-
-
-class _Try(NamedTuple):
-    batch: int
-    bytes: float
-
-
 def _step(size: int, precision: float) -> int:
     return max(1, int(size * precision))
-
-
-def _crossing(first: _Try, second: _Try, room: float) -> int:
-    """The batch at which the line through two tries meets the room; the second where it does not rise, and the middle
-    where that needs nobody knows how much.
-    """
-    if second.bytes == float("inf"):
-        return (first.batch + second.batch) // 2
-    slope = (second.bytes - first.bytes) / (second.batch - first.batch)
-    return second.batch + int((room - second.bytes) / slope) if slope > 0 else second.batch

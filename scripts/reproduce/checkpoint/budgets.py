@@ -1,24 +1,29 @@
-"""Sections `budgets` and `planning`: whether what graphrl foretells is what XLA needs, and how long planning takes."""
+"""Sections `budgets`, `kept` and `planning`: whether what graphrl foretells is what XLA needs, whether budgets in bytes
+are kept by XLA's figure, without and with `verify`, and how long planning takes.
+"""
 
 import functools
 import gc
 import statistics
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
+import graphrl
 from graphrl.compare.report import markdown
-from reproduce.checkpoint.figures import memory
-from reproduce.checkpoint.methods import LIMITS, OURS, planned
-from reproduce.checkpoint.program import undecorated
+from graphrl.xla.checkpoint.settings import UnmetError
+from reproduce.checkpoint.measured import Settings, memory
+from reproduce.checkpoint.methods import CHIP, LIMITS, NONE, OURS, planned
 from reproduce.checkpoint.programs import LONG, build
-from reproduce.checkpoint.settings import Settings
-from reproduce.measurements import Figures
-from reproduce.real_programs.settings import mebibytes, ratio
+from reproduce.gpu_compile import compile_for_gpu, executable_for_gpu
+from reproduce.measurements import Figures, mebibytes, ratio
+from reproduce.models.losses import Program, undecorated
 from reproduce.results import Table
 
 NEAR = 0.1  # by which a figure may differ from what was foretold
+SHARES = (0.6, 0.4)  # of jax's own temporaries
 
 
 def budgets(settings: Settings) -> Iterator[Table]:
@@ -90,4 +95,97 @@ def _planned(settings: Settings, name: str, method: str) -> Figures:
         "second": times[1],
         "checkpoint": times[2],
         "equations": len(jaxpr.jaxpr.eqns),
+    }
+
+
+def kept(settings: Settings) -> Iterator[Table]:
+    """A line a program and budget."""
+    lines, found = [], {False: list[tuple[Figures, int]](), True: list[tuple[Figures, int]]()}
+    for name in settings.chosen:
+        for share in SHARES:
+            plain = memory(settings, name, NONE)
+            if plain is None:
+                continue
+            room = int(share * plain["temporaries"])
+            budget = plain["arguments"] + plain["results"] + room
+            line = [name, f"{share:.0%}", mebibytes(budget)]
+            for verify in (False, True):
+                own = _kept_figures(settings, name, share, budget, verify=verify)
+                found[verify] += [] if own is None else [(own, room)]
+                line += _kept_cells(own, room)
+            lines.append(line)
+    headings = [
+        "program", "budget for temporaries", "the step, MiB", "XLA / budget for temporaries", "XLA / report",
+        "slowdown", "planning, s", "verified: XLA / budget", "XLA / report", "slowdown", "planning, s",
+    ]  # fmt: skip
+    how = (
+        "Plans for budgets in bytes: arguments and results of the gradient and a share of jax's own temporaries. XLA's "
+        "temporaries as shares of what the budget leaves for them and of what the report says, as compiled for an H200 "
+        "afterwards: without `verify`, and with it, where planning has compilations, four at most, and the report has "
+        'XLA\'s figure. "above": the least found was foretold, or with `verify` compiled, to be so much of the budget '
+        "for temporaries."
+    )
+    notes = [_kept_counted(which, found[verify]) for verify, which in ((False, "foretold"), (True, "verified"))]
+    yield settings.measurements.table("Budgets in bytes", how, markdown(headings, lines), notes=notes)
+
+
+def _kept_cells(own: Figures | None, room: int) -> list[str]:
+    if own is None:
+        return ["-"] * 4
+    if own["temporaries"] is None:
+        least = "all" if own["least"] is None else ratio(own["least"] / room)
+        return [f"above: {least}", "-", "-", f"{own['seconds']:.0f}"]
+    quotients = own["temporaries"] / room, own["temporaries"] / _reported(own), own["slowdown"]
+    return [*map(ratio, quotients), f"{own['seconds']:.0f}"]
+
+
+def _reported(own: Figures) -> float:
+    """What the report says that XLA needs."""
+    return own["foretold"] if own["compiled"] is None else own["compiled"]
+
+
+def _kept_counted(which: str, figures: list[tuple[Figures, int]]) -> str:
+    met = [(own, room) for own, room in figures if own["temporaries"] is not None]
+    within = sum(own["temporaries"] <= room for own, room in met)
+    near = sum(abs(own["temporaries"] / _reported(own) - 1) <= NEAR for own, _ in met)
+    return (
+        f"{which}: of {len(figures)} budgets {len(figures) - len(met)} were refused, {within} kept; "
+        f"XLA's figure within {NEAR:.0%} of the report's in {near} of {len(met)}"
+    )
+
+
+def _kept_figures(settings: Settings, name: str, share: float, budget: int, *, verify: bool) -> Figures | None:
+    key = {"what": "kept", "program": name, "share": share, "verify": verify, "size": settings.size}
+    return settings.measurements.get(key, functools.partial(_within, settings, name, budget, verify))
+
+
+def _within(settings: Settings, name: str, budget: int, verify: bool) -> Figures:
+    """What planning for a budget comes to, and what XLA needs afterwards; that is None where it was refused."""
+    program = build(name, small=settings.quick)
+    gradient, figures = fitted(program, budget, verify=verify)
+    refused = figures["foretold"] is None
+    return {"temporaries": None if refused else compile_for_gpu(gradient, *program.args).temporaries, **figures}
+
+
+def fitted(program: Program, budget: int, *, verify: bool) -> tuple[Any, Figures]:
+    """Plans a step for so many bytes in all.
+
+    Returns:
+      Its gradient function; and of its temporaries what was foretold and what XLA compiled for an H200 while it was
+      planned, if it was to verify, the slowdown as foretold, and seconds of planning. Where the budget was refused,
+      only the least that was found, None if that is unknown, and seconds.
+    """
+    compiler = executable_for_gpu if verify else False
+    own = graphrl.checkpoint(program.loss(undecorated), budget=f"{budget}B", chip=CHIP, verify=compiler, cache=False)
+    gradient, began = jax.value_and_grad(own), time.perf_counter()
+    try:
+        jax.eval_shape(gradient, *program.args)
+    except UnmetError as error:
+        return gradient, {"foretold": None, "least": error.least, "seconds": time.perf_counter() - began}
+    seconds, report = time.perf_counter() - began, own.report()
+    return gradient, {
+        "foretold": report.planned.peak_bytes,
+        "compiled": report.compiled_bytes,
+        "slowdown": report.slowdown,
+        "seconds": seconds,
     }

@@ -12,7 +12,7 @@ import jax
 
 import graphrl
 from graphrl.xla.checkpoint.seconds import gradient_seconds
-from reproduce.checkpoint.program import Program, undecorated
+from reproduce.models.losses import Program, undecorated
 
 Gradient = Callable[..., Any]
 Method = Callable[[Program], Gradient]

@@ -1,25 +1,67 @@
-"""Section `offload`: what the memory of the host saves on the device, as foretold and by XLA's figures."""
+"""Section `offload`: what the memory of the host saves on the device, as foretold and by XLA's figures; and what XLA
+needs for a perceptron whose hidden activations wait on the host, with and without graphrl's barriers.
+"""
 
+import functools
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from graphrl.compare.report import markdown
-from reproduce.checkpoint.barriers import barriers
+from graphrl.xla.checkpoint.primitives import after, moved, together
 from reproduce.checkpoint.budgets import planning_of
-from reproduce.checkpoint.figures import memory
+from reproduce.checkpoint.measured import Settings, memory
 from reproduce.checkpoint.methods import HOSTED
-from reproduce.checkpoint.settings import Settings
-from reproduce.real_programs.settings import mebibytes, ratio
+from reproduce.gpu_compile import compile_for_gpu
+from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.results import Table
 
-PROGRAMS = ("transformer", "transformer in a scan", "Llama", "vision transformer")
+LAYERS, ROWS, WIDTH, HIDDEN = 6, 8192, 1024, 4096
+SMALL = 64  # what sizes are divided by to see whether all works
+NAME = "hidden"
+OFFLOADED = ("transformer", "transformer in a scan", "Llama", "vision transformer")
+
+
+class Way(NamedTuple):
+    """How hidden activations are stored.
+
+    Attributes:
+      policy: of jax.
+      awaited: whether the forward pass waits for copies to the host.
+      joined: whether the gradients of a layer are handed on together.
+    """
+
+    policy: Any
+    awaited: bool
+    joined: bool
+
+
+_KEPT = jax.checkpoint_policies.save_only_these_names(NAME)
+_MOVED = jax.checkpoint_policies.save_and_offload_only_these_names(
+    names_which_can_be_saved=[],
+    names_which_can_be_offloaded=[NAME],
+    offload_src="device",
+    offload_dst="pinned_host",
+)
+
+WAYS: Mapping[str, Way] = {
+    "kept on the device": Way(_KEPT, False, False),
+    "moved by jax's policy": Way(_MOVED, False, False),
+    "gradients of a layer together": Way(_MOVED, False, True),
+    "the forward pass waits for copies": Way(_KEPT, True, False),
+    "both": Way(_KEPT, True, True),
+}
 
 
 def offload(settings: Settings) -> Iterator[Table]:
     """What barriers do, and a line a program and limit."""
     yield barriers(settings)
     lines, quotients = [], []
-    for name in settings.programs or (settings.chosen if settings.quick else PROGRAMS):
+    for name in settings.programs or (settings.chosen if settings.quick else OFFLOADED):
         for method, (plain, _) in HOSTED.items():
             if method not in settings.among(tuple(HOSTED)):
                 continue
@@ -43,3 +85,43 @@ def offload(settings: Settings) -> Iterator[Table]:
     if lines:
         mean = f"with / without, geometric mean: {ratio(statistics.geometric_mean(quotients))}"
         yield settings.measurements.table("The memory of the host", how, markdown(headings, lines), notes=[mean])
+
+
+def barriers(settings: Settings) -> Table:
+    """A line a way."""
+    lines = []
+    for name, way in WAYS.items():
+        key = {"what": "barriers", "way": name, "size": settings.size}
+        figures = settings.measurements.get(key, functools.partial(_way_compiled, way, SMALL if settings.quick else 1))
+        if figures is not None:
+            lines.append([name, mebibytes(figures["temporaries"]), mebibytes(figures["on_host"])])
+    how = (
+        "Temporaries on the device and on the host, in MiB, by XLA's compiler for an H200: gradient of "
+        f"{LAYERS} residual layers of {WIDTH}, {HIDDEN} hidden, {ROWS} rows, each under `jax.checkpoint`; hidden "
+        "activations are stored."
+    )
+    return settings.measurements.table("Barriers", how, markdown(["way", "temporaries", "on the host"], lines))
+
+
+def _way_compiled(way: Way, part: int) -> Figures:
+    rows, width, hidden = (size // part for size in (ROWS, WIDTH, HIDDEN))
+    up, down, x = (
+        jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((width, hidden), (hidden, width), (rows, width))
+    )
+    return compile_for_gpu(jax.value_and_grad(functools.partial(_loss, way)), [(up, down)] * LAYERS, x)._asdict()
+
+
+def _loss(way: Way, weights: Any, x: jax.Array) -> jax.Array:
+    for each in weights:
+        x = jax.checkpoint(functools.partial(_layer, way), policy=way.policy)(*each, x)
+    return (x**2).sum()
+
+
+def _layer(way: Way, up: jax.Array, down: jax.Array, x: jax.Array) -> jax.Array:
+    if way.joined:
+        up, down, x = together([up, down, x])
+    hidden = x @ up
+    if not way.awaited:
+        return x + jnp.tanh(checkpoint_name(hidden, NAME)) @ down
+    hidden, copy = moved(hidden, NAME)
+    return x + after(jnp.tanh(hidden) @ down, [copy])

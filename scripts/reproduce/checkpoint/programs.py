@@ -10,8 +10,8 @@ jax's default. The small one runs on a CPU in about a second.
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from reproduce.checkpoint import images, language, sequences
-from reproduce.checkpoint.program import Program
+from reproduce.models import images, language, sequences
+from reproduce.models.losses import Program
 
 
 class Kind(NamedTuple):

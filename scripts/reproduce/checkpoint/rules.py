@@ -1,17 +1,25 @@
-"""Section `rules`: memory and estimated time of every rule on every program."""
+"""Sections `rules` and `curve`: memory and estimated time of every rule on every program, ours beside them."""
 
+import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from graphrl.colours import FAINT, GRID, colour
 from graphrl.compare.report import markdown
 from graphrl.errors import GraphrlError
-from reproduce.checkpoint.figures import compiled_slowdown, memory, slowdown
-from reproduce.checkpoint.methods import METHODS, NONE, XLA
-from reproduce.checkpoint.points import points
-from reproduce.checkpoint.settings import Settings
+from graphrl.plan.plot import write_figure
+from reproduce.checkpoint.measured import Point, Settings, best, compiled_slowdown, least, memory, points, slowdown
+from reproduce.checkpoint.methods import METHODS, NONE, OURS, RULES, SLOWDOWNS, XLA
 from reproduce.gpu_compile import missing
-from reproduce.real_programs.settings import mebibytes, ratio
+from reproduce.measurements import mebibytes, ratio
 from reproduce.results import Table
+
+_COLUMNS = 4  # of panels
+_SHOWN = -40, 50  # percent of slowdown: what is slower is left out of the picture
 
 
 def rules(settings: Settings) -> Iterator[Table]:
@@ -29,7 +37,7 @@ def tables(settings: Settings) -> list[Table]:
     """The same without a look at the packages: what is not measured yet fails."""
     methods = settings.among((*METHODS, *XLA))
     by_program = [_of_program(settings, program, methods) for program in settings.chosen]
-    return [_means(settings, methods), *by_program]
+    return [_mean_table(settings, methods), *by_program]
 
 
 def _of_program(settings: Settings, program: str, methods: tuple[str, ...]) -> Table:
@@ -50,7 +58,7 @@ def _of_program(settings: Settings, program: str, methods: tuple[str, ...]) -> T
     return settings.measurements.table(program, how, markdown(headings, lines))
 
 
-def _means(settings: Settings, methods: tuple[str, ...]) -> Table:
+def _mean_table(settings: Settings, methods: tuple[str, ...]) -> Table:
     """Of shares of the undecorated gradient's temporaries the geometric mean, of slowdowns the mean."""
     lines = []
     for method in methods:
@@ -69,3 +77,91 @@ def _means(settings: Settings, methods: tuple[str, ...]) -> Table:
     )
     table = markdown(["rule", "programs", "of none's", "slowdown", "compiled"], lines)
     return settings.measurements.table("Rules, on the mean of the programs", how, table)
+
+
+class Curves(NamedTuple):
+    """A program's points."""
+
+    rules: list[Point]
+    xla: list[Point]
+    ours: list[Point]
+
+
+def curve(settings: Settings) -> Iterator[Table]:
+    """A line a program, whether the targets are met, and a picture in --out."""
+    by_name = {
+        name: Curves(*(points(settings, name, settings.among(tuple(methods))) for methods in (RULES, XLA, OURS)))
+        for name in settings.chosen
+    }
+    write_figure(figure(by_name, "estimated slowdown [%]"), settings.out / "curve.png")
+    lines = [[name, *_cells(curves)] for name, curves in by_name.items()]
+    headings = ["program", "best rule", "its share", "its slowdown", "ours", *(f"at {s:.0%}" for s in SLOWDOWNS)]
+    how = (
+        "Temporaries by XLA's compiler for an H200, as shares of the undecorated gradient's. The best rule is that "
+        f"with the least; ours is the least of graphrl's that are estimated to be no slower on {settings.chip}. Then "
+        "the least share within a slowdown: of the rules / of XLA's own / ours."
+    )
+    notes = list(targets(by_name))
+    yield settings.measurements.table("Memory against slowdown", how, markdown(headings, lines), notes=notes)
+
+
+def _cells(curves: Curves) -> list[str]:
+    rule = best(curves.rules)
+    if rule is None:
+        return ["-"] * (4 + len(SLOWDOWNS))
+    within = [" / ".join(_share(least(some, limit)) for some in curves) for limit in SLOWDOWNS]
+    return [rule.method, _share(rule), ratio(rule.slowdown), _share(least(curves.ours, rule.slowdown)), *within]
+
+
+def _share(point: Point | None) -> str:
+    return "-" if point is None else ratio(point.share)
+
+
+def targets(by_name: Mapping[str, Curves]) -> Iterator[str]:
+    """Against each rule ours at its own slowdown, and the geometric mean against the best rule."""
+    beaten, rules, quotients = 0, 0, []
+    for curves in by_name.values():
+        for rule in curves.rules[1:]:  # the first is none
+            own = least(curves.ours, rule.slowdown)
+            rules += 1
+            beaten += own is not None and own.temporaries <= rule.temporaries
+        smallest = best(curves.rules)
+        own = None if smallest is None else least(curves.ours, smallest.slowdown)
+        if smallest is not None and own is not None:
+            quotients.append(own.temporaries / smallest.temporaries)
+    if quotients:
+        yield f"ours needs no more than a rule at its slowdown: {beaten} of {rules}"
+        mean = statistics.geometric_mean(quotients)
+        yield f"ours over the best rule at its slowdown, geometric mean of {len(quotients)}: {ratio(mean)}"
+
+
+def figure(by_name: Mapping[str, Curves], label: str) -> Figure:
+    """A panel a program; the label says what its slowdowns are."""
+    rows = math.ceil(len(by_name) / _COLUMNS)
+    drawn = Figure(figsize=(1 + 3.2 * _COLUMNS, 0.8 + 2.6 * rows), layout="constrained")
+    panels = drawn.subplots(rows, _COLUMNS, squeeze=False).ravel()
+    for panel, (name, curves) in zip(panels, by_name.items(), strict=False):
+        _draw(panel, name, curves)
+    for panel in panels[len(by_name) :]:
+        panel.set_visible(False)
+    drawn.supxlabel(label)
+    drawn.supylabel("temporaries, of the undecorated gradient's [%]")
+    drawn.legend(*drawn.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    return drawn
+
+
+def _draw(panel: Axes, name: str, curves: Curves) -> None:
+    panel.set_title(name, fontsize=10)
+    panel.grid(color=GRID)
+    panel.set_ylim(0, 125)
+    panel.set_xlim(_SHOWN)
+    panel.tick_params(labelsize=8, labelcolor=FAINT)
+    _plot(panel, curves.rules, "jax.checkpoint_policies", colour(0), marker="o", linestyle="none")
+    if curves.xla:
+        _plot(panel, curves.xla, "XLA's rematerialisation", colour(3), marker="^", linestyle="none")
+    _plot(panel, sorted(curves.ours, key=lambda point: point.slowdown), "graphrl", colour(1), marker="s", linestyle="-")
+
+
+def _plot(panel: Axes, some: Sequence[Point], label: str, color: str, marker: str, linestyle: str) -> None:
+    xs, ys = [100 * point.slowdown for point in some], [100 * point.share for point in some]
+    panel.plot(xs, ys, label=label, color=color, marker=marker, linestyle=linestyle, markersize=4)

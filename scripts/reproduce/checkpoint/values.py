@@ -10,11 +10,11 @@ import numpy as np
 from graphrl.bench.machine import device_name
 from graphrl.compare.report import markdown
 from graphrl.errors import GraphrlError
+from reproduce.checkpoint.measured import Settings
 from reproduce.checkpoint.methods import GRADIENTS, KEEPING, METHODS, NONE, plain
-from reproduce.checkpoint.program import Program
 from reproduce.checkpoint.programs import build
-from reproduce.checkpoint.settings import Settings
 from reproduce.measurements import Figures, Measurements
+from reproduce.models.losses import Program
 from reproduce.results import Table
 
 TOLERANCE = 1e-6  # of the largest number of the gradient

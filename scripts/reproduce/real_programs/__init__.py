@@ -1,1 +1,1 @@
-"""The sections of scripts/reproduce_real_programs.py, a file each; a section gives Markdown, a text a table."""
+"""The tables on real programs, a file a table or two: docs/systems/programs.md."""

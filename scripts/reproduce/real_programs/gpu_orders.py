@@ -20,10 +20,9 @@ from graphrl.xla.planning.search import predicted_bytes
 from graphrl.xla.planning.temp_search import ordered, targets_of, temp_bound
 from graphrl.xla.settings import Settings as PlanSettings
 from reproduce.gpu_compile import GpuMemory, compile_for_gpu, missing
-from reproduce.measurements import Figures
-from reproduce.real_programs.names import GPU_ORDERS, build
-from reproduce.real_programs.settings import Settings, mebibytes, ratio
-from reproduce.real_programs.totals import PROGRAMS
+from reproduce.measurements import Figures, mebibytes, ratio
+from reproduce.real_programs.programs import GPU_ORDERS, UPDATES, build
+from reproduce.real_programs.settings import Settings
 from reproduce.results import Table
 
 LEAST_GAIN = 2**20  # bytes: a computation whose bound leaves less is not searched
@@ -94,8 +93,8 @@ def _figures(settings: Settings, name: str) -> Figures | None:
 
 
 def _program(name: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    if name in PROGRAMS:
-        step, *args = PROGRAMS[name]()
+    if name in UPDATES:
+        step, *args = UPDATES[name]()
         return step, tuple(args)
     program = build(name)
     return program.fn, program.args

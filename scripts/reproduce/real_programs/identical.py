@@ -13,11 +13,10 @@ from graphrl.units import format_seconds
 from graphrl.xla.planning.cache import Places
 from graphrl.xla.planning.search import memory_of
 from graphrl.xla.resident import random_arguments
-from reproduce.measurements import Figures
-from reproduce.real_programs.names import IDENTICAL
-from reproduce.real_programs.settings import Settings, mebibytes
-from reproduce.real_programs.subject import Subject
-from reproduce.real_programs.temporaries import of_plan, planned_order
+from reproduce.measurements import Figures, mebibytes
+from reproduce.real_programs.memory import of_plan, planned_order
+from reproduce.real_programs.programs import IDENTICAL
+from reproduce.real_programs.settings import Settings, Subject
 from reproduce.results import Table
 
 SLOWER = 1.05  # the target: a step takes at most this many times as long

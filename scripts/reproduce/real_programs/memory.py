@@ -1,49 +1,36 @@
-"""Temporary memory of training steps and inference programs, and the targets."""
+"""Sections `memory` and `prediction`: bytes of temporaries of a program under every schedule that the tables show.
+
+Figures are XLA's own, from compilations that differ from users' only in the effort for fast code (`hook`'s `quick`;
+`identical` holds them against full ones), beside what `xla.assignment` predicts.
+"""
 
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from graphrl.compare.report import markdown
-from reproduce.real_programs.names import INFERENCE, TRAINING, parts
-from reproduce.real_programs.settings import MIB, Settings, mebibytes, ratio
-from reproduce.real_programs.subject import Subject
-from reproduce.real_programs.temporaries import (
-    RECOMPUTE,
-    bytes_of,
-    of_bound,
-    of_heuristics,
-    of_plan,
-    of_recomputation,
-    of_xla,
-)
-from reproduce.results import Table, bullets
+from graphrl.compare.report import markdown, percent
+from graphrl.graphs.readers.hlo.reader import read_hlo
+from graphrl.graphs.roofline import DEFAULT_CHIP
+from graphrl.optimize import optimize
+from graphrl.xla.callback import Scheduler, Unplanned
+from graphrl.xla.planning.cache import Places, named_orders, places_of
+from graphrl.xla.planning.search import decide, memory_of
+from graphrl.xla.planning.temp_search import temp_bound
+from graphrl.xla.settings import Settings as PlanSettings
+from reproduce.measurements import Figures, mebibytes, ratio
+from reproduce.real_programs.programs import INFERENCE, TRAINING, parts
+from reproduce.real_programs.settings import Settings, Subject
+from reproduce.results import Table
 
-# program: MiB of temporaries, and whether as much is enough or it must be less
-TARGETS = {
-    "efficientnetb0/training/b8": (560, True),
-    "mobilenetv2/training/b8": (220, True),
-    "nasnetmobile/inference/b16": (50, True),
-    "inceptionv3/training/b8": (505, False),
-}
+RECOMPUTE = 0.05  # part of the estimated run time
+HEURISTICS = (
+    "list", "xla-list", "xla-dfs", "xla-postorder", "inductor-lpmf", "inductor-bfs", "inductor-dfs", "depth-first",
+    "breadth-first", "alap",
+)  # fmt: skip
+
 _MEAN_TARGET = 0.9  # of XLA's memory scheduler, over the training steps
-
-
-def memory(settings: Settings) -> Iterator[Table]:
-    """A table of training steps, one of inference programs, and the targets."""
-    by_name: dict[str, _Row] = {}
-    for training in (True, False):
-        names = [
-            name for name in settings.names_of((*TRAINING, *INFERENCE)) if (parts(name)[1] == "training") == training
-        ]
-        if names:
-            rows = {name: _row(settings, Subject(name, settings.out)) for name in names}
-            by_name |= rows
-            table = _table(settings, training, list(rows.values()))
-            yield table
-    notes = [_target(name, by_name[name]) for name in TARGETS if name in by_name]
-    if notes:
-        yield table._replace(title="Targets", parts=[bullets(notes)])
+WITHIN = 0.02
+_COLUMNS = ("default", "memory", "graphrl")
 
 
 class _Row(NamedTuple):
@@ -56,14 +43,27 @@ class _Row(NamedTuple):
     recomputed: int | None
 
 
+def memory(settings: Settings) -> Iterator[Table]:
+    """A table of training steps, and one of inference programs."""
+    for training in (True, False):
+        names = [
+            name for name in settings.names_of((*TRAINING, *INFERENCE)) if (parts(name)[1] == "training") == training
+        ]
+        if names:
+            rows = [_row(settings, Subject(name, settings.out)) for name in names]
+            yield _table(settings, training, rows)
+
+
 def _table(settings: Settings, training: bool, rows: Sequence[_Row]) -> Table:
     times = [f"graphrl {seconds:g} s" for seconds in settings.times]
     plain = ["XLA default", "XLA memory", "best heuristic"]
     again = [f"+ {RECOMPUTE:.0%} recomputed", "/ memory"]
     headings = ["program", "ops", *plain, *times, "bound", "/ memory", "/ default", *again]
     title = "Training steps" if training else "Inference"
-    figures = "Predicted, not compiled." if settings.cheap else "XLA's own figures."
-    how = f"{figures} No order needs less than the bound: live bytes, less all that the buffers of results could hold."
+    how = (
+        "XLA's own figures. No order needs less than the bound: live bytes, less all that the buffers of results could "
+        "hold."
+    )
     lines = markdown(headings, [row.cells for row in rows])
     return settings.measurements.table(f"{title}: MiB of temporaries", how, lines, _means(rows, training))
 
@@ -110,9 +110,146 @@ def _means(rows: Sequence[_Row], training: bool) -> str:
     )
 
 
-def _target(name: str, row: _Row) -> str:
-    limit, equal = TARGETS[name]
-    met = row.plan is not None and (row.plan <= limit * MIB if equal else row.plan < limit * MIB)
-    words = "at most" if equal else "below"
-    more = "" if row.recomputed is None else f" ({mebibytes(row.recomputed)} recomputed)"
-    return f"{name}: {mebibytes(row.plan)} MiB{more}, target {words} {limit}: {'met' if met else '**not met**'}"
+def prediction(settings: Settings) -> Iterator[Table]:
+    """One table: each program under both of XLA's schedules and the longest plan's."""
+    headings = [
+        "program",
+        *(f"{name}{what}" for name in _COLUMNS for what in (", XLA [MiB]", ", predicted", ", error")),
+    ]
+    lines, errors = [], []
+    for subject in settings.subjects((*TRAINING, *INFERENCE)):
+        schedules = [of_xla(settings, subject, "default"), of_xla(settings, subject, "memory")]
+        schedules.append(of_plan(settings, subject, settings.times[-1]))
+        errors.append([_error(figures) for figures in schedules])
+        cells = [
+            cell for figures, error in zip(schedules, errors[-1], strict=True) for cell in _error_cells(figures, error)
+        ]
+        lines.append([subject.name, *cells])
+    shares = [_share(name, [row[k] for row in errors]) for k, name in enumerate(_COLUMNS)]
+    shares.append(_share("all", [error for row in errors for error in row]))
+    yield settings.measurements.table("Predicted temporaries", markdown(headings, lines), notes=shares)
+
+
+def _error(figures: Figures | None) -> float | None:
+    if figures is None or not figures["temp"]:
+        return None
+    return figures["predicted"] / figures["temp"] - 1
+
+
+def _error_cells(figures: Figures | None, error: float | None) -> list[str]:
+    if figures is None:
+        return ["-"] * 3
+    return [mebibytes(figures["temp"]), mebibytes(figures["predicted"]), percent(error)]
+
+
+def _share(name: str, errors: list[float | None]) -> str:
+    some = [error for error in errors if error is not None]
+    if not some:
+        return f"{name}: nothing to compare"
+    within = sum(abs(error) <= WITHIN for error in some)
+    exact = sum(error == 0 for error in some)
+    return (
+        f"{name}: {within} of {len(some)} ({100 * within / len(some):.0f}%) within {100 * WITHIN:.0f}%, "
+        f"{exact} exact, worst {percent(max(some, key=abs))}"
+    )
+
+
+def of_xla(settings: Settings, subject: Subject, scheduler: Scheduler) -> Figures | None:
+    """Under one of XLA's schedulers: `ops`, `instructions`, `predicted`, `temp`."""
+
+    def measure() -> Figures:
+        order = subject.order(scheduler)
+        figures = _of_schedule(subject, scheduler, order)
+        return figures | {"ops": len(subject.hlo.graph.ops), "instructions": len(order[-1])}
+
+    return settings.measurements.get(_key(subject, scheduler), measure)
+
+
+def of_heuristics(settings: Settings, subject: Subject) -> Figures | None:
+    """Under the best of `HEURISTICS` by prediction: `found_by`, `predicted`, `temp`, `all` (predictions by method)."""
+
+    def measure() -> Figures:
+        by_method = {}
+        for method in HEURISTICS:
+            _, order = optimize(subject.hlo.graph, method=method).decisions(subject.hlo.graph)
+            sequence = subject.hlo.sequence(order)
+            by_method[method] = (subject.predict(sequence), sequence)
+        best = min(by_method, key=lambda method: by_method[method][0])
+        module = subject.module("default")
+        places = places_of(module.with_orders({module.entry.name: by_method[best][1]}))
+        predictions = {method: predicted for method, (predicted, _) in by_method.items()}
+        return {"found_by": best, "all": predictions, **_of_schedule(subject, places, places)}
+
+    return settings.measurements.get(_key(subject, "heuristic"), measure)
+
+
+def of_recomputation(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
+    """Under graphrl's plan that may spend `RECOMPUTE` of the run time on values that are computed again: `temp`,
+    `recomputed` (part of the estimated run time), `clones`, `seconds` in all. Only compiled.
+    """
+
+    def measure() -> Figures:
+        plan_settings = PlanSettings(seconds=seconds, cache=False, recompute=RECOMPUTE)
+        decision = decide(subject.lowered, Unplanned(subject.module("default")), plan_settings, None)
+        return {
+            "temp": decision.graphrl_bytes if decision.is_planned else decision.xla_bytes,
+            "recomputed": decision.recomputed,
+            "clones": sum(map(len, decision.clones)),
+            "seconds": decision.search_seconds,
+        }
+
+    name = f"{_plan_name(seconds)}-recompute-{RECOMPUTE:g}"
+    return settings.measurements.get(_key(subject, name), measure)
+
+
+def of_plan(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
+    """Under graphrl's plan: `found_by`, `predicted`, `temp`, `seconds` in all; its order is kept
+    (`planned_order`). What a user of `graphrl.compile(seconds=...)` gets, without what earlier plans found.
+    """
+    return settings.measurements.get(_key(subject, _plan_name(seconds)), lambda: _compiled_plan(subject, seconds))
+
+
+def of_bound(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
+    """What no order needs less than: `bound` (`search.temp_bound`), found with the help of a plan's order."""
+
+    def measure() -> Figures:
+        module = subject.module("default")
+        orders = named_orders(module, planned_order(subject, seconds))
+        return {"bound": temp_bound(read_hlo(module, chip=DEFAULT_CHIP), orders[module.entry.name])}
+
+    return settings.measurements.get(_key(subject, "bound"), measure)
+
+
+def planned_order(subject: Subject, seconds: float) -> Places:
+    """The order of a plan that `of_plan` made."""
+    return subject.kept_order(_plan_name(seconds))
+
+
+def bytes_of(figures: Figures | None) -> int | None:
+    """XLA's figure of temporaries."""
+    return None if figures is None else int(figures["temp"])
+
+
+def _plan_name(seconds: float) -> str:
+    return f"graphrl-{seconds:g}s"
+
+
+def _key(subject: Subject, schedule: str) -> dict[str, object]:
+    return {"what": "temporaries", "program": subject.name, "schedule": schedule}
+
+
+def _of_schedule(subject: Subject, schedule: Scheduler | Places, order: Places) -> Figures:
+    return {"predicted": subject.predicted(order), "temp": memory_of(subject.compiled(schedule, quick=True))[0]}
+
+
+def _compiled_plan(subject: Subject, seconds: float) -> Figures:
+    module = subject.module("default")
+    decision = decide(subject.lowered, Unplanned(module), PlanSettings(seconds=seconds, cache=False), None)
+    order = decision.orders or subject.order(decision.scheduler)
+    subject.keep_order(_plan_name(seconds), order)
+    return {
+        "found_by": decision.found_by or "XLA",
+        "predicted": subject.predicted(order),
+        "temp": memory_of(subject.compiled(order, quick=True))[0],
+        "seconds": decision.search_seconds,
+    }

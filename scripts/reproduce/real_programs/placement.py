@@ -13,13 +13,11 @@ from graphrl.compare.runs import Row
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.jaxpr.reader import from_jax
-from graphrl.methods import find_solver
-from graphrl.solvers.base import Task
 from graphrl.units import format_seconds
 from reproduce.contest import all_rows, times_markdown
-from reproduce.real_programs.names import build
+from reproduce.real_programs.programs import build
 from reproduce.real_programs.settings import Settings
-from reproduce.results import Table, bullets, of_rows
+from reproduce.results import Table, of_rows
 
 PROGRAMS = (
     "resnet50/training/b32", "inceptionv3/training/b32", "efficientnetb0/training/b32", "nasnetmobile/inference/b16",
@@ -54,7 +52,7 @@ LINKS = (
 
 
 def placement(settings: Settings) -> Iterator[Table]:
-    """For each link and number of devices a table over the programs, and a trace of each program's best plan."""
+    """For each link and number of devices a table over the programs."""
     graphs = [_graph(name) for name in settings.names_of(PROGRAMS)]
     methods = settings.among(METHODS)
     for link in LINKS:
@@ -62,7 +60,6 @@ def placement(settings: Settings) -> Iterator[Table]:
             problem = Problem("makespan", devices, "link", link.latency, link.bandwidth)
             print(f"placement: {link.name}, {devices} devices", file=sys.stderr, flush=True)
             yield _table(settings, graphs, problem, methods, link)
-    yield _traces(settings, graphs, methods)
 
 
 def _graph(name: str) -> ComputationGraph:
@@ -91,22 +88,3 @@ def _line(graph: ComputationGraph, rows: Sequence[Row], methods: Sequence[str]) 
     bound = max((row.bound or 0 for row in here.values()), default=0)
     speed_up = f"{alone / min(values.values()):.2f}" if values else "-"
     return [graph.name, f"{len(graph.ops):,}", format_seconds(alone), *cells, format_seconds(bound), speed_up]
-
-
-def _traces(settings: Settings, graphs: Sequence[ComputationGraph], methods: Sequence[str]) -> Table:
-    """For each program a trace of a plan by the method that was best after the longest time, over the first link."""
-    link, devices, seconds = LINKS[0], 2 if settings.quick else LINKS[0].devices[-1], settings.times[-1]
-    problem = Problem("makespan", devices, "link", link.latency, link.bandwidth)
-    rows = settings.at_time(graphs, problem, methods, seconds).rows
-    folder = settings.out / "traces"
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = []
-    for graph in graphs:
-        here = [row for row in rows if row.graph == graph.name and row.value is not None]
-        if here:
-            best = min(here, key=lambda row: row.value or 0)
-            plan = find_solver(best.method)(Task(graph, problem, best.budget, best.seed))
-            path = folder / f"{graph.name.replace('/', '-')}.trace.json"
-            plan.attach(graph).trace(path)
-            lines.append(f"`{path}`: {best.method}, {format_seconds(plan.value)}")
-    return Table(f"Traces for ui.perfetto.dev: {devices} devices, {link.name}", of_rows(rows), [bullets(lines)])

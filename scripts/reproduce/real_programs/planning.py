@@ -1,8 +1,6 @@
 """How long large programs take: to trace, read and plan, and to predict and write a schedule."""
 
-import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from graphrl.compare.execute import Executor
 from graphrl.compare.report import markdown, percent
@@ -17,10 +15,9 @@ from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import rescheduled
 from graphrl.xla.hook import captured
 from graphrl.xla.settings import PROBLEM
-from reproduce.measurements import Figures
-from reproduce.real_programs.names import PLANNING
-from reproduce.real_programs.settings import Settings, mebibytes
-from reproduce.real_programs.subject import Subject
+from reproduce.measurements import Figures, mebibytes, timed
+from reproduce.real_programs.programs import PLANNING
+from reproduce.real_programs.settings import Settings, Subject
 from reproduce.results import Table
 
 NEAR = 0.01  # of the final value
@@ -53,25 +50,19 @@ def planning(settings: Settings) -> Iterator[Table]:
 def _around(settings: Settings, subject: Subject) -> Figures | None:
     def measure() -> Figures:
         fresh = Subject(subject.name, settings.out)
-        lower, _ = _timed(lambda: fresh.lowered)
-        capture, module = _timed(lambda: captured(fresh.lowered))
+        _, lower = timed(lambda: fresh.lowered)
+        module, capture = timed(lambda: captured(fresh.lowered))
         data = module.message.SerializeToString()
-        parse, module = _timed(lambda: parse_module(data))
-        read, program = _timed(lambda: read_hlo(module, chip=DEFAULT_CHIP))
-        predict, _ = _timed(lambda: TempPredictor(module)(module.order(module.entry)))
-        write, _ = _timed(lambda: rescheduled(module, {module.entry.name: program.sequence(program.schedule)}))
+        module, parse = timed(lambda: parse_module(data))
+        program, read = timed(lambda: read_hlo(module, chip=DEFAULT_CHIP))
+        _, predict = timed(lambda: TempPredictor(module)(module.order(module.entry)))
+        _, write = timed(lambda: rescheduled(module, {module.entry.name: program.sequence(program.schedule)}))
         sizes = {"instructions": len(module.entry.instructions), "ops": len(program.graph.ops)}
         return sizes | {
             "lower": lower, "capture": capture, "parse": parse, "read": read, "predict": predict, "write": write
         }  # fmt: skip
 
     return settings.measurements.get({"what": "around planning", "program": subject.name}, measure)
-
-
-def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    started = time.perf_counter()
-    value = work()
-    return time.perf_counter() - started, value
 
 
 def _search(settings: Settings, subject: Subject, seconds: float) -> Figures | None:

@@ -1,93 +1,153 @@
-"""Models as programs: a function with abstract arguments, of inference and of a training step.
+"""The programs that are measured, by name.
 
-Nothing here holds weights: arguments are `jax.ShapeDtypeStruct`s, enough to trace (`from_jax`), lower and compile. A
-model is a Keras model (`keras_models.abstract_variables` builds one without memory), a Flax Linen module, or any
-function `fn(weights, *inputs)`.
-
-    program = training_step(model, jax.ShapeDtypeStruct((224, 224, 3), "float32"), batch=8)
-    compiled = graphrl.compile(program.fn, *program.args)
-    graph = graphrl.from_jax(program.fn, *program.args, weights_argnums=program.weights)
+ARCHITECTURE/training/bBATCH and ARCHITECTURE/inference/bBATCH are of the zoo, with abstract arguments; `cell` is no
+architecture of the zoo: a few hundred ops in plain JAX, for --quick. `UPDATES` are training steps and the like as
+people publish them, small enough to be run.
 """
 
 import functools
-import operator
+import os
+import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
+from jax import lax
 
 from graphrl.errors import GraphrlError
-from reproduce.real_programs.models import Parts, open_model
+from reproduce.models import agents, steps
+from reproduce.models.images import residual_network, u_net, vision_transformer
+from reproduce.models.language import llama, transformer
+from reproduce.models.losses import Update, updated
+from reproduce.models.programs import Program, inference, training_step
+from reproduce.models.sequences import graph_network, lstm
+from reproduce.zoo import ARCHITECTURES, build_model, make_program
+
+_NAME = re.compile(r"(\w+)/(training|inference)/b([1-9]\d*)")
 
 
-class Program(NamedTuple):
-    """A function and what to trace it with.
-
-    Attributes:
-      fn: pure; takes `args`.
-      args: pytrees of `jax.ShapeDtypeStruct`s.
-      weights: numbers of the arguments that stay in memory from run to run (parameters, statistics, moments).
-    """
-
-    fn: Callable[..., Any]
-    args: tuple[Any, ...]
-    weights: tuple[int, ...]
+def _names(kind: str, batches: dict[int, str]) -> tuple[str, ...]:
+    return tuple(f"{name}/{kind}/b{batch}" for batch, names in batches.items() for name in names.split())
 
 
-def mean_square(outputs: Any) -> jax.Array:
-    """The sum over the output arrays of the mean of their squares, in float32: a loss that needs no labels."""
-    leaves = jax.tree_util.tree_leaves(outputs)
-    return functools.reduce(operator.add, (jnp.mean(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves))
+TRAINING = _names(
+    "training",
+    {
+        8: "efficientnetb0 mobilenetv2 inceptionv3 resnet50 densenet121 nasnetmobile xception mobilenetv3large "
+        "mobilenet efficientnetv2b0 convnexttiny retinanet_resnet50 distilbert t5_small unet",
+        2: "cspdarknet53 segformer_b0 swin_tiny vit_base bert_base gpt2 whisper_tiny sd3_vae lstm2_unrolled",
+    },
+)
+INFERENCE = _names(
+    "inference",
+    {
+        16: "nasnetmobile inceptionv3 efficientnetb0 densenet121 mobilenetv2 resnet50",
+        1: "nasnetlarge clip_vit_b32 deberta_v3_base sd3_mmdit_2b segformer_b0 unet",
+    },
+)
+# Small enough to be run, several times, in 16 GB.
+IDENTICAL = (
+    *_names(
+        "training",
+        {
+            2: "efficientnetb0 mobilenetv2 inceptionv3 resnet50 densenet121 nasnetmobile xception mobilenetv3large "
+            "mobilenet convnexttiny cspdarknet53 segformer_b0 swin_tiny vit_base distilbert t5_small whisper_tiny "
+            "lstm2_unrolled unet"
+        },
+    ),
+    *_names("inference", {16: "nasnetmobile", 1: "nasnetlarge clip_vit_b32 deberta_v3_base"}),
+)
+RESIDENT = (
+    *_names("inference", {16: "nasnetmobile"}),
+    *_names("training", {8: "efficientnetb0 mobilenetv2 resnet50 inceptionv3"}),
+)
+PLANNING = _names("training", {8: "efficientnetb0 densenet121 nasnetmobile nasnetlarge"})
+GPU_ORDERS = (
+    *_names("training", {8: "efficientnetb0 mobilenetv2 inceptionv3 nasnetmobile", 2: "vit_base bert_base"}),
+    *_names("inference", {16: "nasnetmobile"}),
+)
+QUICK = ("cell/training/b2", "cell/inference/b2")
+
+_TEXT = {"width": 256, "heads": 8, "words": 4096, "batch": 4}
+UPDATES: dict[str, Callable[[], Update]] = {
+    "eight branches in a scan": steps.eight_branches,
+    "transformer in a scan": lambda: updated(
+        transformer(**_TEXT, depth=6, tokens=256, scanned=True, dropped=0.0), optax.adamw(1e-4)
+    ),
+    "checkpointed in a scan": steps.checkpointed_model,
+    "Mixer in nn.scan": lambda: steps.mixer(optax.sgd(1e-2, momentum=0.9), scanned=True),
+    "LSTM": lambda: updated(lstm(batch=64, steps=64, width=256), optax.adam(1e-3)),
+    "neural ODE": steps.neural_ode,
+    "Hamiltonian Monte Carlo": steps.hamiltonian,
+    "MAML": steps.meta_learning,
+    "evolution strategies": steps.evolution,
+    "diffusion sampler": steps.diffusion_sampler,
+    "Mixer": lambda: steps.mixer(optax.adamw(1e-4), scanned=False),
+    "vision transformer": lambda: updated(
+        vision_transformer(batch=8, side=224, patch=16, depth=4, width=192, heads=6), optax.adamw(1e-4)
+    ),
+    "Llama": lambda: updated(llama(**_TEXT, depth=4, groups=8, hidden=704, tokens=128), optax.adam(3e-4)),
+    "residual network": lambda: updated(
+        residual_network(batch=16, side=128, width=16, blocks=(2, 2, 2)), optax.sgd(0.1, momentum=0.9, nesterov=True)
+    ),
+    "U-Net": lambda: updated(u_net(batch=4, side=64, widths=(32, 64, 128)), optax.adam(1e-4)),
+    "dense block": steps.dense_network,
+    "DP-SGD": steps.private,
+    "graph network": lambda: updated(
+        graph_network(batch=1, nodes=2048, degree=4, width=128, rounds=4), optax.adamw(1e-3)
+    ),
+    "SAC": agents.soft_actor_critic,
+    "PPO": agents.proximal_policy,
+}
 
 
-def inference(model: Any, inputs: Any, *, batch: int | None = None, weights: Any = None, **call: Any) -> Program:
-    """`fn(weights, state, inputs) -> outputs` of a model.
-
-    Args:
-      model: a Keras model, a Flax Linen module, or a function `fn(weights, *inputs)`.
-      inputs: the model's input: a pytree of arrays or `jax.ShapeDtypeStruct`s. A tuple is several arguments for a
-        module or a function; a Keras model takes it as it is.
-      batch: with it, `inputs` are those of one example, and every array gets a first dimension of this size.
-      weights: for a function only: its parameters, a pytree of arrays or `jax.ShapeDtypeStruct`s.
-      **call: keyword arguments of a module's or function's call, such as `train=False`; no arrays.
-
-    Returns:
-      The program. `state` is what a model carries beside its parameters (statistics, seeds); empty for a function.
+def build(name: str) -> Program:
+    """The program of a name, with abstract arguments.
 
     Raises:
-      GraphrlError: the model is of no kind that is known here, or weights or the batch do not fit it.
+      GraphrlError: as `parts`.
     """
-    parts, inputs = _open(model, inputs, batch, weights, call)
+    architecture, kind, batch = parts(name)
+    if architecture == "cell":
+        make = training_step if kind == "training" else inference
+        return make(_cell, jax.ShapeDtypeStruct((16, 16, _CHANNELS), "float32"), batch=batch, weights=_weights())
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    return make_program(ARCHITECTURES[architecture], build_model(ARCHITECTURES[architecture]), kind, batch)
 
-    def apply(weights: Any, state: Any, inputs: Any) -> Any:
-        return parts.call(weights, state, inputs, False)[0]
 
-    return Program(apply, (parts.weights, parts.state, inputs), (0, 1))
-
-
-def training_step(model: Any, inputs: Any, *, batch: int | None = None, weights: Any = None, **call: Any) -> Program:
-    """`fn(weights, state, inputs) -> ((loss, state), gradients)` of a model; arguments as for `inference`. The loss is
-    the `mean_square` of the outputs.
+def parts(name: str) -> tuple[str, str, int]:
+    """Architecture, "training" or "inference", and batch size of a program's name.
 
     Raises:
-      GraphrlError: see `inference`.
+      GraphrlError: the name is wrong, or there is no such architecture.
     """
-    parts, inputs = _open(model, inputs, batch, weights, call)
-
-    def objective(weights: Any, state: Any, inputs: Any) -> tuple[jax.Array, Any]:
-        outputs, state = parts.call(weights, state, inputs, True)
-        return mean_square(outputs), state
-
-    gradient = jax.value_and_grad(objective, has_aux=True)
-    return Program(gradient, (parts.weights, parts.state, inputs), (0, 1))
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise GraphrlError(f"program {name!r}: must be as in resnet50/training/b8 or resnet50/inference/b1")
+    if match[1] not in ("cell", *ARCHITECTURES):
+        raise GraphrlError(f"program {name!r}: architectures are cell, {', '.join(ARCHITECTURES)}")
+    return match[1], match[2], int(match[3])
 
 
-def _open(model: Any, inputs: Any, batch: int | None, weights: Any, call: dict[str, Any]) -> tuple[Parts, Any]:
-    if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
-        raise GraphrlError(f"batch is {batch!r}: must be an integer of at least 1")
-    if not all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in jax.tree_util.tree_leaves(inputs)):
-        raise GraphrlError("inputs must be arrays or jax.ShapeDtypeStruct(shape, dtype), alone or in a pytree")
-    first = () if batch is None else (batch,)
-    inputs = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct((*first, *x.shape), x.dtype), inputs)
-    return open_model(model, inputs, weights, call), inputs
+# A cell as NASNet has them: separable convolutions of earlier values, all concatenated.
+_CHANNELS, _BLOCKS = 8, 6
+
+
+def _weights() -> dict[str, jax.ShapeDtypeStruct]:
+    sizes = {f"point{i}": (1, 1, _CHANNELS, _CHANNELS) for i in range(_BLOCKS)}
+    sizes |= {f"depth{i}": (3, 3, 1, _CHANNELS) for i in range(_BLOCKS)}
+    return {name: jax.ShapeDtypeStruct(size, "float32") for name, size in sizes.items()}
+
+
+def _cell(weights: dict[str, jax.Array], images: jax.Array) -> jax.Array:
+    convolve = functools.partial(
+        lax.conv_general_dilated, window_strides=(1, 1), padding="SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    values: list[Any] = [images, jnp.tanh(images)]
+    for i in range(_BLOCKS):
+        y = convolve(jax.nn.relu(values[-2]), weights[f"point{i}"])
+        y = convolve(y, weights[f"depth{i}"], feature_group_count=_CHANNELS) + values[i]
+        values.append(y - y.mean((0, 1, 2), keepdims=True))
+    return jnp.concatenate(values, -1).mean((1, 2))

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from graphrl.compare.report import markdown
 from graphrl.units import format_seconds
 from graphrl.xla.resident import RETURNING, Recipe, Schedule, measure_resident
-from reproduce.measurements import Figures
-from reproduce.real_programs.names import RESIDENT
-from reproduce.real_programs.settings import Settings, mebibytes
-from reproduce.real_programs.subject import Subject
-from reproduce.real_programs.temporaries import of_plan, planned_order
+from reproduce.measurements import Figures, mebibytes
+from reproduce.real_programs.memory import of_plan, planned_order
+from reproduce.real_programs.programs import RESIDENT
+from reproduce.real_programs.settings import Settings, Subject
 from reproduce.results import Table
 
 _REPEATS = {False: 3, True: 1}  # with --quick
@@ -35,7 +34,9 @@ def resident(settings: Settings) -> Iterator[Table]:
 
 def _lines(settings: Settings, subject: Subject) -> Iterator[list[str]]:
     seconds = settings.times[0]
-    schedules: dict[str, Schedule] = {"XLA default": "default", "XLA memory": "memory"}
+    schedules: dict[str, Schedule] = {"XLA default": "default"}
+    if not settings.quick:
+        schedules["XLA memory"] = "memory"
     if of_plan(settings, subject, seconds) is not None:
         schedules[f"graphrl {seconds:g} s"] = planned_order(subject, seconds)
     default: tuple[float, ...] | None = None
@@ -59,7 +60,7 @@ def _median(runs: Sequence[Figures], name: str) -> float:
 
 
 def _runs(settings: Settings, subject: Subject, name: str, schedule: Schedule, returning: bool) -> Sequence[Figures]:
-    recipe = Recipe("reproduce.real_programs.names:build", {"name": subject.name})
+    recipe = Recipe("reproduce.real_programs.programs:build", {"name": subject.name})
 
     def measure() -> Figures:
         measured = measure_resident(recipe, schedule, returning=returning)

@@ -1,67 +1,89 @@
-"""Training steps and the like as people publish them, donated: all that they need beside what they are given."""
+"""Donated steps by XLA's figures: arguments, temporaries, and results that lie in no donated argument.
+
+Section `totals` has training steps and the like as people publish them, which are run too; `zoo` the zoo's training
+steps with Adam, which are only compiled.
+"""
 
 import dataclasses
 import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 import graphrl
 from graphrl.compare.report import markdown
 from graphrl.xla import hook
+from graphrl.xla.callback import Unplanned
+from graphrl.xla.planning.planner import Planner
 from graphrl.xla.resident import digest
-from reproduce.measurements import Figures
-from reproduce.real_programs import donated
-from reproduce.real_programs.agents import AGENTS
-from reproduce.real_programs.layers import Update
-from reproduce.real_programs.scanned import SCANNED
+from graphrl.xla.settings import Settings as PlanSettings
+from reproduce.measurements import Figures, mebibytes, ratio, timed
+from reproduce.models.losses import Update
+from reproduce.models.programs import Program
+from reproduce.real_programs.memory import RECOMPUTE
+from reproduce.real_programs.programs import QUICK, TRAINING, UPDATES, build
 from reproduce.real_programs.settings import Settings
-from reproduce.real_programs.temporaries import RECOMPUTE
-from reproduce.real_programs.unrolled import UNROLLED
 from reproduce.results import Table, bullets
 
-PROGRAMS: dict[str, Callable[[], Update]] = {**SCANNED, **UNROLLED, **AGENTS}
+TARGETS = {"graphrl": 0.88, "recomputed": 0.65}  # of the better scheduler, geometric means
+HEADINGS = ("program", "given [MiB]", "XLA default", "XLA memory", "graphrl", "recomputed", "/ better", "recomputed /")
 _ROUNDS = 7
 _STEPS = {"step": "", "recomputed_step": ", recomputed"}
 
 
 def totals(settings: Settings) -> Iterator[Table]:
     """One table, a line a program, and whether the targets are met."""
-    by_name = {name: _figures(settings, name) for name in settings.chosen(tuple(PROGRAMS), ("neural ODE",))}
-    headings = ["program", *donated.HEADINGS, "same bits", "step", "recomputed", "first call [s]", "jax's"]
+    own = [name for name in settings.programs or () if name in UPDATES]
+    names = own or (["neural ODE"] if settings.quick else UPDATES)
+    by_name = {name: _figures(settings, "total", name, _measure) for name in names}
+    headings = [*HEADINGS, "same bits", "step", "recomputed", "first call [s]", "jax's"]
     how = (
         f"MiB by XLA's figures: arguments, temporaries, and results that lie in no donated argument; graphrl with "
         f"seconds={settings.times[0]:g}, without and with recompute={RECOMPUTE:g}. The step is graphrl's over jax's, "
         f"medians of {_ROUNDS} in turns, of order alone and recomputed. First calls are compilations, of one process, "
         "nothing on disk."
     )
-    lines = [[name, *donated.cells(figures), *_cells(figures)] for name, figures in by_name.items()]
-    notes = _summary([figures for figures in by_name.values() if figures is not None])
-    yield settings.measurements.table("Donated steps: MiB in all", how, markdown(headings, lines), bullets(list(notes)))
+    lines = [[*_cells(name, figures), *_run_cells(figures)] for name, figures in by_name.items()]
+    notes = [*_summary(by_name), *_run_summary(by_name)]
+    yield settings.measurements.table("Donated steps: MiB in all", how, markdown(headings, lines), bullets(notes))
 
 
-def _figures(settings: Settings, name: str) -> Figures | None:
+def zoo_totals(settings: Settings) -> Iterator[Table]:
+    """One table, a line a program, and whether the targets are met."""
+    names = [name for name in settings.names_of(TRAINING) if "/training/" in name] or [QUICK[0]]
+    by_name = {name: _figures(settings, "zoo total", name, _measure_zoo) for name in names}
+    how = (
+        f"MiB by XLA's figures: arguments, temporaries, and results that lie in no donated argument. A step gives its "
+        f"loss and, in the place of what it is given, the weights by Adam, its moments and all else that the model "
+        f"carries; graphrl with seconds={settings.times[0]:g}, without and with recompute={RECOMPUTE:g}. Only compiled."
+    )
+    lines = [_cells(name, figures) for name, figures in by_name.items()]
+    title = "The zoo's training steps, donated: MiB in all"
+    yield settings.measurements.table(title, how, markdown(HEADINGS, lines), bullets(_summary(by_name)))
+
+
+def _figures(settings: Settings, what: str, name: str, measure: Callable[[str, float], Figures]) -> Figures | None:
     seconds = settings.times[0]
-    key = {"what": "total", "program": name, "seconds": f"{seconds:g}"}
-    return settings.measurements.get(key, lambda: _measure(PROGRAMS[name], seconds))
+    key = {"what": what, "program": name, "seconds": f"{seconds:g}"}
+    return settings.measurements.get(key, lambda: measure(name, seconds))
 
 
-def _measure(build: Callable[[], Update], seconds: float) -> Figures:
-    step, state, batch = build()
+def _measure(name: str, seconds: float) -> Figures:
+    step, state, batch = UPDATES[name]()
     jitted = jax.jit(step, donate_argnums=0)
-    lowered, first_jax = _timed(lambda: jitted.lower(state, batch))
-    theirs, compiling = _timed(lowered.compile)
+    lowered, first_jax = timed(lambda: jitted.lower(state, batch))
+    theirs, compiling = timed(lowered.compile)
     memory = hook.compile_in_order(lowered, "memory", quick=True)
     plan: dict[str, Any] = {"seconds": seconds, "cache": False}
-    ours, first = _timed(lambda: graphrl.compile(jitted, state, batch, **plan))
+    ours, first = timed(lambda: graphrl.compile(jitted, state, batch, **plan))
     again = graphrl.compile(jitted, state, batch, recompute=RECOMPUTE, **plan)
-    results = [_results(compiled, state, batch) for compiled in (theirs, ours, again)]
+    results = [digest(compiled(jax.tree.map(jnp.copy, state), batch)) for compiled in (theirs, ours, again)]
     times = _times((theirs, ours, again), state, batch)
     return {
-        **donated.totals_of(default=theirs, memory=memory, graphrl=ours, recomputed=again),
+        **_totals_of(default=theirs, memory=memory, graphrl=ours, recomputed=again),
         "same": results[0] == results[1] == results[2],
         "step": times[1] / times[0],
         "recomputed_step": times[2] / times[0],
@@ -71,16 +93,6 @@ def _measure(build: Callable[[], Update], seconds: float) -> Figures:
     }
 
 
-def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    began = time.perf_counter()
-    return work(), time.perf_counter() - began
-
-
-def _results(compiled: Any, state: Any, batch: Any) -> str:
-    """The bits of a call's results."""
-    return digest(compiled(jax.tree.map(jnp.copy, state), batch))
-
-
 def _times(executables: Any, state: Any, batch: Any) -> list[float]:
     """Median seconds of a call of each, in turns."""
     rounds = []
@@ -88,24 +100,98 @@ def _times(executables: Any, state: Any, batch: Any) -> list[float]:
         taken = []
         for compiled in executables:
             own = jax.block_until_ready(jax.tree.map(jnp.copy, state))
-            taken.append(_timed(lambda: jax.block_until_ready(compiled(own, batch)))[1])  # noqa: B023
+            taken.append(timed(lambda: jax.block_until_ready(compiled(own, batch)))[1])  # noqa: B023
         rounds.append(taken)
     return [statistics.median(column) for column in zip(*rounds, strict=True)]
 
 
-def _cells(figures: Figures | None) -> list[str]:
+def _measure_zoo(name: str, seconds: float) -> Figures:
+    step, state, batch = _with_adam(build(name))
+    lowered = jax.jit(step, donate_argnums=0).lower(state, batch)
+    xla = {name: hook.compile_in_order(lowered, name, quick=True) for name in ("default", "memory")}
+    planners = [Planner(PlanSettings(seconds=seconds, cache=False, recompute=part)) for part in (0.0, RECOMPUTE)]
+    ours, again = (_planned(lowered, planner) for planner in planners)
+    reports = [dataclasses.asdict(report) for planner in planners for report in planner.reports.values()]
+    return {**_totals_of(**xla, graphrl=ours, recomputed=again), "reports": reports}
+
+
+def _with_adam(program: Program) -> Update:
+    """A training step `(state, batch) -> (state, loss)`, with abstract arguments."""
+    rule = optax.adam(1e-4)
+    weights, carried, batch = program.args
+
+    def step(state: Any, batch: Any) -> tuple[Any, jax.Array]:
+        weights, carried, moments = state
+        (loss, carried), gradient = program.fn(weights, carried, batch)
+        updates, moments = rule.update(gradient, moments, weights)
+        return (optax.apply_updates(weights, updates), carried, moments), loss
+
+    return step, (weights, carried, jax.eval_shape(rule.init, weights)), batch
+
+
+def _planned(lowered: jax.stages.Lowered, planner: Planner) -> jax.stages.Compiled:
+    try:
+        return hook.compile_by(lowered, planner.rule, quick=True)
+    except Unplanned as unplanned:
+        planner.plan(lowered, unplanned)
+    return hook.compile_by(lowered, planner.rule, quick=True)
+
+
+def _totals_of(*, default: Any, memory: Any, graphrl: Any, recomputed: Any) -> Figures:
+    """Bytes in all of the executables of one step by XLA's schedulers and by graphrl; `given` are its arguments."""
+    executables = {"default": default, "memory": memory, "graphrl": graphrl, "recomputed": recomputed}
+    given = default.memory_analysis().argument_size_in_bytes
+    return {"given": given, **{name: _total(compiled) for name, compiled in executables.items()}}
+
+
+def _total(compiled: Any) -> int:
+    figures = compiled.memory_analysis()
+    return int(
+        figures.argument_size_in_bytes
+        + figures.temp_size_in_bytes
+        + figures.output_size_in_bytes
+        - figures.alias_size_in_bytes
+    )
+
+
+def _cells(name: str, figures: Figures | None) -> list[str]:
+    """Under `HEADINGS`."""
+    if figures is None:
+        return [name, *["-"] * (len(HEADINGS) - 1)]
+    sizes = [mebibytes(figures[column]) for column in ("given", "default", "memory", "graphrl", "recomputed")]
+    return [name, *sizes, *(ratio(figures[which] / _better(figures)) for which in TARGETS)]
+
+
+def _run_cells(figures: Figures | None) -> list[str]:
     if figures is None:
         return ["-"] * 5
     steps = [f"{figures[name]:.2f}" for name in _STEPS]
-    times = [*steps, f"{figures['first']:.1f}", f"{figures['jax']:.1f}"]
-    return ["yes" if figures["same"] else "**no**", *times]
+    return ["yes" if figures["same"] else "**no**", *steps, f"{figures['first']:.1f}", f"{figures['jax']:.1f}"]
 
 
-def _summary(measured: Sequence[Figures]) -> Iterator[str]:
-    if not measured:
-        return
-    yield from donated.summary(measured)
+def _summary(by_name: Mapping[str, Figures | None]) -> Iterator[str]:
+    """Whether the targets are met."""
+    measured = _measured(by_name)
+    for name, target in TARGETS.items():
+        if measured:
+            mean = statistics.geometric_mean(figures[name] / _better(figures) for figures in measured)
+            met = "met" if mean <= target else "**not met**"
+            yield f"{name}: {ratio(mean)} of the better scheduler's total, target {ratio(target)}: {met}"
+    above = sum(max(figures[name] for name in TARGETS) > _better(figures) for figures in measured)
+    yield f"above the better scheduler: {above} of {len(measured)}"
+
+
+def _run_summary(by_name: Mapping[str, Figures | None]) -> Iterator[str]:
+    measured = _measured(by_name)
     yield f"the same bits: {sum(figures['same'] for figures in measured)} of {len(measured)}"
     for name, what in _STEPS.items():
-        steps = [figures[name] for figures in measured]
-        yield f"step time{what}: median {statistics.median(steps):.3f}, worst {max(steps):.3f}"
+        if steps := [figures[name] for figures in measured]:
+            yield f"step time{what}: median {statistics.median(steps):.3f}, worst {max(steps):.3f}"
+
+
+def _measured(by_name: Mapping[str, Figures | None]) -> Sequence[Figures]:
+    return [figures for figures in by_name.values() if figures is not None]
+
+
+def _better(figures: Figures) -> int:
+    return int(min(figures["default"], figures["memory"]))

@@ -1,1 +1,1 @@
-"""GO's workloads: the fourteen training steps of its table 2 in plain JAX, and how each becomes a graph."""
+"""GO's workloads: how the fourteen training steps of its table 2 become graphs, and what is asked of them."""

@@ -1,0 +1,160 @@
+"""Losses of language models, in plain JAX.
+
+Weights are nested dicts, layers functions `weights, x, ... -> x`, and a batch texts `[batch, tokens]`, words by number.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from reproduce.models.losses import Loss, Program, Wrap, attention, normed, shaped
+
+Shapes = dict[str, tuple[int, ...]]
+
+_ROOM = 1.25  # of an expert, over the mean number of its tokens
+
+
+def transformer(
+    *, batch: int, depth: int, width: int, heads: int, tokens: int, words: int, scanned: bool, dropped: float = 0.1
+) -> Program:
+    """A decoder with dropout (Radford et al., 2019), its layers one after another or in a `lax.scan`; `dropped` is the
+    share of a layer's outputs.
+    """
+    shapes = {"qkv": (width, 3 * width), "out": (width, width), "up": (width, 4 * width), "down": (4 * width, width)}
+
+    def layer(w: Any, x: jax.Array, key: jax.Array) -> jax.Array:
+        of_attention, of_network = jax.random.split(key)
+        x = x + _dropout(attention(normed(x) @ w["qkv"], heads) @ w["out"], of_attention, dropped)
+        return x + _dropout(jax.nn.gelu(normed(x) @ w["up"]) @ w["down"], of_network, dropped)
+
+    def loss(wrap: Wrap) -> Loss:
+        wrapped = wrap(layer)
+
+        def of_weights(weights: Any, texts: jax.Array, key: jax.Array) -> jax.Array:
+            x, keys = weights["embed"][texts], jax.random.split(key, depth)
+            if scanned:
+                x, _ = lax.scan(lambda x, part: (wrapped(part[0], x, part[1]), None), x, (weights["layers"], keys))
+            else:
+                for w, own in zip(weights["layers"], keys, strict=True):
+                    x = wrapped(w, x, own)
+            return _surprise(normed(x) @ weights["embed"].T, texts)
+
+        return of_weights
+
+    layers = {name: (depth, *shape) for name, shape in shapes.items()} if scanned else [shapes] * depth
+    weights = shaped({"embed": (words, width), "layers": layers})
+    return Program(loss, weights, lambda key: (_texts(key, batch, tokens, words), key))
+
+
+def mixture_of_experts(
+    *, batch: int, depth: int, width: int, heads: int, tokens: int, words: int, experts: int
+) -> Program:
+    """A decoder whose networks are experts, two for a token, with room for so many (Lepikhin et al., 2021)."""
+    shapes: Shapes = {"qkv": (width, 3 * width), "out": (width, width), "route": (width, experts)}
+    shapes |= {"up": (experts, width, 2 * width), "down": (experts, 2 * width, width)}
+    room = int(_ROOM * 2 * tokens / experts)
+
+    def layer(w: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = x + attention(normed(x) @ w["qkv"], heads) @ w["out"]
+        y = normed(x)
+        shares = jax.nn.softmax(y @ w["route"])
+        sent = _sent(shares, room)  # [batch, tokens, experts, room]
+        inside = jnp.einsum("btec,btd->becd", (sent > 0).astype(y.dtype), y)
+        outside = jnp.einsum("becf,efd->becd", jax.nn.gelu(jnp.einsum("becd,edf->becf", inside, w["up"])), w["down"])
+        chosen = jax.nn.one_hot(shares.argmax(-1), experts)
+        return x + jnp.einsum("btec,becd->btd", sent, outside), (shares.mean((0, 1)) * chosen.mean((0, 1))).sum()
+
+    def loss(wrap: Wrap) -> Loss:
+        wrapped = wrap(layer)
+
+        def of_weights(weights: Any, texts: jax.Array) -> jax.Array:
+            x, uneven = weights["embed"][texts], jnp.zeros(())
+            for w in weights["layers"]:
+                x, more = wrapped(w, x)
+                uneven += more
+            return _surprise(normed(x) @ weights["embed"].T, texts) + 0.01 * experts * uneven
+
+        return of_weights
+
+    weights = shaped({"embed": (words, width), "layers": [shapes] * depth})
+    return Program(loss, weights, lambda key: (_texts(key, batch, tokens, words),))
+
+
+def llama(
+    *, batch: int, depth: int, width: int, heads: int, groups: int, hidden: int, tokens: int, words: int
+) -> Program:
+    """Llama's layers (Touvron et al., 2023) with attention in groups of heads (Ainslie et al., 2023)."""
+    head = width // heads
+    shapes: Shapes = {"q": (width, width), "o": (width, width), "norms": (2, width)}
+    shapes |= {"k": (width, groups * head), "v": (width, groups * head)}
+    shapes |= {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
+
+    def attend(w: Any, x: jax.Array) -> jax.Array:
+        q = _turned((x @ w["q"]).reshape(batch, tokens, heads, head)).reshape(batch, tokens, groups, -1, head)
+        k = _turned((x @ w["k"]).reshape(batch, tokens, groups, head))
+        v = (x @ w["v"]).reshape(batch, tokens, groups, head)
+        scores = jnp.einsum("btghd,bsgd->bghts", q, k) / head**0.5
+        shares = jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((1, 1, 1, tokens, tokens), bool)), scores, -1e9))
+        return jnp.einsum("bghts,bsgd->btghd", shares, v).reshape(batch, tokens, width) @ w["o"]
+
+    def layer(w: Any, x: jax.Array) -> jax.Array:
+        x = x + attend(w, _scaled(x, w["norms"][0]))
+        y = _scaled(x, w["norms"][1])
+        return x + (jax.nn.silu(y @ w["gate"]) * (y @ w["up"])) @ w["down"]
+
+    def loss(wrap: Wrap) -> Loss:
+        wrapped = wrap(layer)
+
+        def of_weights(weights: Any, texts: jax.Array) -> jax.Array:
+            x = weights["embed"][texts]
+            for w in weights["layers"]:
+                x = wrapped(w, x)
+            return _surprise(_scaled(x, weights["norm"]) @ weights["head"], texts)
+
+        return of_weights
+
+    weights = {"embed": (words, width), "norm": (width,), "head": (width, words), "layers": [shapes] * depth}
+    return Program(loss, shaped(weights), lambda key: (_texts(key, batch, tokens, words),))
+
+
+def _texts(key: jax.Array, batch: int, tokens: int, words: int) -> jax.Array:
+    return jax.random.randint(key, (batch, tokens), 0, words)
+
+
+def _dropout(x: jax.Array, key: jax.Array, dropped: float) -> jax.Array:
+    return jnp.where(jax.random.bernoulli(key, 1 - dropped, x.shape), x / (1 - dropped), 0) if dropped else x
+
+
+def _surprise(logits: jax.Array, texts: jax.Array) -> jax.Array:
+    """The mean cross-entropy of the next word."""
+    logits = jax.nn.log_softmax(logits)
+    return -jnp.take_along_axis(logits[:, :-1], texts[:, 1:, None], -1).mean()
+
+
+def _sent(shares: jax.Array, room: int) -> jax.Array:
+    """The weight `[batch, tokens, experts, room]` of each token at each place of an expert: of its two best, as far
+    as they have places left, first come, first served."""
+    experts = shares.shape[-1]
+    weights, best = lax.top_k(shares, 2)
+    chosen = jax.nn.one_hot(best, experts)  # [batch, tokens, 2, experts]
+    in_turn = jnp.swapaxes(chosen, 1, 2).reshape(shares.shape[0], -1, experts)  # all first choices, then all second
+    places = jnp.cumsum(in_turn, 1) - in_turn
+    places = jnp.swapaxes(places.reshape(shares.shape[0], 2, -1, experts), 1, 2)
+    own = (places * chosen).sum(-1).astype(jnp.int32)
+    weights = weights / weights.sum(-1, keepdims=True)
+    return jnp.einsum("btk,btke,btkc->btec", weights, chosen, jax.nn.one_hot(own, room))
+
+
+def _scaled(x: jax.Array, gain: jax.Array) -> jax.Array:
+    return x * lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-6) * gain[None, None]
+
+
+def _turned(x: jax.Array) -> jax.Array:
+    """Rotary positions (Su et al., 2021) of `[batch, tokens, heads, head]`."""
+    tokens, head = x.shape[1], x.shape[3]
+    angles = jnp.arange(tokens, dtype=x.dtype)[:, None] * 1e4 ** (-jnp.arange(0, head, 2, x.dtype)[None] / head)
+    cosine, sine = jnp.cos(angles)[None, :, None], jnp.sin(angles)[None, :, None]
+    even, odd = x[..., ::2], x[..., 1::2]
+    return jnp.concatenate([even * cosine - odd * sine, even * sine + odd * cosine], -1)

@@ -1,1 +1,0 @@
-"""The programs of the zoo: which architectures, and how each becomes graphs."""
