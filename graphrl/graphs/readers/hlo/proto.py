@@ -1,10 +1,8 @@
 """The part of XLA's `HloModuleProto` that graphrl reads: protobuf messages, shapes and bytes.
 
-The messages are built from a table: no package ships Python classes of XLA's protos, and protobuf's own C parser is
-some fifty times as quick as a walk in Python. Field numbers are XLA's (xla/service/hlo.proto, xla/xla_data.proto). What
-is not in the table stays in a message as unknown fields, which parsing keeps and serialising writes again. Fields of
-type `bytes` that are messages in XLA are those nobody looks into (metadata, literals), or that are the same thousands
-of times (shapes).
+The messages are built from a table (`readers/messages.py`). Field numbers are XLA's (xla/service/hlo.proto,
+xla/xla_data.proto). Fields of type `bytes` that are messages in XLA are those nobody looks into (metadata, literals),
+or that are the same thousands of times (shapes).
 
 `Shapes` parses these, and gives the bytes of the buffers of each value.
 """
@@ -15,12 +13,11 @@ import math
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from graphrl.errors import GraphError
+from graphrl.graphs.readers.messages import message_classes
 
-# message: {field: "number type"}, with * after the type of a repeated field; types are protobuf's or messages here
 _TABLE: dict[str, dict[str, str]] = {
     "Tile": {"dimensions": "1 int64*"},
     "Layout": {
@@ -128,36 +125,7 @@ _TABLE: dict[str, dict[str, str]] = {
     "CpuExecutable": {"hlo_module": "1 ModuleWithConfig", "buffer_assignment": "2 BufferAssignment"},
     "ExecutableAndOptions": {"serialized_executable": "1 CpuExecutable"},
 }
-_PACKAGE = "graphrl.hlo"
-_SCALARS = {
-    "bool": descriptor_pb2.FieldDescriptorProto.TYPE_BOOL,
-    "bytes": descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
-    "float": descriptor_pb2.FieldDescriptorProto.TYPE_FLOAT,
-    "int32": descriptor_pb2.FieldDescriptorProto.TYPE_INT32,
-    "int64": descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
-    "string": descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
-}
-
-
-def _classes() -> dict[str, Any]:
-    """The message classes by name, in a pool of their own: the default one may hold XLA's real messages."""
-    file = descriptor_pb2.FileDescriptorProto(name="graphrl/hlo.proto", package=_PACKAGE, syntax="proto3")
-    for message, fields in _TABLE.items():
-        descriptor = file.message_type.add(name=message)
-        for name, text in fields.items():
-            number, kind = text.split()
-            base = kind.removesuffix("*")
-            field = descriptor.field.add(name=name, number=int(number))
-            field.label = field.LABEL_REPEATED if kind.endswith("*") else field.LABEL_OPTIONAL
-            field.type = _SCALARS.get(base, field.TYPE_MESSAGE)
-            if base not in _SCALARS:
-                field.type_name = f".{_PACKAGE}.{base}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _TABLE}
-
-
-_CLASSES = _classes()
+_CLASSES = message_classes("graphrl.hlo", _TABLE)
 
 
 def module_message(data: bytes) -> Any:
