@@ -26,7 +26,7 @@ from reproduce.zoo.trace import missing_files, trace
 
 from graphrl.commands.parser import Parser
 from graphrl.errors import GraphrlError
-from graphrl.graphs.datasets.zoo.catalogue import DATA, INDEX, write_index
+from graphrl.graphs.datasets.zoo import DATA, INDEX, write_index
 from graphrl.progress import progress
 
 INSTALL = "pip install keras flax regex tokenizers sentencepiece && pip install --no-deps keras-hub"

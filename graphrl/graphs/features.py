@@ -19,6 +19,7 @@ ops (section 4.1), of all `GraphArrays.dependencies`. Two ops with several tenso
 `relations` of 2,000 ops take 11 to 21 ms.
 """
 
+import dataclasses
 import functools
 import zlib
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import NONE, ComputationGraph, GraphArrays
-from graphrl.graphs.layers import LIGHT, REDUCTIONS
+from graphrl.graphs.layers import LIGHT, REDUCTIONS, Layer
 from graphrl.graphs.padding import Sizes
 from graphrl.graphs.topology import bit_matrix
 
@@ -56,6 +57,13 @@ NODE_FEATURES = (
     "bottom_level",  # longest run time from the op's start to the end, over the critical path
     "slack",  # by how much the op may be late without lengthening the critical path, over the critical path
 )
+
+LAYER_FEATURES = (
+    *("op_id", "weight_size", "ifm_x", "ifm_y", "ifm_z", "ofm_x", "ofm_y", "ofm_z", "ifm_size", "ofm_size"),
+    *("n_ops_left", "n_w_left", "groups", "kernel_x", "kernel_y", "stride", "pad", "dilation", "batch"),
+)
+# What an op is, by parts of its type's name, the first that is there: its id is the place, from 2 on.
+_KINDS = ("conv", "dot", "matmul", "gemm", "pool", "window", "norm", "softmax", "gather", "quantize")
 
 EDGE_FEATURES = (
     "bytes",  # log1p of the tensor's bytes over the mean tensor's
@@ -396,3 +404,44 @@ def _after(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         direct[op], through[op], after[op] = own, indirect, own | indirect
     closure, edges, indirectly = (bit_matrix(sets) for sets in (after, direct, through))
     return closure, edges, edges & (1 - indirectly)
+
+
+def layer_features(graph: ComputationGraph, order: np.ndarray | None = None) -> np.ndarray:
+    """The features of layers that EGRL's policy sees (table 1 of its paper): `[n, 19]` float32, in the order given (by
+    default the graph's topological one).
+
+    Sizes and counts run over many powers of ten: each feature x is log(1 + x). Where a graph has no shapes, all
+    features that need them are 0, except the sizes of inputs and outputs, which are then bytes.
+    """
+    a = graph.arrays
+    order = a.topological if order is None else order
+    layers = [graph.ops[op].layer or Layer() for op in order]
+    shapes = np.array([dataclasses.astuple(layer) for layer in layers], np.float64).reshape(-1, 13)
+    batch, ifm, ofm, window = shapes[:, :1], shapes[:, 1:4], shapes[:, 4:7], shapes[:, 7:]
+    read, written = np.zeros(a.num_ops), np.zeros(a.num_ops)
+    np.add.at(read, a.use_op, a.tensor_bytes[a.use_tensor])
+    outside = {tensor.name: tensor.bytes for tensor in graph.inputs}
+    read += [sum(outside.get(name, 0) for name in set(op.inputs)) for op in graph.ops]
+    np.add.at(written, a.producer, a.tensor_bytes)
+    weights = a.weight_bytes[order].astype(np.float64)
+    left = np.arange(a.num_ops)[::-1]
+    columns = [
+        np.array([_op_id(graph.ops[op].type) for op in order]),
+        weights,
+        *ifm.T,
+        *ofm.T,
+        np.where(ifm.any(1), ifm.prod(1), read[order]),
+        np.where(ofm.any(1), ofm.prod(1), written[order]),
+        left,
+        weights[::-1].cumsum()[::-1],
+        *window.T,
+        *batch.T,
+    ]
+    return np.log1p(np.stack(columns, axis=1)).astype(np.float32)
+
+
+def _op_id(type: str) -> int:
+    """0 for what moves data or works element by element, 1 for reductions, 2 on by `_KINDS`, the next for the rest."""
+    name = type.lower()
+    kind = next((i for i, part in enumerate(_KINDS) if part in name), len(_KINDS))
+    return 0 if type in LIGHT else 1 if type in REDUCTIONS else 2 + kind

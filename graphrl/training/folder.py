@@ -1,8 +1,8 @@
 """The folder of a run: its lock, and the record `metrics.jsonl`.
 
 One process has the folder at a time, and a run that never began leaves it as it was. The record is a JSON object a
-line, and the same for TensorBoard where tensorboardX is installed: `{"step": 12, "seconds": 3.4, "bucket": 96, "loss": ...}` for an update and
-`{"step": 25, "validation": {...}}` for an evaluation on the held-out graphs.
+line: `{"step": 12, "seconds": 3.4, "bucket": 96, "loss": ...}` for an update and `{"step": 25, "validation": {...}}`
+for an evaluation on the held-out graphs. Where tensorboardX is installed, the same is written for TensorBoard.
 """
 
 import contextlib

@@ -9,8 +9,7 @@ import pytest
 from broken import refusal
 from partitioned_graphs import TRAINING, edge, file_of, node
 
-from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.pipelined import Machine, Pipelined
+from graphrl.graphs.graph import ComputationGraph, Machine, Op, Pipelined, Tensor
 from graphrl.graphs.readers import read_graph
 from graphrl.graphs.readers.json import write_json
 

@@ -93,9 +93,7 @@ def test_public_names_are_sorted_and_there(installed: Path, tmp_path: Path) -> N
     assert (shown.returncode, shown.stderr) == (0, "")
 
 
-def test_without_extras_all_else_runs_and_one_line_names_the_extra(
-    installed: Path, tmp_path: Path, model: str
-) -> None:
+def test_without_extras_all_else_runs_and_one_line_names_the_extra(installed: Path, tmp_path: Path, model: str) -> None:
     (tmp_path / "model.onnx").write_bytes(b"\x08\x08")  # its first bytes say what it is
     (tmp_path / "module.hlo").write_text("HloModule m\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}")
     extra_of = {_package(r): extra for extra in EXTRAS for r in PROJECT["optional-dependencies"][extra]}
@@ -150,7 +148,10 @@ def test_lock_covers_what_the_project_asks_for() -> None:
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     pinned = {_normal(line.split("==")[0]) for line in lines if "==" in line}
     extras = PROJECT["optional-dependencies"]
-    asked = [*PROJECT["dependencies"], *(r for extra in ("docs", "test", "dev", "peers", *EXTRAS) for r in extras[extra])]
+    asked = [
+        *PROJECT["dependencies"],
+        *(r for extra in ("docs", "test", "dev", "peers", *EXTRAS) for r in extras[extra]),
+    ]
     required = {_normal(r) for r in asked} - {"graphrl"}
     assert required - pinned == set()
 

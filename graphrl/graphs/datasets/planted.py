@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets import check_count, generator
+from graphrl.graphs.datasets.seeds import check_count, generator
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 _MEAN_SECONDS = 50

@@ -27,12 +27,7 @@ _TABLE = {
     "Dim": {"size": "1 int64", "name": "2 string"},
     "TensorShape": {"dim": "2 Dim*", "unknown_rank": "3 bool"},
     "InputInfo": {"preceding_node": "1 int32", "preceding_port": "2 int32"},
-    "OutputInfo": {
-        "size": "1 int64",
-        "alias_input_port": "2 int64",
-        "shape": "3 TensorShape",
-        "dtype": "4 DataType",
-    },
+    "OutputInfo": {"size": "1 int64", "alias_input_port": "2 int64", "shape": "3 TensorShape", "dtype": "4 DataType"},
     "Node": {
         "name": "1 string",
         "device": "2 string",
@@ -56,9 +51,13 @@ _TABLE = {
     "CostGraphDef": {"node": "1 Node*", "cost": "2 AggregatedCost*"},  # costs are totals, which follow from the nodes
 }
 # tensorflow/core/framework/types.proto, in the order of its numbers; the values are not used.
-_TYPES = """INVALID FLOAT DOUBLE INT32 UINT8 INT16 INT8 STRING COMPLEX64 INT64 BOOL QINT8 QUINT8 QINT32 BFLOAT16 QINT16
-QUINT16 UINT16 COMPLEX128 HALF RESOURCE VARIANT UINT32 UINT64 FLOAT8_E5M2 FLOAT8_E4M3FN FLOAT8_E4M3FNUZ
-FLOAT8_E4M3B11FNUZ FLOAT8_E5M2FNUZ INT4 UINT4 INT2 UINT2""".split()
+_TYPES = str.split(
+    """
+    INVALID FLOAT DOUBLE INT32 UINT8 INT16 INT8 STRING COMPLEX64 INT64 BOOL QINT8 QUINT8 QINT32 BFLOAT16 QINT16 QUINT16
+    UINT16 COMPLEX128 HALF RESOURCE VARIANT UINT32 UINT64 FLOAT8_E5M2 FLOAT8_E4M3FN FLOAT8_E4M3FNUZ FLOAT8_E4M3B11FNUZ
+    FLOAT8_E5M2FNUZ INT4 UINT4 INT2 UINT2
+    """
+)
 _ENUMS = {"DataType": [f"DT_{name}{suffix}" for suffix in ("", "_REF") for name in _TYPES]}
 _CLASSES = message_classes("graphrl.costgraph", _TABLE, enums=_ENUMS, syntax="proto2")
 _MICROSECOND = 1e-6

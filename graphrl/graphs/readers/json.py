@@ -14,9 +14,8 @@ from typing import Any, TypeVar, cast
 
 from graphrl import files
 from graphrl.errors import GraphError, GraphrlError, near
-from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.graph import ComputationGraph, Machine, Op, Pipelined, Tensor
 from graphrl.graphs.layers import Layer
-from graphrl.graphs.pipelined import Machine, Pipelined
 from graphrl.graphs.readers.partitioning import is_partitioning, partitioning_graph
 from graphrl.units import exact_number, whole
 

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from graphrl.errors import GraphError
-from graphrl.graphs.graph import MAX_BYTES, ComputationGraph, Op, Tensor
-from graphrl.graphs.pipelined import Machine, Pipelined
+from graphrl.graphs.graph import MAX_BYTES, ComputationGraph, Machine, Op, Pipelined, Tensor
 from graphrl.units import whole
 
 MILLISECOND = 1e-3

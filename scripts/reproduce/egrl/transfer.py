@@ -17,7 +17,7 @@ from graphrl.compare.report import markdown
 from graphrl.costs.maps.chip import find_chip
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import GraphrlError
-from graphrl.graphs.coarsen import layers_of
+from graphrl.graphs.datasets.sets import layers_of
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.solvers.base import Budget
 from reproduce.egrl.settings import Settings

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets import generator
+from graphrl.graphs.datasets.seeds import generator
 from graphrl.graphs.graph import ComputationGraph
 
 Split = Literal["train", "valid", "test"]

@@ -1,6 +1,6 @@
 """Turns a closed jaxpr into a flat list of nodes: calls inlined, loops and branches as single nodes, dead code dropped.
 
-What stays one node with inner jaxprs, and what it costs, is in `loops.py`; the body of each is flattened and
+What stays one node with inner jaxprs, and what it costs, is in `work.py`; the body of each is flattened and
 summed in turn.
 
 The workspace of such a node is the peak of the bytes that its body allocates, in program order, without its inputs.
@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from jax.extend import core
 
-from graphrl.graphs.readers.jaxpr.flops import array_bytes, bytes_moved, equation_flops
-from graphrl.graphs.readers.jaxpr.loops import Work, inner_jaxprs, inner_work
+from graphrl.graphs.readers.jaxpr.work import Work, array_bytes, bytes_moved, equation_flops, inner_jaxprs, inner_work
 from graphrl.graphs.roofline import Chip, runtime
 
 # Inner jaxprs of these are no calls; all others with one inner jaxpr of the same signature are inlined.

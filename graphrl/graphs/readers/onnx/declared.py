@@ -12,8 +12,8 @@ import onnx.helper
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from graphrl.errors import GraphError
-from graphrl.graphs.readers.onnx.functions import schema_of
 from graphrl.graphs.readers.onnx.inference import has_stand_in
+from graphrl.graphs.readers.onnx.model import schema_of
 from graphrl.graphs.readers.onnx.sequences import scope_of
 from graphrl.graphs.readers.onnx.values import (
     UNKNOWN,

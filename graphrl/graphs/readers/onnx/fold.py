@@ -12,7 +12,7 @@ import numpy as np
 import onnx.numpy_helper
 from onnx import GraphProto, NodeProto, ValueInfoProto
 
-from graphrl.graphs.readers.onnx.functions import own_version
+from graphrl.graphs.readers.onnx.model import own_version
 from graphrl.graphs.readers.onnx.sequences import scope_of, static_result
 from graphrl.graphs.readers.onnx.values import MAX_ELEMENTS, Scope, reads_of, replace, typed_scope
 

@@ -13,8 +13,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from graphrl.graphs.readers.foreign import Foreign
 from graphrl.graphs.readers.onnx.fold import known_values
-from graphrl.graphs.readers.onnx.functions import all_nodes, own_version, standard
-from graphrl.graphs.readers.onnx.model import native
+from graphrl.graphs.readers.onnx.model import all_nodes, native, own_version, standard
 from graphrl.graphs.readers.onnx.values import captured, subgraphs
 
 _OURS = uuid.uuid4().hex  # no file has it

@@ -1,6 +1,6 @@
 """Cost of an ONNX node: single ops by their FLOPs, traffic and the roofline; loops and branches by their bodies.
 
-Conventions for FLOPs, as in `jaxpr/flops.py`: a multiply-add is two operations; everything element-wise is one per
+Conventions for FLOPs, as in `jaxpr/work.py`: a multiply-add is two operations; everything element-wise is one per
 output element; moving data is none; padding is counted (as kernels compute it). Ops that ONNX defines by a formula
 count the formula's element-wise steps and reductions. Types that nobody knows count one per output element.
 """
