@@ -44,13 +44,13 @@ $(CREATED):
 	@touch $@
 
 $(INSTALLED): $(CREATED) requirements.lock pyproject.toml
-	@echo "==> installing graphrl (editable) and what it needs, in the versions of requirements.lock (SIZE1 on disk)"
+	@echo "==> installing graphrl (editable) and what it needs, in the versions of requirements.lock (1.3 GB on disk; a minute or two the first time)"
 	@$(PIP) install -c requirements.lock setuptools
 	@$(PIP) install -c requirements.lock --no-build-isolation --editable .
 	@touch $@
 
 $(LOCKED): $(INSTALLED)
-	@echo "==> installing all packages of requirements.lock (SIZE2 on disk)"
+	@echo "==> installing all packages of requirements.lock (0.4 GB more on disk)"
 	@$(PIP) install -r requirements.lock
 	@touch $@
 

@@ -11,7 +11,7 @@ from graphrl.costs.bounds import lower_bound
 from graphrl.costs.exact import evaluate
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets.known_peak import Bytes, KnownPeak, in_tree, out_tree, series_parallel
+from graphrl.graphs.datasets.known_optima import Bytes, KnownPeak, in_tree, out_tree, series_parallel
 from graphrl.graphs.graph import ComputationGraph
 
 TIES = Bytes(1, 3)  # few sizes, so that ties and zero changes are common

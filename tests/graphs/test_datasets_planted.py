@@ -8,7 +8,7 @@ from graphrl.costs.bounds import lower_bound
 from graphrl.costs.exact import evaluate
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets.planted import planted
+from graphrl.graphs.datasets.known_optima import planted
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.rules.list_scheduling import solve_list

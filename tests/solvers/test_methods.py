@@ -10,7 +10,7 @@ import pytest
 import graphrl
 from graphrl.agents import AGENTS, find_agent
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets.known_peak import in_tree
+from graphrl.graphs.datasets.known_optima import in_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.methods import MAP_METHODS, METHODS, OLD_NAMES, describe, find_solver
 from graphrl.solvers.solver import SOLVERS

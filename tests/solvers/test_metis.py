@@ -8,7 +8,7 @@ from search_graphs import random_dag
 
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
-from graphrl.graphs.datasets.known_peak import in_tree
+from graphrl.graphs.datasets.known_optima import in_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.rules.metis import partition, solve

@@ -1,5 +1,5 @@
 """Graphs to train and to compare on.
 
 `sets.py` loads graphs by name. `families.py` names the generators of random graphs: `layered.py`, `regal_like.py`,
-`known_peak.py`, `planted.py` and pipelines. `zoo/` has real programs, `workloads/` the graphs that papers report on.
+`known_optima.py` and pipelines. `zoo/` has real programs, `workloads/` the graphs that papers report on.
 """

@@ -14,9 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphrl.errors import ProblemError, near
-from graphrl.graphs.datasets.known_peak import LOG_UNIFORM, Bytes, KnownPeak, in_tree, out_tree, series_parallel
+from graphrl.graphs.datasets.known_optima import (
+    LOG_UNIFORM,
+    Bytes,
+    KnownPeak,
+    in_tree,
+    out_tree,
+    planted,
+    series_parallel,
+)
 from graphrl.graphs.datasets.layered import Layered, layered
-from graphrl.graphs.datasets.planted import planted
 from graphrl.graphs.datasets.regal_like import Model, RegalLike, regal_like
 from graphrl.graphs.datasets.seeds import check_count, generator
 from graphrl.graphs.graph import ComputationGraph, Machine, Op, Pipelined, Tensor

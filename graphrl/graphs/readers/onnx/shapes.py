@@ -23,8 +23,7 @@ from graphrl.graphs.readers.onnx.declared import (
     pass_types,
     set_aside,
 )
-from graphrl.graphs.readers.onnx.fold import fold
-from graphrl.graphs.readers.onnx.inference import infer_shapes
+from graphrl.graphs.readers.onnx.inference import fold, infer_shapes
 from graphrl.graphs.readers.onnx.model import check_and_sort, opset_of, versions_of
 from graphrl.graphs.readers.onnx.sequences import has_sequences, scope_of
 from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, Value, dimension, subgraphs, trip_count, typed_scope
