@@ -1,7 +1,8 @@
 """Random graphs whose optimum is known: least peak memory on one device, or least makespan.
 
-Trees and series-parallel graphs have a known least peak. Every edge is a tensor of its own with one reader, of random size; ops have a random workspace and run times of 1 to 9
-seconds. Sizes are whole bytes, log-uniform, so that a few large ones dominate as they do in real graphs.
+Trees and series-parallel graphs have a known least peak. Every edge is a tensor of its own with one reader, of random
+size; ops have a random workspace and run times of 1 to 9 seconds. Sizes are whole bytes, log-uniform, so that a few
+large ones dominate as they do in real graphs.
 
 An op of such a graph changes the live bytes by a fixed amount, whatever ran before: it needs `hill` bytes above the
 level at its start and leaves the level changed by `net`. Minimising the highest level over series-parallel precedences
@@ -74,6 +75,9 @@ class Bytes:
             raise ProblemError(f"bytes are from {self.least} to {self.most}: must be from 1 to 2^40, ascending")
         if not 0 <= self.workspace <= 1:
             raise ProblemError(f"workspace is {self.workspace}: must be a probability")
+
+
+LOG_UNIFORM = Bytes()
 
 
 class KnownPeak(NamedTuple):
@@ -259,9 +263,6 @@ def order(segments: Iterable[Segment]) -> list[int]:
             else:
                 left += (item[1], item[0])
     return ops
-
-
-LOG_UNIFORM = Bytes()
 
 
 class Weights(NamedTuple):

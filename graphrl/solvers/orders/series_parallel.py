@@ -2,7 +2,7 @@
 
 It needs every buffer to have at most one user, and the dependencies to reduce to one edge by merging parallel edges and
 by removing ops with one predecessor and one successor (Valdes, Tarjan and Lawler 1982); all sources are joined to one
-source and all sinks to one sink before, so that trees are such graphs too. `graphs/datasets/known_peak.py` solves
+source and all sinks to one sink before, so that trees are such graphs too. `graphs/datasets/known_optima.py` solves
 it from the inside out (Liu 1987; Kayaaslan, Lambert, Marchal and Ucar, TCS 707, 2018).
 """
 
