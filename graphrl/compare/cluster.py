@@ -184,8 +184,9 @@ def _connected(address: str) -> Iterator["Client"]:
     Raises:
       GraphrlError: nobody answers there, or no longer; a `MissingExtraError` without Dask.
     """
+    distributed = require("distributed", "cluster", "a Dask cluster")
     try:
-        client = require("distributed", "cluster", "a Dask cluster").Client(address, timeout=_CONNECT_SECONDS)
+        client = distributed.Client(address, timeout=_CONNECT_SECONDS)
     except (OSError, ValueError) as error:
         raise GraphrlError(f"no Dask scheduler answers at {clipped(address)}: {error}") from None
     with client:

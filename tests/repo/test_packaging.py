@@ -1,7 +1,6 @@
 """What is shipped is what stands here: the wheel, the links, the lock."""
 
 import json
-import os
 import re
 import shutil
 import stat
@@ -12,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from processes import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -80,17 +80,14 @@ def test_command_runs_from_an_empty_folder(installed: Path, tmp_path: Path) -> N
     shown = run(sys.executable, installed / "bin" / "graphrl", "--version", cwd=tmp_path, PYTHONPATH=str(installed))
     assert (shown.returncode, shown.stderr) == (0, "")
     assert PROJECT["version"] in shown.stdout
-    where = run(
-        sys.executable, "-c", "import graphrl; print(graphrl.__file__)", cwd=tmp_path, PYTHONPATH=str(installed)
-    )
-    assert where.stdout.strip() == str(installed / "graphrl" / "__init__.py")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_public_names_are_sorted_and_there(installed: Path, tmp_path: Path) -> None:
-    code = "import graphrl; n = graphrl.__all__; assert n == sorted(n), n; [getattr(graphrl, x) for x in n]"
+    code = "import graphrl as g; n = g.__all__; assert n == sorted(n), n; [getattr(g, x) for x in n]; print(g.__file__)"
     shown = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(installed))
     assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.strip() == str(installed / "graphrl" / "__init__.py")
 
 
 def test_without_extras_all_else_runs_and_one_line_names_the_extra(installed: Path, tmp_path: Path, model: str) -> None:
@@ -98,16 +95,8 @@ def test_without_extras_all_else_runs_and_one_line_names_the_extra(installed: Pa
     (tmp_path / "module.hlo").write_text("HloModule m\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}")
     extra_of = {_package(r): extra for extra in EXTRAS for r in PROJECT["optional-dependencies"][extra]}
     extra_of["distributed"] = extra_of["dask"]
-    helpers = ROOT / "tests" / "helpers"
-    shared = {name: value for name, value in os.environ.items() if name.startswith(("JAX_", "NUMBA_", "XLA_"))}
-    shown = run(
-        sys.executable,
-        helpers / "without_extras.py",
-        json.dumps(list(extra_of)),
-        cwd=Path(model).parent,
-        PYTHONPATH=f"{installed}:{helpers}",
-        **shared,
-    )
+    program = ROOT / "tests" / "helpers" / "without_extras.py"
+    shown = run_python(Path(model).parent, str(program), json.dumps(list(extra_of)))
     assert shown.returncode == 0, shown.stderr
     result = json.loads(shown.stdout.splitlines()[-1])
     assert 'needs tensorboardX: pip install "graphrl[tensorboard]" (this run does without)\n' in result["training"]

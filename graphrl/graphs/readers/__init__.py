@@ -37,7 +37,7 @@ class Format:
 def _onnx(
     data: files.Content, source: str, chip: str | Chip, dims: Mapping[str, int], limits: ReadLimits
 ) -> ComputationGraph:
-    require("onnx", "onnx", f"{source}: ONNX")
+    require("onnx", "onnx", f"{source}: reading ONNX")
     from graphrl.graphs.readers.onnx.reader import parse_onnx  # slow to import
 
     return parse_onnx(data, source, chip=chip, dims=dims, limits=limits)
