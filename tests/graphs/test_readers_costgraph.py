@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from broken import refusal
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import graphs
 
@@ -131,6 +131,7 @@ def text_of(graph: ComputationGraph) -> str:
     return "\n".join(lines)
 
 
+@settings(max_examples=30)
 @given(graphs())
 def test_round_trip(graph: ComputationGraph) -> None:
     read = parse_costgraph(text_of(graph).encode(), "x")
