@@ -31,7 +31,7 @@ NONE, EXTERNAL = -1, -2  # in place of a tensor index
 MAX_COUNT = 2**31 - 1  # ops, tensors, uses: indices are int32 on the device
 MAX_BYTES = 2**62  # one tensor; sums stay inside int64 for any graph that fits in memory
 MAX_TOTAL_BYTES = 2**63 - 1
-MAX_WORK = 10**30  # seconds or FLOPs of one op: sums stay finite
+MAX_WORK = 10**30  # seconds, FLOPs or bytes moved of one op: sums stay finite
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -270,16 +270,8 @@ def _pipelined_to_dict(pipelined: Pipelined) -> dict[str, Any]:
 
 
 def _tensor_to_dict(tensor: Tensor) -> dict[str, Any]:
-    value: dict[str, Any] = {"name": tensor.name}
-    if tensor.bytes:
-        value["bytes"] = int(tensor.bytes)
-    if tensor.alias is not None:
-        value["alias"] = tensor.alias
-    if tensor.reuses is not None:
-        value["reuses"] = tensor.reuses
-    if tensor.transfer_seconds is not None:
-        value["transfer_seconds"] = tensor.transfer_seconds
-    return value
+    value = dataclasses.asdict(tensor) | {"bytes": int(tensor.bytes) or None}
+    return {key: item for key, item in value.items() if item is not None}
 
 
 def write_json(graph: ComputationGraph, path: str | os.PathLike[str]) -> None:

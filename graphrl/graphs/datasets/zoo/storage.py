@@ -14,7 +14,6 @@ their layers, so these repeat too where absolute numbers do not, and they compre
 
 import dataclasses
 import functools
-import itertools
 import json
 import os
 from collections.abc import Hashable, Iterable, Sequence
@@ -62,16 +61,6 @@ def zigzag(number: int) -> int:
 def unzigzag(code: int) -> int:
     """The number of which `zigzag` made `code`."""
     return code // 2 if code % 2 == 0 else -(code + 1) // 2
-
-
-def steps(numbers: Sequence[int]) -> list[int]:
-    """Each number relative to the one before, the first to 0."""
-    return [number - before for number, before in zip(numbers, [0, *numbers], strict=False)]
-
-
-def unsteps(coded: Sequence[int]) -> list[int]:
-    """The numbers of which `steps` made `coded`."""
-    return list(itertools.accumulate(coded))
 
 
 def texts(names: Sequence[str]) -> dict[str, Any]:
@@ -307,7 +296,7 @@ def _stored_like(
 def _structure(program: ZooProgram, order: Sequence[int]) -> dict[str, Any]:
     structure = structure_of(program.graph, order)
     if program.colocation is not None:
-        structure["colocation"] = steps(program.colocation[order].tolist())
+        structure["colocation"] = np.diff(program.colocation[order], prepend=0).tolist()
     return structure
 
 
@@ -395,5 +384,5 @@ def _program(value: dict[str, Any], group: dict[str, Any], number: int) -> ZooPr
         graph=graph_of(name, group["structure"], values, given),
         schedules={key: np.array([place[i] for i in order], np.int32) for key, order in orders.items()},
         temp_bytes=group["programs"][number]["temp_bytes"],
-        colocation=None if groups is None else np.array(unsteps(groups), np.int32)[given],
+        colocation=None if groups is None else np.cumsum(groups, dtype=np.int32)[given],
     )

@@ -16,6 +16,7 @@ from typing import Any
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from graphrl.errors import GraphError
+from graphrl.graphs.readers.hlo.head import varint
 from graphrl.graphs.readers.messages import message_classes
 
 _TABLE: dict[str, dict[str, str]] = {
@@ -42,7 +43,6 @@ _TABLE: dict[str, dict[str, str]] = {
         "window_dilation": "5 int64",
         "base_dilation": "6 int64",
     },
-    "Literal": {"f32s": "8 float*"},
     "Window": {"dimensions": "1 WindowDimension*"},
     "ConvolutionDimensionNumbers": {
         "kernel_spatial_dimensions": "6 int64*",
@@ -153,10 +153,7 @@ def executable_message(data: bytes) -> tuple[bytes, Any]:
     Raises:
       GraphError: `data` is something else.
     """
-    length = shift = size = 0
-    while not size or data[size - 1] & 0x80:  # the length of what comes first, in protobuf's way
-        length |= (data[size] & 0x7F) << shift
-        size, shift = size + 1, shift + 7
+    length, size = varint(data)  # of what comes first
     message = _CLASSES["ExecutableAndOptions"]()
     try:
         message.ParseFromString(data[size + length :])
@@ -173,24 +170,11 @@ def shape_message(data: bytes) -> Any:
     Raises:
       GraphError: it does not parse.
     """
-    return _parsed("Shape", data, "a shape")
-
-
-def literal_message(data: bytes) -> Any:
-    """The `LiteralProto` that `data` holds.
-
-    Raises:
-      GraphError: it does not parse.
-    """
-    return _parsed("Literal", data, "a constant")
-
-
-def _parsed(kind: str, data: bytes, what: str) -> Any:
-    message = _CLASSES[kind]()
+    message = _CLASSES["Shape"]()
     try:
         message.ParseFromString(data)
     except DecodeError:
-        raise GraphError(f"broken HLO: {what} does not parse") from None
+        raise GraphError("broken HLO: a shape does not parse") from None
     return message
 
 

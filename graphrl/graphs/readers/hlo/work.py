@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphrl.graphs.graph import Op, Tensor
+from graphrl.graphs.graph import MAX_WORK, Op, Tensor
 from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
 from graphrl.graphs.readers.hlo.values import CONTRACTED, SHOWN, ValueReader, Values, may_share, tensor_name
 from graphrl.graphs.roofline import Chip, runtime
@@ -32,7 +32,6 @@ _FREE = frozenset(
         """
     )
 )
-_MAX = 10**30  # operations: what a graph takes
 _MAX_PAIRS = 10**7  # that are looked at one by one; beyond, padding counts too
 
 
@@ -64,14 +63,14 @@ class Flops:
             return 0
         rule = _RULES.get(i.opcode)
         if rule is not None:
-            return min(_MAX, rule(self, computation, i))
+            return min(MAX_WORK, rule(self, computation, i))
         return sum(leaf.size for _, leaf in i.shape.leaves if leaf.dtype != "token")
 
     def of_computation(self, name: str) -> int:
         """Operations of one run of a computation."""
         if name not in self._flops:
             computation = self.module.computations[name]
-            self._flops[name] = min(_MAX, sum(self.of(computation, i) for i in computation.instructions))
+            self._flops[name] = min(MAX_WORK, sum(self.of(computation, i) for i in computation.instructions))
         return self._flops[name]
 
     def called(self, i: Instruction) -> int:
@@ -319,7 +318,6 @@ def peak(ops: tuple[Op, ...], values: Values) -> int:
 # Those whose called computations are programs with buffers of their own; a fusion's or a reduction's stay in registers.
 CALLERS = frozenset({"async-start", "call", "conditional", "while"})
 _ENDS = frozenset(str.split("async-done all-gather-done all-reduce-done collective-permute-done copy-done"))
-_MAX_MOVED = 10**30  # bytes
 
 
 class Works:
@@ -337,7 +335,7 @@ class Works:
         if i.opcode in _ENDS:
             return Work(0, runtime(0, 0, self.chip), 0)
         flops = self.flops.of(computation, i)
-        moved = min(bytes_moved(self.module, computation, i), _MAX_MOVED)
+        moved = min(bytes_moved(self.module, computation, i), MAX_WORK)
         return Work(flops, runtime(flops, moved, self.chip), 0)
 
     def _caller(self, i: Instruction) -> Work:

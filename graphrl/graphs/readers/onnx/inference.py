@@ -19,7 +19,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProt
 from graphrl.graphs.readers.foreign import Foreign
 from graphrl.graphs.readers.onnx.model import all_nodes, native, own_version, standard
 from graphrl.graphs.readers.onnx.sequences import scope_of, static_result
-from graphrl.graphs.readers.onnx.values import MAX_ELEMENTS, Scope, captured, reads_of, replace, subgraphs, typed_scope
+from graphrl.graphs.readers.onnx.values import MAX_ELEMENTS, Scope, bodies_in, captured, reads_of, replace, typed_scope
 
 # Ops that are run, by what bounds their results: what their inputs broadcast to, or their inputs taken together.
 _BROADCASTING = """Abs Add And Ceil Div Equal Floor Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Neg Not Or
@@ -212,7 +212,7 @@ def _hide(model: ModelProto, unknown: Container[str]) -> list[NodeProto]:
 
 def _copy_constants(graph: GraphProto, outer: Mapping[str, np.ndarray]) -> None:
     """Puts copies of the small constants that bodies take from around them into them."""
-    bodies = [body for node in graph.node for body in subgraphs(node).values()]
+    bodies = list(bodies_in(graph))
     values = {**outer, **known_values(graph)} if bodies else {}
     for body in bodies:
         for name in captured(body):
@@ -225,11 +225,10 @@ def _copy_constants(graph: GraphProto, outer: Mapping[str, np.ndarray]) -> None:
 
 def _remove_copies(graph: GraphProto) -> None:
     """Undoes `_copy_constants`."""
-    for node in graph.node:
-        for body in subgraphs(node).values():
-            while body.initializer and body.initializer[-1].doc_string == _COPY:
-                del body.initializer[-1]
-            _remove_copies(body)
+    for body in bodies_in(graph):
+        while body.initializer and body.initializer[-1].doc_string == _COPY:
+            del body.initializer[-1]
+        _remove_copies(body)
 
 
 def _restore(model: ModelProto, originals: Sequence[NodeProto]) -> None:

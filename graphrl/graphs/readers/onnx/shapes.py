@@ -26,7 +26,16 @@ from graphrl.graphs.readers.onnx.declared import (
 from graphrl.graphs.readers.onnx.inference import fold, infer_shapes
 from graphrl.graphs.readers.onnx.model import check_and_sort, opset_of, versions_of
 from graphrl.graphs.readers.onnx.sequences import has_sequences, scope_of
-from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, Value, dimension, subgraphs, trip_count, typed_scope
+from graphrl.graphs.readers.onnx.values import (
+    UNKNOWN,
+    Scope,
+    Value,
+    bodies_in,
+    dimension,
+    subgraphs,
+    trip_count,
+    typed_scope,
+)
 
 _PRELIMINARY = "graphrl.preliminary"  # marks a state whose first value's shape was not all known
 
@@ -174,9 +183,8 @@ def _fill_sequences(graph: GraphProto, outer: Scope) -> bool:
         value = scope.get(info.name, UNKNOWN)
         if value.kind == "tensor" and value.is_static and not typed[info.name].is_static:
             filled |= add_sizes(info.type, value.sizes)
-    for node in graph.node:
-        for body in subgraphs(node).values():
-            filled |= _fill_sequences(body, scope)
+    for body in bodies_in(graph):
+        filled |= _fill_sequences(body, scope)
     return filled
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import onnx.helper
 from onnx import AttributeProto, GraphProto, NodeProto
 
+from graphrl.graphs.graph import MAX_WORK
 from graphrl.graphs.readers.onnx.sequences import loop_states, scope_of
 from graphrl.graphs.readers.onnx.values import Scope, reads_of, subgraphs, trip_count
 from graphrl.graphs.roofline import Chip, runtime
@@ -202,9 +203,6 @@ _RULES: dict[str, Callable[[Call], int]] = {
 }
 
 
-_MAX_WORK = 10**30  # no sum of these overflows; the graph's checks refuse what needs as much
-
-
 class Work(NamedTuple):
     """What running something once takes.
 
@@ -262,9 +260,9 @@ def _single(node: NodeProto, scope: Scope, chip: Chip) -> Work:
         inputs=[value.sizes if value else () for value in inputs],
         outputs=[value.sizes for value in outputs if value.bytes is not None],
     )
-    operations = min(max(0, flops(call)), _MAX_WORK)
+    operations = min(max(0, flops(call)), MAX_WORK)
     read = [scope[name].bytes or 0 for name in dict.fromkeys(node.input) if name in scope]
-    moved = min(bytes_moved(node.op_type, read, sum(value.bytes or 0 for value in outputs)), _MAX_WORK)
+    moved = min(bytes_moved(node.op_type, read, sum(value.bytes or 0 for value in outputs)), MAX_WORK)
     return Work(operations, runtime(operations, moved, chip))
 
 
