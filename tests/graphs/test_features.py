@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worked_example import WORKED
 
-from graphrl.graphs.features import EDGE_FEATURES, NODE_FEATURES, edge_features, node_features
+from graphrl.graphs.features import (
+    BUCKETS,
+    EDGE_FEATURES,
+    NODE_FEATURES,
+    TYPE_FEATURES,
+    edge_features,
+    node_features,
+    type_features,
+)
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 
@@ -116,3 +124,29 @@ def test_features_of_the_worked_example() -> None:
     np.testing.assert_allclose(edge["consumers"], np.log1p([2, 2, 1, 1]), rtol=1e-6)
     np.testing.assert_allclose(edge["share_of_inputs"], [1, 1, 0.375, 0.625])
     np.testing.assert_allclose(edge["only_in"], [1, 1, 0, 0])
+
+
+def rows(*types: str) -> np.ndarray:
+    return type_features(ComputationGraph("types", tuple(Op(str(i), type, 1.0) for i, type in enumerate(types))))
+
+
+def test_any_text_is_a_type_and_equal_texts_are_equal() -> None:
+    features = rows("reduce_max", "", "x", "a type that nobody has seen", "reduce_max", "Réduction")
+    assert features.shape == (6, len(TYPE_FEATURES))
+    assert features.dtype == np.float32
+    np.testing.assert_array_equal(features[0], features[4])
+    np.testing.assert_allclose(np.linalg.norm(features[:, 2:], axis=1), [1, 0, 1, 1, 1, 1], rtol=1e-6)
+
+
+def test_names_with_parts_in_common_are_close() -> None:
+    names = rows("reduce_max", "reduce_sum", "dot_general")[:, -BUCKETS:]
+    assert names[0] @ names[1] > 0.3 > abs(names[0] @ names[2])
+
+
+def test_kinds_that_are_known_are_told() -> None:
+    assert rows("add", "Transpose", "reduce_sum", "conv_general_dilated")[:, :2].tolist() == [
+        [1, 0],
+        [1, 0],
+        [0, 1],
+        [0, 0],
+    ]

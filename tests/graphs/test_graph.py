@@ -14,6 +14,7 @@ from worked_example import WORKED
 
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph, Op, Tensor
+from graphrl.graphs.topology import numbered
 
 
 def one(**fields: object) -> ComputationGraph:
@@ -217,3 +218,13 @@ def test_an_edge_back_is_found_and_the_cycle_is_real(graph: ComputationGraph, da
     assert names[0] == names[-1]
     if "more" not in str(caught.value):
         assert {(index[a], index[b]) for a, b in itertools.pairwise(names)} <= edges
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@given(keys=st.lists(st.integers(0, 9), max_size=30))
+def test_keys_are_numbered_as_numpy_does(sparse: bool, keys: list[int]) -> None:
+    array = np.array(keys, np.int64)
+    wanted = np.unique(array, return_index=True, return_inverse=True)
+    size = 1000 if sparse else int(array.max(initial=-1)) + 1
+    for ours, theirs in zip(numbered(array, size), wanted, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

@@ -117,16 +117,6 @@ def test_run_times_keep_four_digits(tmp_path: Path) -> None:
     assert (op.runtime, op.flops) == (1.235e-5, 123456789)
 
 
-@given(st.lists(st.text("ab/.0179", max_size=6)))
-def test_names_come_back(names: list[str]) -> None:
-    assert storage.names(json.loads(json.dumps(storage.texts(names)))) == names
-
-
-@given(st.permutations(range(7)), st.permutations(range(7)))
-def test_orders_come_back(order: list[int], reference: list[int]) -> None:
-    assert storage.unrank(storage.ranks(order, reference), reference) == order
-
-
 def test_broken_files_are_refused(tmp_path: Path) -> None:
     path = storage.write_programs([program(ComputationGraph("a", (Op("a"),)))], tmp_path)
     with pytest.raises(GraphrlError, match="no program with a batch of 3: there are 8"):
