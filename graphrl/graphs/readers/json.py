@@ -123,7 +123,7 @@ def graph_from_dict(value: object, *, source: str = "graph") -> ComputationGraph
 
 
 def _is_partitioning(value: dict[str, Any]) -> bool:
-    """Whether an object means to be a graph of `partitioning.py`: it has nodes, and names a machine or a node's time."""
+    """Whether an object is meant for `partitioning.py`: it has nodes, and names a machine or a time of a node."""
     nodes = value.get("nodes")
     first = nodes[0] if isinstance(nodes, list) and nodes else None
     timed = isinstance(first, dict) and ("cpuLatency" in first or "fpgaLatency" in first)

@@ -12,13 +12,14 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from graphrl.graphs.graph import MAX_WORK, Op, Tensor
 from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
 from graphrl.graphs.readers.hlo.values import CONTRACTED, SHOWN, ValueReader, Values, may_share, tensor_name
+from graphrl.graphs.readers.work import Work, dearest, in_turn, repeated
 from graphrl.graphs.roofline import Chip, runtime
 
 _FREE = frozenset(
@@ -160,20 +161,6 @@ _RULES: dict[str, Callable[[Flops, Computation, Instruction], int]] = {  # c: th
     ),
     **dict.fromkeys(["async-start", "call", "fusion"], lambda flops, c, i: flops.called(i)),
 }
-
-
-class Work(NamedTuple):
-    """What running something once takes.
-
-    Attributes:
-      flops: operations.
-      runtime: seconds.
-      workspace_bytes: most bytes of the device that it holds at once beside what it reads and gives.
-    """
-
-    flops: int
-    runtime: float
-    workspace_bytes: int
 
 
 class Lowered:
@@ -340,11 +327,9 @@ class Works:
 
     def _caller(self, i: Instruction) -> Work:
         bodies = [self.of_computation(name) for name in i.called]
-        workspace = max((body.workspace_bytes for body in bodies), default=0)
         if i.opcode == "conditional":
-            return Work(max(b.flops for b in bodies), max(b.runtime for b in bodies), workspace)
-        trips = trip_count(i) if i.opcode == "while" else 1
-        return Work(trips * sum(b.flops for b in bodies), trips * sum(b.runtime for b in bodies), workspace)
+            return dearest(bodies)
+        return repeated(in_turn(bodies), trip_count(i) if i.opcode == "while" else 1)
 
     def of_computation(self, name: str) -> Work:
         """Work of one run of a computation, in the order of its schedule: its results lie in the caller's buffers."""

@@ -22,7 +22,7 @@ dimensions.
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ from jax.extend import core
 
 from graphrl.errors import GraphError
 from graphrl.graphs.layers import Layer, Window
+from graphrl.graphs.readers.work import Work, dearest, in_turn, repeated, traffic
 
 RANDOM_FLOPS = 50  # per 32-bit word: 20 rounds of add, rotate and xor over a pair of words, plus the key schedule
 
@@ -73,9 +74,7 @@ def equation_flops(equation: Any) -> int:
 
 def bytes_moved(equation: Any, input_bytes: list[int], output_bytes: int) -> int:
     """Bytes between memory and chip: every input once and every output, a slice or gather only what it takes."""
-    if equation.primitive.name in PARTIAL_READS and input_bytes:
-        input_bytes = [min(input_bytes[0], output_bytes), *input_bytes[1:]]
-    return sum(input_bytes) + output_bytes
+    return traffic(input_bytes, output_bytes, partial=equation.primitive.name in PARTIAL_READS)
 
 
 def array_bytes(aval: Any) -> int:
@@ -125,22 +124,6 @@ def equation_layer(equation: Any) -> Layer | None:
     return Layer.of(shapes[0], shapes[-1], _pooling(equation.params))
 
 
-class Work(NamedTuple):
-    """What running something once takes.
-
-    Attributes:
-      flops: operations.
-      runtime: seconds.
-      workspace_bytes: most bytes that it holds at once beside its inputs and results.
-      step_bytes: the same with its results, as one step of a loop holds them.
-    """
-
-    flops: int
-    runtime: float
-    workspace_bytes: int
-    step_bytes: int = 0
-
-
 def inner_work(equation: Any, bodies: Mapping[str, Work], literals: Sequence[Any]) -> Work:
     """Work of an equation; `literals` holds the value of each operand that is a literal, else None."""
     name, params = equation.primitive.name, equation.params
@@ -151,14 +134,14 @@ def inner_work(equation: Any, bodies: Mapping[str, Work], literals: Sequence[Any
         checks, runs = (1, 1) if trips is None else (trips + 1, trips)
         return _loop([(bodies["cond_jaxpr"], checks), (bodies["body_jaxpr"], runs)])
     if name == "cond":
-        return Work(*(max(figures) for figures in zip(*bodies.values(), strict=True)))
+        return dearest(list(bodies.values()))
     if name == "custom_linear_solve":
         return bodies["jaxprs.solve"]
     if name == "shard_map":
         return bodies["jaxpr"]._replace(flops=bodies["jaxpr"].flops * params["mesh"].size)
     if name == "pallas_call":
         return _kernel(params, bodies["jaxpr"])
-    return _sum([(body, 1) for body in bodies.values()])
+    return in_turn(list(bodies.values()))
 
 
 def inner_jaxprs(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -390,17 +373,10 @@ def _expanded(primitive: Any) -> core.ClosedJaxpr:
     return jax.make_jaxpr(run)(*primitive.in_avals_flat)
 
 
-def _sum(bodies: Sequence[tuple[Work, int]]) -> Work:
-    """Bodies one after another, each so many times."""
-    return Work(
-        sum(body.flops * count for body, count in bodies),
-        sum(body.runtime * count for body, count in bodies),
-        max(body.workspace_bytes for body, _ in bodies),
-    )
-
-
 def _loop(bodies: Sequence[tuple[Work, int]]) -> Work:
-    return _sum(bodies)._replace(workspace_bytes=max((body.step_bytes for body, count in bodies if count), default=0))
+    """Bodies one after another, each so many times."""
+    workspace = max((body.step_bytes for body, count in bodies if count), default=0)
+    return in_turn([repeated(body, count) for body, count in bodies])._replace(workspace_bytes=workspace)
 
 
 def _kernel(params: Mapping[str, Any], body: Work) -> Work:
