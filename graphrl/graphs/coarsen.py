@@ -20,6 +20,31 @@ from graphrl.graphs.topology import grouped
 _MOST_SUMS = 100_000  # of bytes, that are looked at for one op
 
 
+def coarsened(graph: ComputationGraph) -> ComputationGraph:
+    """The graph of a model's layers.
+
+    A layer is named after its op of most FLOPs, which also gives type and shapes. Weights are no inputs any more: their
+    bytes are the layers' `weight_bytes`. Layers stand in an order in which they can run. `reuses` is left out, and an
+    alias of what its own layer writes has bytes of its own.
+    """
+    layer_of = _layers(graph)
+    members: dict[int, list[int]] = {}
+    for index in graph.arrays.topological.tolist():
+        members.setdefault(layer_of[index], []).append(index)
+    written = _written(graph, layer_of)
+    weights = own_weights(graph)
+    name_of = {number: graph.ops[_main(graph, ops)].name for number, ops in members.items()}
+    ops = [
+        _layer_op(
+            graph, members[number], written, weights, {name_of[layer_of[i]] for i in _waits(graph, members[number])}
+        )
+        for number in sorted(members)
+    ]
+    read = {name for op in ops for name in op.inputs} | set(graph.outputs)
+    inputs = tuple(tensor for tensor in graph.inputs if tensor.name in read)
+    return ComputationGraph(graph.name, tuple(ops), inputs, graph.outputs)
+
+
 def own_weights(graph: ComputationGraph) -> list[set[str]]:
     """The external inputs of each op whose bytes are in its `weight_bytes`: `[n]` sets of names."""
     size = {tensor.name: int(tensor.bytes) for tensor in graph.inputs}
@@ -62,31 +87,6 @@ def _summing(names: list[str], size: dict[str, int], op: Op) -> set[str]:
             left -= size[name]
             chosen.add(name)
     return chosen
-
-
-def coarsened(graph: ComputationGraph) -> ComputationGraph:
-    """The graph of a model's layers.
-
-    A layer is named after its op of most FLOPs, which also gives type and shapes. Weights are no inputs any more: their
-    bytes are the layers' `weight_bytes`. Layers stand in an order in which they can run. `reuses` is left out, and an
-    alias of what its own layer writes has bytes of its own.
-    """
-    layer_of = _layers(graph)
-    members: dict[int, list[int]] = {}
-    for index in graph.arrays.topological.tolist():
-        members.setdefault(layer_of[index], []).append(index)
-    written = _written(graph, layer_of)
-    weights = own_weights(graph)
-    name_of = {number: graph.ops[_main(graph, ops)].name for number, ops in members.items()}
-    ops = [
-        _layer_op(
-            graph, members[number], written, weights, {name_of[layer_of[i]] for i in _waits(graph, members[number])}
-        )
-        for number in sorted(members)
-    ]
-    read = {name for op in ops for name in op.inputs} | set(graph.outputs)
-    inputs = tuple(tensor for tensor in graph.inputs if tensor.name in read)
-    return ComputationGraph(graph.name, tuple(ops), inputs, graph.outputs)
 
 
 def _layers(graph: ComputationGraph) -> list[int]:

@@ -127,6 +127,22 @@ _TABLE: dict[str, dict[str, str]] = {
 }
 _CLASSES = message_classes("graphrl.hlo", _TABLE)
 
+Index = tuple[int, ...]  # of a leaf in a tuple shape: () for what is no tuple, (1, 0) for the first of the second
+
+# PrimitiveType of xla_data.proto: number -> name, bits of an element in memory
+_TYPES: dict[int, tuple[str, int]] = {
+    1: ("pred", 8), 30: ("s1", 8), 26: ("s2", 8), 21: ("s4", 8), 2: ("s8", 8), 3: ("s16", 16), 4: ("s32", 32),
+    5: ("s64", 64), 31: ("u1", 8), 27: ("u2", 8), 22: ("u4", 8), 6: ("u8", 8), 7: ("u16", 16), 8: ("u32", 32),
+    9: ("u64", 64), 10: ("f16", 16), 11: ("f32", 32), 16: ("bf16", 16), 12: ("f64", 64), 19: ("f8e5m2", 8),
+    28: ("f8e4m3", 8), 20: ("f8e4m3fn", 8), 23: ("f8e4m3b11fnuz", 8), 29: ("f8e3m4", 8), 24: ("f8e5m2fnuz", 8),
+    25: ("f8e4m3fnuz", 8), 32: ("f4e2m1fn", 8), 33: ("f8e8m0fnu", 8), 15: ("c64", 64), 18: ("c128", 128),
+    13: ("tuple", 0), 14: ("opaque", 64), 17: ("token", 0), 34: ("buffer", 0),
+}  # fmt: skip
+_POINTER = 8  # bytes
+_TUPLE, _BUFFER = 13, 34
+_COMBINED = -(2**63)  # in a tile, `*`: the dimension is one with the next
+HOST = 5  # the memory space S(5), XLA's Layout::kHostMemorySpace
+
 
 def module_message(data: bytes) -> Any:
     """The `HloModuleProto` that `data` holds, alone or inside an `HloProto`.
@@ -211,23 +227,6 @@ def in_order(instructions: Sequence[Any], gone: Container[int] = ()) -> list[Any
         if i.id not in placed:
             place(i)
     return list(placed.values())
-
-
-Index = tuple[int, ...]  # of a leaf in a tuple shape: () for what is no tuple, (1, 0) for the first of the second
-
-# PrimitiveType of xla_data.proto: number -> name, bits of an element in memory
-_TYPES: dict[int, tuple[str, int]] = {
-    1: ("pred", 8), 30: ("s1", 8), 26: ("s2", 8), 21: ("s4", 8), 2: ("s8", 8), 3: ("s16", 16), 4: ("s32", 32),
-    5: ("s64", 64), 31: ("u1", 8), 27: ("u2", 8), 22: ("u4", 8), 6: ("u8", 8), 7: ("u16", 16), 8: ("u32", 32),
-    9: ("u64", 64), 10: ("f16", 16), 11: ("f32", 32), 16: ("bf16", 16), 12: ("f64", 64), 19: ("f8e5m2", 8),
-    28: ("f8e4m3", 8), 20: ("f8e4m3fn", 8), 23: ("f8e4m3b11fnuz", 8), 29: ("f8e3m4", 8), 24: ("f8e5m2fnuz", 8),
-    25: ("f8e4m3fnuz", 8), 32: ("f4e2m1fn", 8), 33: ("f8e8m0fnu", 8), 15: ("c64", 64), 18: ("c128", 128),
-    13: ("tuple", 0), 14: ("opaque", 64), 17: ("token", 0), 34: ("buffer", 0),
-}  # fmt: skip
-_POINTER = 8  # bytes
-_TUPLE, _BUFFER = 13, 34
-_COMBINED = -(2**63)  # in a tile, `*`: the dimension is one with the next
-HOST = 5  # the memory space S(5), XLA's Layout::kHostMemorySpace
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
