@@ -34,9 +34,9 @@ def message_classes(
     for message, fields in table.items():
         descriptor = file.message_type.add(name=message)
         for name, text in fields.items():
-            number, kind = text.split()
+            tag, kind = text.split()
             base = kind.removesuffix("*")
-            field = descriptor.field.add(name=name, number=int(number))
+            field = descriptor.field.add(name=name, number=int(tag))
             field.label = field.LABEL_REPEATED if kind.endswith("*") else field.LABEL_OPTIONAL
             if base in _SCALARS:
                 field.type = getattr(field, f"TYPE_{base.upper()}")

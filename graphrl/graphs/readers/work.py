@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Work(NamedTuple):
@@ -26,7 +26,7 @@ class Work(NamedTuple):
 class Step(NamedTuple):
     """An op of a body as its memory sees it: bytes of what it writes, names of what it reads, its workspace."""
 
-    written: Mapping[Hashable, int]
+    written: Mapping[Any, int]
     read: Iterable[Hashable]
     workspace_bytes: int
 
