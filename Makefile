@@ -13,9 +13,11 @@ BENCH_ARGS ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
-# One stamp for the pinned packages, one for graphrl itself: each step runs again only when its file changes.
-LOCKED := $(VENV)/.locked
+# Stamps: the virtual environment; graphrl in it, with what it needs; and what tests and documentation need besides. Each
+# step runs again only when its files change.
+CREATED := $(VENV)/.created
 INSTALLED := $(VENV)/.installed
+LOCKED := $(VENV)/.locked
 ROOT := $(CURDIR)
 WHEEL := $(ROOT)/.cache/wheel
 
@@ -25,9 +27,9 @@ WHEEL := $(ROOT)/.cache/wheel
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-venv: $(INSTALLED) ## set up .venv from requirements.lock (every other target does it first)
+venv: $(LOCKED) ## set up .venv from requirements.lock (targets that need it do so first)
 
-$(LOCKED): requirements.lock
+$(CREATED):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "graphrl needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1): name another with make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
@@ -39,23 +41,27 @@ $(LOCKED): requirements.lock
 	  fi; }
 	@echo "==> setting up $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
-	@echo "==> installing the packages of requirements.lock (1 GB on disk; a few minutes the first time)"
+	@touch $@
+
+$(INSTALLED): $(CREATED) requirements.lock pyproject.toml
+	@echo "==> installing graphrl (editable) and what it needs, in the versions of requirements.lock (1.3 GB on disk; a minute or two the first time)"
+	@$(PIP) install -c requirements.lock setuptools
+	@$(PIP) install -c requirements.lock --no-build-isolation --editable .
+	@touch $@
+
+$(LOCKED): $(INSTALLED)
+	@echo "==> installing all packages of requirements.lock (0.4 GB more on disk)"
 	@$(PIP) install -r requirements.lock
 	@touch $@
 
-$(INSTALLED): $(LOCKED) pyproject.toml
-	@echo "==> installing graphrl itself (editable)"
-	@$(PIP) install --no-deps --no-build-isolation --editable .
-	@touch $@
-
-train: venv ## train a small REGAL on synthetic graphs and compare it on unseen ones
+train: $(INSTALLED) ## train a small REGAL on synthetic graphs and compare it on unseen ones
 	@$(VENV)/bin/graphrl train regal --config scripts/train.toml --out out/train/run --resume $(TRAIN_ARGS)
 	@$(VENV)/bin/graphrl evaluate out/train/run --evaluations 5000 --methods brkga,list --output out/train/rows.jsonl --histogram out/train/improvements.png
 
 demo: venv ## optimise ResNet-50 (ONNX and traced JAX) and print the tables
 	@$(PY) scripts/demo.py $(DEMO_ARGS)
 
-maps: venv ## map ResNet-50 to the memories of a chip, with a picture, and try EGRL on it
+maps: $(INSTALLED) ## map ResNet-50 to the memories of a chip, with a picture, and try EGRL on it
 	@mkdir -p out/maps
 	@$(VENV)/bin/graphrl map zoo:resnet50/inference/b1/jaxpr $(MAPS_ARGS) --output out/maps/auto.json --plot out/maps/auto.png
 	@$(VENV)/bin/graphrl map zoo:resnet50/inference/b1/jaxpr --method egrl:variant=ea --evaluations 4000 --output out/maps/egrl.json
@@ -86,7 +92,7 @@ format: venv ## let ruff put things right
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
 
-bench: venv ## throughput table, JSONL and plot
+bench: $(INSTALLED) ## throughput table, JSONL and plot
 	@$(VENV)/bin/python scripts/bench.py $(BENCH_ARGS)
 
 notebooks: venv ## run the notebooks and store their outputs

@@ -1,12 +1,15 @@
 """The errors that a user can cause; the command line prints them as one line, without a traceback.
 
-Their messages stay short: `shortened` cuts the values in them, `near` lists few names.
+Their messages stay short: `shortened` cuts the values in them, `near` lists few names. `require` imports what an extra
+installs.
 """
 
 import difflib
+import importlib
 import itertools
 import re
 from collections.abc import Iterable, Iterator
+from types import ModuleType
 
 MAX_REPEATED = 200  # characters of a value that a message repeats
 _FEW = 8  # names, all of which a message lists
@@ -40,6 +43,23 @@ class PlanError(GraphrlError):
 
 class ProblemError(GraphrlError):
     """A problem, budget or option outside its range."""
+
+
+class MissingExtraError(GraphrlError):
+    """A library is not installed that only an extra of graphrl asks for."""
+
+
+def require(module: str, extra: str, use: str) -> ModuleType:
+    """A module of a library that comes with an extra; `use` is what needs it, as the error calls it.
+
+    Raises:
+      MissingExtraError: it is not installed; the message names the extra.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise MissingExtraError(f'{use} needs {package}: pip install "graphrl[{extra}]"') from None
 
 
 def shortened(message: str) -> str:

@@ -25,7 +25,7 @@ from reproduce.zoo import ARCHITECTURES, missing_files, trace
 
 from graphrl.commands.parser import Parser
 from graphrl.errors import GraphrlError
-from graphrl.graphs.datasets.zoo.catalogue import DATA, INDEX, write_index
+from graphrl.graphs.datasets.zoo import DATA, INDEX, write_index
 from graphrl.progress import progress
 
 INSTALL = "pip install keras flax regex tokenizers sentencepiece && pip install --no-deps keras-hub"

@@ -10,8 +10,7 @@ from pathlib import Path
 from graphrl.commands.parser import Parser
 from graphrl.costs.problem import Problem
 from graphrl.files import write_atomically
-from graphrl.graphs.graph import ComputationGraph, Op
-from graphrl.graphs.pipelined import Pipelined
+from graphrl.graphs.graph import ComputationGraph, Op, Pipelined
 from graphrl.methods import describe, describe_map_methods
 from graphrl.solvers import auto
 from graphrl.solvers.base import Budget

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from graphrl.costs.problem import Objective, Problem
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import PICTURES, cache_folder, descriptor_of, shown
-from graphrl.graphs.pipelined import Machine
+from graphrl.graphs.graph import Machine
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, Chip, find_chip
 from graphrl.optimize import DEFAULT_SECONDS

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from graphrl.compare.comparison import Comparison
     from graphrl.compare.runs import Run
     from graphrl.graphs.datasets.sets import LeftOut
-    from graphrl.graphs.pipelined import Machine
+    from graphrl.graphs.graph import Machine
 
 T = TypeVar("T", bound=Sequence[Any])
 

@@ -101,7 +101,7 @@ def _compare_maps(args: argparse.Namespace, chip: MemoryChip, names: Mapping[str
     from graphrl.compare.maps import as_dict, print_tables, run_maps
     from graphrl.compare.report import budget_line
     from graphrl.costs.maps.problem import map_problem
-    from graphrl.graphs.coarsen import load_layers
+    from graphrl.graphs.datasets.sets import load_layers
 
     dims, limits = dict(args.dim), args.read_limits
     graphs, unreadable = compare.readable(lambda left_out: load_layers(args.models, dims, limits, left_out))

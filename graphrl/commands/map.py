@@ -21,7 +21,7 @@ from graphrl.costs.maps.chip import CHIPS, find_chip
 from graphrl.costs.maps.problem import map_problem
 from graphrl.errors import PlanError
 from graphrl.files import shown
-from graphrl.graphs.coarsen import layers_of
+from graphrl.graphs.datasets.sets import layers_of
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import MAP_METHODS, find_map_solver
 from graphrl.optimize import check_seed, make_budget

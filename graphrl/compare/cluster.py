@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from graphrl.compare.execute import Executor, row_of
 from graphrl.compare.runs import Row, Run
 from graphrl.cores import count_cores
-from graphrl.errors import GraphrlError, ProblemError, clipped
+from graphrl.errors import GraphrlError, ProblemError, clipped, require
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -182,12 +182,11 @@ def _connected(address: str) -> Iterator["Client"]:
     """A client of a cluster.
 
     Raises:
-      GraphrlError: nobody answers there, or no longer.
+      GraphrlError: nobody answers there, or no longer; a `MissingExtraError` without Dask.
     """
-    from distributed import Client
-
+    distributed = require("distributed", "cluster", "a Dask cluster")
     try:
-        client = Client(address, timeout=_CONNECT_SECONDS)
+        client = distributed.Client(address, timeout=_CONNECT_SECONDS)
     except (OSError, ValueError) as error:
         raise GraphrlError(f"no Dask scheduler answers at {clipped(address)}: {error}") from None
     with client:
@@ -203,8 +202,9 @@ def _local(slices: Sequence[Sequence[int]], ends: dict[str, int]) -> Iterator["C
     """A client of a cluster of processes of this machine, as many as slices; `ends` gets the exit codes of workers.
 
     Raises:
-      GraphrlError: they do not start.
+      GraphrlError: they do not start; a `MissingExtraError` without Dask.
     """
+    require("distributed", "cluster", "making runs in several processes")
     import dask
     from distributed import LocalCluster, Nanny, Status
     from distributed.utils import silence_logging_cmgr

@@ -11,8 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from graphrl.errors import ProblemError
-from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.pipelined import Machine, Pipelined
+from graphrl.graphs.graph import ComputationGraph, Machine, Pipelined
 
 Transfer = Literal["rendezvous", "free", "link"]
 Objective = Literal["peak_memory", "makespan", "max_load"]

@@ -17,7 +17,7 @@ from graphrl.costs.maps.problem import MapProblem
 from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
 from graphrl.errors import ProblemError
-from graphrl.graphs.coarsen import FEATURES, layer_features
+from graphrl.graphs.features import LAYER_FEATURES, layer_features
 
 
 @jax.tree_util.register_dataclass
@@ -26,7 +26,7 @@ class MapParams:
     """One problem of N steps and M memories and what the network sees of it; a batch has a leading axis g."""
 
     problem: PaddedMapProblem
-    nodes: jax.Array | np.ndarray  # [N, F] float32, features of steps (graphs/coarsen.py); 0 for padding
+    nodes: jax.Array | np.ndarray  # [N, F] float32, features of steps (`layer_features`); 0 for padding
     reads: jax.Array | np.ndarray  # [N, N] bool, whether step i reads an output of step j
     placed: jax.Array | np.ndarray  # [N, 2] bool, whether a step has weights, and outputs, to be placed
 
@@ -38,7 +38,7 @@ def instance(problem: MapProblem, to: MapSizes | None = None) -> MapParams:
       ProblemError: `to` is too small for it.
     """
     to, n = common_sizes([problem]) if to is None else to, problem.steps
-    nodes = np.zeros((to.steps, len(FEATURES)), np.float32)
+    nodes = np.zeros((to.steps, len(LAYER_FEATURES)), np.float32)
     reads = np.zeros((to.steps, to.steps), bool)
     placed = np.zeros((to.steps, 2), bool)
     padded = pad(problem, to)
@@ -61,7 +61,7 @@ def instances(problems: Sequence[MapProblem], to: MapSizes | None = None) -> Map
 class Observation(NamedTuple):
     """What the policy sees: N steps, F features, M memories."""
 
-    nodes: jax.Array  # [N, F] float32, features of steps (graphs/coarsen.py); 0 for padding
+    nodes: jax.Array  # [N, F] float32, features of steps (`layer_features`); 0 for padding
     reads: jax.Array  # [N, N] bool, whether step i reads an output of step j
     mask: jax.Array  # [N] bool, real steps
     action_mask: jax.Array  # [N, 2, M] bool: all memories, or memory 0 alone where there is nothing to place

@@ -14,7 +14,7 @@ nothing at all there); its `bytes` are what a copy takes on another device. Or i
 last use of that input, the output takes over its buffer, which must be at least as large; then nothing is allocated for
 it, and the input's bytes are not freed but become the output's. No output has both.
 
-For pipelined execution (the objective `max_load` of `graphrl.costs`, graphs/pipelined.py) an op, a tensor and the
+For pipelined execution (the objective `max_load` of `graphrl.costs`, graphs/graph.py) an op, a tensor and the
 graph may say, in this order:
 
     "pipelined": {"cpu_runtime": 2.0, "cpu_only": false, "colocation": 3, "backward": false}

@@ -1,4 +1,4 @@
-"""Models coarsened to their layers, whose memory maps are made, and the features of layers that EGRL's policy sees.
+"""Models coarsened to their layers, whose memory maps are made.
 
 A layer is a convolution, product or pooling with all ops that a compiler fuses into it. A light op (`layers.py`) joins
 the layer that feeds it last; so batch norm, bias, activation and residual add join the convolution before them, which
@@ -9,27 +9,40 @@ one.
 Nothing is lost: FLOPs, run times and weights of a layer are the sums over its ops, and what another layer reads, and
 what the graph keeps, is written as before. What only the layer itself reads is never written. `own_weights` and
 `listed_weights` find which external inputs are weights: readers give a weight's bytes to the first op that reads it.
-
-`layer_features` are those of table 1 of EGRL's paper, for a graph in an order. Sizes and counts run over many powers of
-ten: each feature x is log(1 + x). Where a graph has no shapes, all features that need them are 0, except the sizes of
-inputs and outputs, which are then bytes.
 """
 
 import dataclasses
-import os
-from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from graphrl.errors import GraphrlError
-from graphrl.files import content, shown
-from graphrl.graphs.datasets.sets import LeftOut, is_zoo, load_graph, load_graphs, model_files
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.layers import LIGHT, REDUCTIONS, Layer
-from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.topology import grouped
 
 _MOST_SUMS = 100_000  # of bytes, that are looked at for one op
+
+
+def coarsened(graph: ComputationGraph) -> ComputationGraph:
+    """The graph of a model's layers.
+
+    A layer is named after its op of most FLOPs, which also gives type and shapes. Weights are no inputs any more: their
+    bytes are the layers' `weight_bytes`. Layers stand in an order in which they can run. `reuses` is left out, and an
+    alias of what its own layer writes has bytes of its own.
+    """
+    layer_of = _layers(graph)
+    members: dict[int, list[int]] = {}
+    for index in graph.arrays.topological.tolist():
+        members.setdefault(layer_of[index], []).append(index)
+    written = _written(graph, layer_of)
+    weights = own_weights(graph)
+    name_of = {number: graph.ops[_main(graph, ops)].name for number, ops in members.items()}
+    ops = [
+        _layer_op(
+            graph, members[number], written, weights, {name_of[layer_of[i]] for i in _waits(graph, members[number])}
+        )
+        for number in sorted(members)
+    ]
+    read = {name for op in ops for name in op.inputs} | set(graph.outputs)
+    inputs = tuple(tensor for tensor in graph.inputs if tensor.name in read)
+    return ComputationGraph(graph.name, tuple(ops), inputs, graph.outputs)
 
 
 def own_weights(graph: ComputationGraph) -> list[set[str]]:
@@ -74,31 +87,6 @@ def _summing(names: list[str], size: dict[str, int], op: Op) -> set[str]:
             left -= size[name]
             chosen.add(name)
     return chosen
-
-
-def coarsened(graph: ComputationGraph) -> ComputationGraph:
-    """The graph of a model's layers.
-
-    A layer is named after its op of most FLOPs, which also gives type and shapes. Weights are no inputs any more: their
-    bytes are the layers' `weight_bytes`. Layers stand in an order in which they can run. `reuses` is left out, and an
-    alias of what its own layer writes has bytes of its own.
-    """
-    layer_of = _layers(graph)
-    members: dict[int, list[int]] = {}
-    for index in graph.arrays.topological.tolist():
-        members.setdefault(layer_of[index], []).append(index)
-    written = _written(graph, layer_of)
-    weights = own_weights(graph)
-    name_of = {number: graph.ops[_main(graph, ops)].name for number, ops in members.items()}
-    ops = [
-        _layer_op(
-            graph, members[number], written, weights, {name_of[layer_of[i]] for i in _waits(graph, members[number])}
-        )
-        for number in sorted(members)
-    ]
-    read = {name for op in ops for name in op.inputs} | set(graph.outputs)
-    inputs = tuple(tensor for tensor in graph.inputs if tensor.name in read)
-    return ComputationGraph(graph.name, tuple(ops), inputs, graph.outputs)
 
 
 def _layers(graph: ComputationGraph) -> list[int]:
@@ -215,100 +203,3 @@ def _shapes(main: Op, last: Op) -> Layer | None:
         return main.layer
     output = {f"output_{axis}": getattr(last.layer, f"output_{axis}") for axis in "xyz"}
     return dataclasses.replace(main.layer, **output)
-
-
-def layers_of(
-    model: str, dims: Mapping[str, int] | None = None, limits: ReadLimits = DEFAULT_LIMITS
-) -> ComputationGraph:
-    """The layers of a model; of graph JSON, of workloads and of generated graphs the graph as it is.
-
-    Args:
-      model: file or name, see `load_graph`.
-      dims, limits: see `read_graph`.
-
-    Raises:
-      GraphrlError: it cannot be read.
-    """
-    is_program = _is_program(model, limits)
-    graph = load_graph(model, dims=dims, limits=limits)
-    return coarsened(graph) if is_program else graph
-
-
-def load_layers(
-    models: Sequence[str],
-    dims: Mapping[str, int] | None = None,
-    limits: ReadLimits = DEFAULT_LIMITS,
-    left_out: LeftOut | None = None,
-) -> list[ComputationGraph]:
-    """The layers of every graph of `load_graphs`, see `layers_of`.
-
-    Args:
-      models, dims, limits, left_out: see `load_graphs`.
-
-    Raises:
-      GraphrlError: as `load_graphs`.
-    """
-    layers: list[ComputationGraph] = []
-    for model in models:
-        for part in model_files(model) or [model]:
-            graphs = load_graphs([part], dims=dims, limits=limits, left_out=left_out)
-            layers += map(coarsened, graphs) if graphs and _is_program(part, limits) else graphs
-    return layers
-
-
-def _is_program(model: str, limits: ReadLimits) -> bool:
-    """Whether its ops are those of a program, finer than layers.
-
-    Raises:
-      GraphrlError: it is a pipe, which can be read only once, or cannot be read.
-    """
-    if is_zoo(model) or not os.path.exists(model):
-        return is_zoo(model)
-    if not os.path.isfile(model):
-        raise GraphrlError(f"{shown(model)} is no regular file: layers are read from one alone")
-    with content(model, max_unpacked=limits.memory) as data:
-        return data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"{"
-
-
-FEATURES = (
-    *("op_id", "weight_size", "ifm_x", "ifm_y", "ifm_z", "ofm_x", "ofm_y", "ofm_z", "ifm_size", "ofm_size"),
-    *("n_ops_left", "n_w_left", "groups", "kernel_x", "kernel_y", "stride", "pad", "dilation", "batch"),
-)
-# What an op is, by parts of its type's name, the first that is there: its id is the place, from 2 on.
-KINDS = ("conv", "dot", "matmul", "gemm", "pool", "window", "norm", "softmax", "gather", "quantize")
-
-
-def layer_features(graph: ComputationGraph, order: np.ndarray | None = None) -> np.ndarray:
-    """The features of each op: `[n, 19]` float32, in the order given (by default the graph's topological one)."""
-    a = graph.arrays
-    order = a.topological if order is None else order
-    layers = [graph.ops[op].layer or Layer() for op in order]
-    shapes = np.array([dataclasses.astuple(layer) for layer in layers], np.float64).reshape(-1, 13)
-    batch, ifm, ofm, window = shapes[:, :1], shapes[:, 1:4], shapes[:, 4:7], shapes[:, 7:]
-    read, written = np.zeros(a.num_ops), np.zeros(a.num_ops)
-    np.add.at(read, a.use_op, a.tensor_bytes[a.use_tensor])
-    outside = {tensor.name: tensor.bytes for tensor in graph.inputs}
-    read += [sum(outside.get(name, 0) for name in set(op.inputs)) for op in graph.ops]
-    np.add.at(written, a.producer, a.tensor_bytes)
-    weights = a.weight_bytes[order].astype(np.float64)
-    left = np.arange(a.num_ops)[::-1]
-    columns = [
-        np.array([_op_id(graph.ops[op].type) for op in order]),
-        weights,
-        *ifm.T,
-        *ofm.T,
-        np.where(ifm.any(1), ifm.prod(1), read[order]),
-        np.where(ofm.any(1), ofm.prod(1), written[order]),
-        left,
-        weights[::-1].cumsum()[::-1],
-        *window.T,
-        *batch.T,
-    ]
-    return np.log1p(np.stack(columns, axis=1)).astype(np.float32)
-
-
-def _op_id(type: str) -> int:
-    """0 for what moves data or works element by element, 1 for reductions, 2 on by `KINDS`, the next for the rest."""
-    name = type.lower()
-    kind = next((i for i, part in enumerate(KINDS) if part in name), len(KINDS))
-    return 0 if type in LIGHT else 1 if type in REDUCTIONS else 2 + kind

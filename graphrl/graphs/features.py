@@ -19,6 +19,7 @@ ops (section 4.1), of all `GraphArrays.dependencies`. Two ops with several tenso
 `relations` of 2,000 ops take 11 to 21 ms.
 """
 
+import dataclasses
 import functools
 import zlib
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import NONE, ComputationGraph, GraphArrays
-from graphrl.graphs.layers import LIGHT, REDUCTIONS
+from graphrl.graphs.layers import LIGHT, REDUCTIONS, Layer
 from graphrl.graphs.padding import Sizes
 from graphrl.graphs.topology import bit_matrix
 
@@ -57,6 +58,13 @@ NODE_FEATURES = (
     "slack",  # by how much the op may be late without lengthening the critical path, over the critical path
 )
 
+LAYER_FEATURES = (
+    *("op_id", "weight_size", "ifm_x", "ifm_y", "ifm_z", "ofm_x", "ofm_y", "ofm_z", "ifm_size", "ofm_size"),
+    *("n_ops_left", "n_w_left", "groups", "kernel_x", "kernel_y", "stride", "pad", "dilation", "batch"),
+)
+# What an op is, by parts of its type's name, the first that is there: its id is the place, from 2 on.
+_KINDS = ("conv", "dot", "matmul", "gemm", "pool", "window", "norm", "softmax", "gather", "quantize")
+
 EDGE_FEATURES = (
     "bytes",  # log1p of the tensor's bytes over the mean tensor's
     "bytes_of_largest",  # over the largest tensor's
@@ -66,6 +74,44 @@ EDGE_FEATURES = (
     "span",  # difference of depths between producer and consumer, over the graph's longest path
     "only_in",  # 1 if it is the consumer's only input
 )
+
+BUCKETS = 16
+TYPE_FEATURES = ("light", "reduction", *(f"name_{i}" for i in range(BUCKETS)))
+
+_DENSE = 150  # up to so many ops LAPACK's whole spectrum is faster than ARPACK's end of it
+_RESTARTS = 100  # of ARPACK, after which the shifted inverse is tried: long chains have tiny gaps
+_SHIFT = 1.01  # just above the largest eigenvalue of D^-1/2 A D^-1/2
+_TINY = 1e-6
+
+OP_FEATURES = (
+    "output_bytes",
+    "workspace_bytes",
+    "in_degree",
+    "out_degree",
+    "least_from_source",  # hops
+    "largest_from_source",
+    "least_to_sink",
+    "largest_to_sink",
+)
+ENCODINGS = 20
+ORDER_FEATURES = (*OP_FEATURES, *(f"laplacian_{i}" for i in range(ENCODINGS)))
+
+RELATIONS = (
+    "self",
+    "from_reduction",  # sender -> receiver is an edge of the transitive reduction (TR)
+    "from_dependency",  # sender -> receiver is a dependency outside TR: the graph without its TR
+    "from_closure",  # the sender is before the receiver and no dependency of it: the closure without the graph
+    "to_reduction",  # the same three with receiver and sender exchanged: the backward graphs
+    "to_dependency",
+    "to_closure",
+    "incomparable",  # neither is before the other
+)
+SELF, FROM_REDUCTION, FROM_DEPENDENCY, FROM_CLOSURE = range(4)
+TO_REDUCTION, TO_DEPENDENCY, TO_CLOSURE, INCOMPARABLE = range(4, 8)
+PADDING = 8  # where receiver or sender is a padding op
+
+_BACKWARD = 4  # a pair's two codes in one number: forward + 4 * backward, of which one at least is 0
+_CODE_OF = np.array([INCOMPARABLE, 1, 2, 3, 4, 0, 0, 0, 5, 0, 0, 0, 6], np.uint8)
 
 
 def node_features(graph: ComputationGraph) -> np.ndarray:
@@ -124,61 +170,113 @@ def edge_features(graph: ComputationGraph) -> np.ndarray:
     return np.stack([columns[name] for name in EDGE_FEATURES], axis=1).astype(np.float32)
 
 
-def padded_features(graph: ComputationGraph, to: Sizes) -> tuple[np.ndarray, np.ndarray]:
-    """Both, padded with zeros: `[n, F]` float32 of ops and `[e, H]` float32 of uses."""
-    nodes, edges = node_features(graph), edge_features(graph)
-    return _padded(nodes, to.ops), _padded(edges, to.uses)
-
-
-def _padded(rows: np.ndarray, count: int) -> np.ndarray:
-    return np.pad(rows, ((0, count - len(rows)), (0, 0)))
-
-
-def buffer_bytes(a: GraphArrays) -> np.ndarray:
-    """Bytes of every tensor's own buffer: `[t] float64`."""
-    return np.where(a.alias == NONE, a.tensor_bytes, 0).astype(np.float64)
-
-
-def _mean(amounts: np.ndarray) -> float:
-    return float(amounts.sum(dtype=np.float64) / len(amounts)) if len(amounts) else 0.0
-
-
-def total(index: np.ndarray, amounts: np.ndarray, count: int) -> np.ndarray:
-    """Sums of the amounts of each index below `count`: `[count] float64`."""
-    return np.bincount(index, weights=amounts, minlength=count)
-
-
-def ratio(amounts: np.ndarray, unit: float | np.ndarray) -> np.ndarray:
-    """`amounts / unit`, and 0 where the unit is 0."""
-    unit = np.asarray(unit, np.float64)
-    return np.divide(amounts, unit, out=np.zeros(len(amounts)), where=unit > 0)
-
-
-BUCKETS = 16
-TYPE_FEATURES = ("light", "reduction", *(f"name_{i}" for i in range(BUCKETS)))
-
-
 def type_features(graph: ComputationGraph) -> np.ndarray:
     """`[n, len(TYPE_FEATURES)]` float32, a row per op in the graph's order."""
     return np.array([_features(op.type) for op in graph.ops], np.float32).reshape(-1, len(TYPE_FEATURES))
 
 
-@functools.lru_cache(maxsize=4096)
-def _features(type: str) -> tuple[float, ...]:
-    """Of one type; of no name all 0."""
-    name = np.zeros(BUCKETS)
-    text = f"<{type.lower()}>"
-    for i in range(len(text) - 2 if type else 0):
-        hashed = zlib.crc32(text[i : i + 3].encode())
-        name[hashed % BUCKETS] += 1.0 if hashed >> 31 else -1.0
-    length = np.sqrt(np.square(name).sum())
-    return float(type in LIGHT), float(type in REDUCTIONS), *(name / max(length, 1.0))
+def order_features(graph: ComputationGraph) -> np.ndarray:
+    """`[n, len(ORDER_FEATURES)]` float32, a row per op in the graph's order; the first eight in [0, 1].
+
+    The paper's graphs have one source, one target and one output an op; for all others we say:
+
+    - output bytes are of all outputs; an alias has none, a tensor that reuses a buffer has its own; that a tensor is
+      kept to the end is not seen;
+    - an op's parameters p are its `workspace_bytes`, memory held only while it runs; `weight_bytes` do not depend on
+      the order and are not seen;
+    - degrees and distances are of `GraphArrays.dependencies`, data and control: pairs of ops, not of tensors;
+    - distances are from the nearest (least) and the farthest (largest) of all ops without predecessors, and likewise to
+      ops without successors;
+    - a feature that is 0 everywhere stays 0.
+    """
+    a = graph.arrays
+    n = a.num_ops
+    source, target = a.dependencies()
+    columns = {
+        "output_bytes": total(a.producer, buffer_bytes(a), n),
+        "workspace_bytes": a.workspace_bytes,
+        "in_degree": np.bincount(target, minlength=n),
+        "out_degree": np.bincount(source, minlength=n),
+        "least_from_source": _least_hops(a.topological, a.predecessors),
+        "largest_from_source": a.depth,
+        "least_to_sink": _least_hops(a.topological[::-1], a.successors),
+        "largest_to_sink": a.height,
+    }
+    features = [ratio(columns[name], columns[name].max()) for name in OP_FEATURES]
+    encodings = laplacian_encodings(source, target, a.depth - a.height, ENCODINGS)
+    return np.column_stack([*features, encodings]).astype(np.float32)
 
 
-_DENSE = 150  # up to so many ops LAPACK's whole spectrum is faster than ARPACK's end of it
-_RESTARTS = 100  # of ARPACK, after which the shifted inverse is tried: long chains have tiny gaps
-_SHIFT = 1.01  # just above the largest eigenvalue of D^-1/2 A D^-1/2
-_TINY = 1e-6
+def padded_order_features(graph: ComputationGraph, ops: int) -> np.ndarray:
+    """`[ops, len(ORDER_FEATURES)]` float32: `order_features` with zeros for padding ops.
+
+    Raises:
+      GraphError: the graph has more than `ops` ops.
+    """
+    features = order_features(graph)
+    if len(features) > ops:
+        raise GraphError(f"graph {graph.name!r} has {len(features)} ops: must be at most the {ops} it is padded to")
+    return np.pad(features, ((0, ops - len(features)), (0, 0)))
+
+
+def layer_features(graph: ComputationGraph, order: np.ndarray | None = None) -> np.ndarray:
+    """The features of layers that EGRL's policy sees (table 1 of its paper): `[n, 19]` float32, in the order given (by
+    default the graph's topological one).
+
+    Sizes and counts run over many powers of ten: each feature x is log(1 + x). Where a graph has no shapes, all
+    features that need them are 0, except the sizes of inputs and outputs, which are then bytes.
+    """
+    a = graph.arrays
+    order = a.topological if order is None else order
+    layers = [graph.ops[op].layer or Layer() for op in order]
+    shapes = np.array([dataclasses.astuple(layer) for layer in layers], np.float64).reshape(-1, 13)
+    batch, ifm, ofm, window = shapes[:, :1], shapes[:, 1:4], shapes[:, 4:7], shapes[:, 7:]
+    read, written = np.zeros(a.num_ops), np.zeros(a.num_ops)
+    np.add.at(read, a.use_op, a.tensor_bytes[a.use_tensor])
+    outside = {tensor.name: tensor.bytes for tensor in graph.inputs}
+    read += [sum(outside.get(name, 0) for name in set(op.inputs)) for op in graph.ops]
+    np.add.at(written, a.producer, a.tensor_bytes)
+    weights = a.weight_bytes[order].astype(np.float64)
+    left = np.arange(a.num_ops)[::-1]
+    columns = [
+        np.array([_op_id(graph.ops[op].type) for op in order]),
+        weights,
+        *ifm.T,
+        *ofm.T,
+        np.where(ifm.any(1), ifm.prod(1), read[order]),
+        np.where(ofm.any(1), ofm.prod(1), written[order]),
+        left,
+        weights[::-1].cumsum()[::-1],
+        *window.T,
+        *batch.T,
+    ]
+    return np.log1p(np.stack(columns, axis=1)).astype(np.float32)
+
+
+def relations(graph: ComputationGraph) -> np.ndarray:
+    """`[n, n]` uint8: at `[i, j]` how sender j stands to receiver i, an index of `RELATIONS`.
+
+    The codes partition all pairs: each has one, and `[j, i]` has the reverse of `[i, j]`.
+    """
+    after, edges, reduced = _after(graph.arrays)
+    before = 3 * after - edges - reduced  # [j, i]: 1 to 3 as in FROM_*, 0 where j is not before i
+    codes = _CODE_OF[np.ascontiguousarray(before.T) + _BACKWARD * before]
+    np.fill_diagonal(codes, SELF)
+    return codes
+
+
+def padded_relations(graph: ComputationGraph, ops: int) -> np.ndarray:
+    """`[ops, ops]` uint8: `relations` with `PADDING` in the rows and columns of padding ops.
+
+    Raises:
+      GraphError: the graph has more than `ops` ops.
+    """
+    n = graph.arrays.num_ops
+    if n > ops:
+        raise GraphError(f"graph {graph.name!r} has {n} ops: must be at most the {ops} that it is padded to")
+    padded = np.full((ops, ops), PADDING, np.uint8)
+    padded[:n, :n] = relations(graph)
+    return padded
 
 
 def laplacian_encodings(source: np.ndarray, target: np.ndarray, level: np.ndarray, dimension: int = 20) -> np.ndarray:
@@ -216,6 +314,48 @@ def laplacian_encodings(source: np.ndarray, target: np.ndarray, level: np.ndarra
     for column, (_, members, vector) in zip(encodings.T, modes, strict=False):
         column[members] = _canonical(vector[:, None], level[members])[:, 0]
     return encodings
+
+
+def padded_features(graph: ComputationGraph, to: Sizes) -> tuple[np.ndarray, np.ndarray]:
+    """Both, padded with zeros: `[n, F]` float32 of ops and `[e, H]` float32 of uses."""
+    nodes, edges = node_features(graph), edge_features(graph)
+    return _padded(nodes, to.ops), _padded(edges, to.uses)
+
+
+def _padded(rows: np.ndarray, count: int) -> np.ndarray:
+    return np.pad(rows, ((0, count - len(rows)), (0, 0)))
+
+
+def buffer_bytes(a: GraphArrays) -> np.ndarray:
+    """Bytes of every tensor's own buffer: `[t] float64`."""
+    return np.where(a.alias == NONE, a.tensor_bytes, 0).astype(np.float64)
+
+
+def _mean(amounts: np.ndarray) -> float:
+    return float(amounts.sum(dtype=np.float64) / len(amounts)) if len(amounts) else 0.0
+
+
+def total(index: np.ndarray, amounts: np.ndarray, count: int) -> np.ndarray:
+    """Sums of the amounts of each index below `count`: `[count] float64`."""
+    return np.bincount(index, weights=amounts, minlength=count)
+
+
+def ratio(amounts: np.ndarray, unit: float | np.ndarray) -> np.ndarray:
+    """`amounts / unit`, and 0 where the unit is 0."""
+    unit = np.asarray(unit, np.float64)
+    return np.divide(amounts, unit, out=np.zeros(len(amounts)), where=unit > 0)
+
+
+@functools.lru_cache(maxsize=4096)
+def _features(type: str) -> tuple[float, ...]:
+    """Of one type; of no name all 0."""
+    name = np.zeros(BUCKETS)
+    text = f"<{type.lower()}>"
+    for i in range(len(text) - 2 if type else 0):
+        hashed = zlib.crc32(text[i : i + 3].encode())
+        name[hashed % BUCKETS] += 1.0 if hashed >> 31 else -1.0
+    length = np.sqrt(np.square(name).sum())
+    return float(type in LIGHT), float(type in REDUCTIONS), *(name / max(length, 1.0))
 
 
 def _spectrum(adjacency: csr_array, dimension: int) -> Iterator[tuple[float, np.ndarray, np.ndarray]]:
@@ -271,114 +411,12 @@ def _canonical(vectors: np.ndarray, level: np.ndarray) -> np.ndarray:
     return vectors * (np.sign(decides) / largest)
 
 
-OP_FEATURES = (
-    "output_bytes",
-    "workspace_bytes",
-    "in_degree",
-    "out_degree",
-    "least_from_source",  # hops
-    "largest_from_source",
-    "least_to_sink",
-    "largest_to_sink",
-)
-ENCODINGS = 20
-ORDER_FEATURES = (*OP_FEATURES, *(f"laplacian_{i}" for i in range(ENCODINGS)))
-
-
-def order_features(graph: ComputationGraph) -> np.ndarray:
-    """`[n, len(ORDER_FEATURES)]` float32, a row per op in the graph's order; the first eight in [0, 1].
-
-    The paper's graphs have one source, one target and one output an op; for all others we say:
-
-    - output bytes are of all outputs; an alias has none, a tensor that reuses a buffer has its own; that a tensor is
-      kept to the end is not seen;
-    - an op's parameters p are its `workspace_bytes`, memory held only while it runs; `weight_bytes` do not depend on
-      the order and are not seen;
-    - degrees and distances are of `GraphArrays.dependencies`, data and control: pairs of ops, not of tensors;
-    - distances are from the nearest (least) and the farthest (largest) of all ops without predecessors, and likewise to
-      ops without successors;
-    - a feature that is 0 everywhere stays 0.
-    """
-    a = graph.arrays
-    n = a.num_ops
-    source, target = a.dependencies()
-    columns = {
-        "output_bytes": total(a.producer, buffer_bytes(a), n),
-        "workspace_bytes": a.workspace_bytes,
-        "in_degree": np.bincount(target, minlength=n),
-        "out_degree": np.bincount(source, minlength=n),
-        "least_from_source": _least_hops(a.topological, a.predecessors),
-        "largest_from_source": a.depth,
-        "least_to_sink": _least_hops(a.topological[::-1], a.successors),
-        "largest_to_sink": a.height,
-    }
-    features = [ratio(columns[name], columns[name].max()) for name in OP_FEATURES]
-    encodings = laplacian_encodings(source, target, a.depth - a.height, ENCODINGS)
-    return np.column_stack([*features, encodings]).astype(np.float32)
-
-
-def padded_order_features(graph: ComputationGraph, ops: int) -> np.ndarray:
-    """`[ops, len(ORDER_FEATURES)]` float32: `order_features` with zeros for padding ops.
-
-    Raises:
-      GraphError: the graph has more than `ops` ops.
-    """
-    features = order_features(graph)
-    if len(features) > ops:
-        raise GraphError(f"graph {graph.name!r} has {len(features)} ops: must be at most the {ops} it is padded to")
-    return np.pad(features, ((0, ops - len(features)), (0, 0)))
-
-
 def _least_hops(order: np.ndarray, before: list[list[int]]) -> np.ndarray:
     """Edges of the shortest path to each op from one with nothing before it: `[n]` int64."""
     hops = [0] * len(before)
     for op in order.tolist():
         hops[op] = min((hops[other] + 1 for other in before[op]), default=0)
     return np.array(hops)
-
-
-RELATIONS = (
-    "self",
-    "from_reduction",  # sender -> receiver is an edge of the transitive reduction (TR)
-    "from_dependency",  # sender -> receiver is a dependency outside TR: the graph without its TR
-    "from_closure",  # the sender is before the receiver and no dependency of it: the closure without the graph
-    "to_reduction",  # the same three with receiver and sender exchanged: the backward graphs
-    "to_dependency",
-    "to_closure",
-    "incomparable",  # neither is before the other
-)
-SELF, FROM_REDUCTION, FROM_DEPENDENCY, FROM_CLOSURE = range(4)
-TO_REDUCTION, TO_DEPENDENCY, TO_CLOSURE, INCOMPARABLE = range(4, 8)
-PADDING = 8  # where receiver or sender is a padding op
-
-_BACKWARD = 4  # a pair's two codes in one number: forward + 4 * backward, of which one at least is 0
-_CODE_OF = np.array([INCOMPARABLE, 1, 2, 3, 4, 0, 0, 0, 5, 0, 0, 0, 6], np.uint8)
-
-
-def relations(graph: ComputationGraph) -> np.ndarray:
-    """`[n, n]` uint8: at `[i, j]` how sender j stands to receiver i, an index of `RELATIONS`.
-
-    The codes partition all pairs: each has one, and `[j, i]` has the reverse of `[i, j]`.
-    """
-    after, edges, reduced = _after(graph.arrays)
-    before = 3 * after - edges - reduced  # [j, i]: 1 to 3 as in FROM_*, 0 where j is not before i
-    codes = _CODE_OF[np.ascontiguousarray(before.T) + _BACKWARD * before]
-    np.fill_diagonal(codes, SELF)
-    return codes
-
-
-def padded_relations(graph: ComputationGraph, ops: int) -> np.ndarray:
-    """`[ops, ops]` uint8: `relations` with `PADDING` in the rows and columns of padding ops.
-
-    Raises:
-      GraphError: the graph has more than `ops` ops.
-    """
-    n = graph.arrays.num_ops
-    if n > ops:
-        raise GraphError(f"graph {graph.name!r} has {n} ops: must be at most the {ops} that it is padded to")
-    padded = np.full((ops, ops), PADDING, np.uint8)
-    padded[:n, :n] = relations(graph)
-    return padded
 
 
 def _after(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -396,3 +434,10 @@ def _after(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         direct[op], through[op], after[op] = own, indirect, own | indirect
     closure, edges, indirectly = (bit_matrix(sets) for sets in (after, direct, through))
     return closure, edges, edges & (1 - indirectly)
+
+
+def _op_id(type: str) -> int:
+    """0 for what moves data or works element by element, 1 for reductions, 2 on by `_KINDS`, the next for the rest."""
+    name = type.lower()
+    kind = next((i for i, part in enumerate(_KINDS) if part in name), len(_KINDS))
+    return 0 if type in LIGHT else 1 if type in REDUCTIONS else 2 + kind

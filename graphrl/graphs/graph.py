@@ -2,6 +2,9 @@
 
 A graph is a directed acyclic multigraph of any size. `ComputationGraph` holds it as people write it (names).
 `GraphArrays`, its `arrays`, hold it as algorithms read it (indices), with what follows from them. Both are immutable.
+
+`Pipelined` and `Machine` describe pipelined execution on accelerators and CPUs. Only the objective `max_load`
+(`graphrl.costs`) looks at them, except for colocation, which every placement keeps.
 """
 
 import dataclasses
@@ -12,7 +15,6 @@ import numpy as np
 
 from graphrl.errors import GraphError
 from graphrl.graphs.layers import Layer
-from graphrl.graphs.pipelined import Machine, Pipelined
 from graphrl.graphs.topology import (
     Waiting,
     bit_matrix,
@@ -25,6 +27,177 @@ from graphrl.graphs.topology import (
 )
 
 NONE, EXTERNAL = -1, -2  # in place of a tensor index
+
+MAX_COUNT = 2**31 - 1  # ops, tensors, uses: indices are int32 on the device
+MAX_BYTES = 2**62  # one tensor; sums stay inside int64 for any graph that fits in memory
+MAX_TOTAL_BYTES = 2**63 - 1
+MAX_WORK = 10**30  # seconds, FLOPs or bytes moved of one op: sums stay finite
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tensor:
+    """A value that ops read.
+
+    Attributes:
+      name: unique among all tensors of the graph.
+      bytes: size in memory, >= 0.
+      alias: name of an input of the producing op whose buffer this tensor always is: no bytes of its own, and the
+        buffer lives until the last use of either.
+      reuses: name of an input of the producing op whose buffer this tensor takes over where that op is the
+        input's last use.
+      transfer_seconds: that a transfer takes under the objective max_load, None for what latency and bandwidth say.
+    """
+
+    name: str
+    bytes: int = 0
+    alias: str | None = None
+    reuses: str | None = None
+    transfer_seconds: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pipelined:
+    """Where an op may run, and with which others.
+
+    Attributes:
+      cpu_runtime: seconds on a CPU, >= 0 (`Op.runtime` are those on an accelerator); None where it cannot run on one.
+      cpu_only: whether no accelerator can run it.
+      colocation: ops of the same number run on one device; None for an op that may run alone.
+      backward: whether it is of the backward pass of a training step: a contiguous split is one of the forward pass.
+    """
+
+    cpu_runtime: float | None = None
+    cpu_only: bool = False
+    colocation: int | None = None
+    backward: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Machine:
+    """The devices that a graph's file names.
+
+    Attributes:
+      accelerators, cpus: how many there are.
+      memory_bytes: of each accelerator, None without a limit.
+    """
+
+    accelerators: int
+    cpus: int = 0
+    memory_bytes: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Op:
+    """One operation.
+
+    Attributes:
+      name: unique among all ops of the graph.
+      type: what it computes, e.g. "MatMul"; any text.
+      runtime: seconds on any device, >= 0.
+      inputs: names of the tensors that it reads.
+      outputs: the tensors that it writes.
+      after: names of ops that must have ended before it starts (control predecessors).
+      workspace_bytes: memory that it holds only while it runs.
+      weight_bytes: memory resident on its device for the whole run.
+      flops: floating-point operations.
+      layer: shapes and window, where they are known; no cost depends on them.
+      pipelined: colocation, and CPUs, which the objective max_load looks at; None: any accelerator, and no CPU.
+    """
+
+    name: str
+    type: str = ""
+    runtime: float = 0.0
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    after: tuple[str, ...] = ()
+    workspace_bytes: int = 0
+    weight_bytes: int = 0
+    flops: int = 0
+    layer: Layer | None = None
+    pipelined: Pipelined | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ComputationGraph:
+    """A checked directed acyclic graph of ops; the package's text has the rules.
+
+    Attributes:
+      name: of the graph.
+      ops: in any order; an op's index is its place.
+      inputs: external tensors: always there, free of cost.
+      outputs: names of the tensors that stay in memory to the end.
+      machine: the devices that its file names, None if it names none.
+
+    Raises:
+      GraphError: on construction, one line that names the fault, if a rule is broken.
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[str, ...] = ()
+    machine: Machine | None = None
+
+    def __post_init__(self) -> None:
+        _check_counts(self)
+        for op in self.ops:
+            _check_numbers(op)
+        for tensor in self.inputs:
+            _check_name("an input tensor", tensor.name)
+            _check_bytes(f"input {tensor.name!r}", "bytes", tensor.bytes)
+            if tensor.alias is not None or tensor.reuses is not None:
+                raise GraphError(f"input {tensor.name!r}: an external input can have neither alias nor reuses")
+        if self.machine is not None:
+            _check_machine(self.machine)
+        _check_total(self)
+        object.__setattr__(self, "_arrays", indexed(self))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ComputationGraph):
+            return NotImplemented
+        return all(getattr(self, field.name) == getattr(other, field.name) for field in dataclasses.fields(self))
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.ops, self.inputs, self.outputs))
+
+    def __repr__(self) -> str:
+        a = self.arrays
+        return f"ComputationGraph({self.name!r}, {a.num_ops} ops, {a.num_tensors} tensors, {len(a.use_op)} uses)"
+
+    @property
+    def arrays(self) -> "GraphArrays":
+        """The graph as index arrays."""
+        return self._arrays  # type: ignore[attr-defined]
+
+    @functools.cached_property
+    def colocation(self) -> np.ndarray | None:
+        """The group of each op, `[n] int64` numbered by their first ops; None if every op may stand alone."""
+        numbers: dict[object, int] = {}
+        group = [
+            numbers.setdefault(
+                index if op.pipelined is None or op.pipelined.colocation is None else (op.pipelined.colocation,),
+                len(numbers),
+            )
+            for index, op in enumerate(self.ops)
+        ]
+        return None if len(numbers) == len(group) else np.array(group, np.int64)
+
+    @functools.cached_property
+    def leaders(self) -> np.ndarray:
+        """The first op of each op's group, `[n] int64`: itself if it may stand alone."""
+        if self.colocation is None:
+            return np.arange(len(self.ops))
+        return np.unique(self.colocation, return_index=True)[1][self.colocation]
+
+    @functools.cached_property
+    def mates(self) -> np.ndarray:
+        """The next op of each op's group, after the last its first, `[n] int64`: itself if it may stand alone."""
+        return rings(self.leaders)
+
+    @functools.cached_property
+    def tensor_names(self) -> tuple[str, ...]:
+        """Names of the produced tensors, by tensor index."""
+        return tuple(tensor.name for op in self.ops for tensor in op.outputs)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -212,147 +385,6 @@ def _shared(
                 raise GraphError(f"{where}: {tensor.bytes} bytes cannot reuse {name!r} of {have} bytes: must fit")
         shared[index] = source
     return shared
-
-
-MAX_COUNT = 2**31 - 1  # ops, tensors, uses: indices are int32 on the device
-MAX_BYTES = 2**62  # one tensor; sums stay inside int64 for any graph that fits in memory
-MAX_TOTAL_BYTES = 2**63 - 1
-MAX_WORK = 10**30  # seconds or FLOPs of one op: sums stay finite
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Tensor:
-    """A value that ops read.
-
-    Attributes:
-      name: unique among all tensors of the graph.
-      bytes: size in memory, >= 0.
-      alias: name of an input of the producing op whose buffer this tensor always is: no bytes of its own, and the
-        buffer lives until the last use of either.
-      reuses: name of an input of the producing op whose buffer this tensor takes over where that op is the
-        input's last use.
-      transfer_seconds: that a transfer takes under the objective max_load, None for what latency and bandwidth say.
-    """
-
-    name: str
-    bytes: int = 0
-    alias: str | None = None
-    reuses: str | None = None
-    transfer_seconds: float | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Op:
-    """One operation.
-
-    Attributes:
-      name: unique among all ops of the graph.
-      type: what it computes, e.g. "MatMul"; any text.
-      runtime: seconds on any device, >= 0.
-      inputs: names of the tensors that it reads.
-      outputs: the tensors that it writes.
-      after: names of ops that must have ended before it starts (control predecessors).
-      workspace_bytes: memory that it holds only while it runs.
-      weight_bytes: memory resident on its device for the whole run.
-      flops: floating-point operations.
-      layer: shapes and window, where they are known; no cost depends on them.
-      pipelined: colocation, and CPUs, which the objective max_load looks at; None: any accelerator, and no CPU.
-    """
-
-    name: str
-    type: str = ""
-    runtime: float = 0.0
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[Tensor, ...] = ()
-    after: tuple[str, ...] = ()
-    workspace_bytes: int = 0
-    weight_bytes: int = 0
-    flops: int = 0
-    layer: Layer | None = None
-    pipelined: Pipelined | None = None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ComputationGraph:
-    """A checked directed acyclic graph of ops; the package's text has the rules.
-
-    Attributes:
-      name: of the graph.
-      ops: in any order; an op's index is its place.
-      inputs: external tensors: always there, free of cost.
-      outputs: names of the tensors that stay in memory to the end.
-      machine: the devices that its file names, None if it names none.
-
-    Raises:
-      GraphError: on construction, one line that names the fault, if a rule is broken.
-    """
-
-    name: str
-    ops: tuple[Op, ...]
-    inputs: tuple[Tensor, ...] = ()
-    outputs: tuple[str, ...] = ()
-    machine: Machine | None = None
-
-    def __post_init__(self) -> None:
-        _check_counts(self)
-        for op in self.ops:
-            _check_numbers(op)
-        for tensor in self.inputs:
-            _check_name("an input tensor", tensor.name)
-            _check_bytes(f"input {tensor.name!r}", "bytes", tensor.bytes)
-            if tensor.alias is not None or tensor.reuses is not None:
-                raise GraphError(f"input {tensor.name!r}: an external input can have neither alias nor reuses")
-        if self.machine is not None:
-            _check_machine(self.machine)
-        _check_total(self)
-        object.__setattr__(self, "_arrays", indexed(self))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ComputationGraph):
-            return NotImplemented
-        return all(getattr(self, field.name) == getattr(other, field.name) for field in dataclasses.fields(self))
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.ops, self.inputs, self.outputs))
-
-    def __repr__(self) -> str:
-        a = self.arrays
-        return f"ComputationGraph({self.name!r}, {a.num_ops} ops, {a.num_tensors} tensors, {len(a.use_op)} uses)"
-
-    @property
-    def arrays(self) -> GraphArrays:
-        """The graph as index arrays."""
-        return self._arrays  # type: ignore[attr-defined]
-
-    @functools.cached_property
-    def colocation(self) -> np.ndarray | None:
-        """The group of each op, `[n] int64` numbered by their first ops; None if every op may stand alone."""
-        numbers: dict[object, int] = {}
-        group = [
-            numbers.setdefault(
-                index if op.pipelined is None or op.pipelined.colocation is None else (op.pipelined.colocation,),
-                len(numbers),
-            )
-            for index, op in enumerate(self.ops)
-        ]
-        return None if len(numbers) == len(group) else np.array(group, np.int64)
-
-    @functools.cached_property
-    def leaders(self) -> np.ndarray:
-        """The first op of each op's group, `[n] int64`: itself if it may stand alone."""
-        if self.colocation is None:
-            return np.arange(len(self.ops))
-        return np.unique(self.colocation, return_index=True)[1][self.colocation]
-
-    @functools.cached_property
-    def mates(self) -> np.ndarray:
-        """The next op of each op's group, after the last its first, `[n] int64`: itself if it may stand alone."""
-        return rings(self.leaders)
-
-    @functools.cached_property
-    def tensor_names(self) -> tuple[str, ...]:
-        """Names of the produced tensors, by tensor index."""
-        return tuple(tensor.name for op in self.ops for tensor in op.outputs)
 
 
 def _check_counts(graph: ComputationGraph) -> None:

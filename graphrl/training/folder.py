@@ -1,8 +1,8 @@
 """The folder of a run: its lock, and the record `metrics.jsonl`.
 
 One process has the folder at a time, and a run that never began leaves it as it was. The record is a JSON object a
-line, and the same for TensorBoard: `{"step": 12, "seconds": 3.4, "bucket": 96, "loss": ...}` for an update and
-`{"step": 25, "validation": {...}}` for an evaluation on the held-out graphs.
+line: `{"step": 12, "seconds": 3.4, "bucket": 96, "loss": ...}` for an update and `{"step": 25, "validation": {...}}`
+for an evaluation on the held-out graphs. Where tensorboardX is installed, the same is written for TensorBoard.
 """
 
 import contextlib
@@ -10,11 +10,12 @@ import fcntl
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphrl.errors import GraphrlError, ProblemError
+from graphrl.errors import GraphrlError, MissingExtraError, ProblemError, require
 from graphrl.files import make_folder, shown
 from graphrl.training import devices
 from graphrl.training.checkpoints import Checkpoints
@@ -31,7 +32,7 @@ FILE, BOARD = "metrics.jsonl", "tensorboard"
 class MetricsLog:
     """Appends; a line is in the operating system's hands when the call returns, so that kill -9 loses none."""
 
-    def __init__(self, file: "FileIO", board: "SummaryWriter") -> None:
+    def __init__(self, file: "FileIO", board: "SummaryWriter | None") -> None:
         self._file, self._board = file, board
 
     def update(self, step: int, seconds: float, bucket: int, values: Mapping[str, float]) -> None:
@@ -50,7 +51,8 @@ class MetricsLog:
         """Records means over the held-out graphs."""
         self._append({"step": step, "validation": dict(values)})
         self._show("validation", step, values)
-        self._board.flush()
+        if self._board is not None:
+            self._board.flush()
 
     def _append(self, value: Mapping[str, object]) -> None:
         line = memoryview(json.dumps(value, allow_nan=False).encode() + b"\n")
@@ -58,6 +60,8 @@ class MetricsLog:
             line = line[self._file.write(line) :]
 
     def _show(self, group: str, step: int, values: Mapping[str, float]) -> None:
+        if self._board is None:
+            return
         for name, value in values.items():
             self._board.add_scalar(f"{group}/{name}", value, step)
 
@@ -73,16 +77,23 @@ def metrics_log(folder: Path, after: int | None) -> Iterator[MetricsLog]:
     Raises:
       GraphrlError: the files cannot be written.
     """
-    from tensorboardX import SummaryWriter
-
     try:
         with open(folder / FILE, "a+b", buffering=0) as file:
             _cut(file, after)
-            purge = None if after is None else after + 1
-            with SummaryWriter(str(folder / BOARD), purge_step=purge, flush_secs=10) as board:
+            with _board(folder, None if after is None else after + 1) as board:
                 yield MetricsLog(file, board)
     except OSError as error:
         raise GraphrlError(f"cannot write into {shown(folder)}: {error.strerror or error}") from None
+
+
+def _board(folder: Path, purge: int | None) -> "contextlib.AbstractContextManager[SummaryWriter | None]":
+    """The writer for TensorBoard; None, and a line on standard error, where tensorboardX is not installed."""
+    try:
+        writer = require("tensorboardX", "tensorboard", "the record for TensorBoard").SummaryWriter
+    except MissingExtraError as error:
+        print(f"graphrl: {error} (this run does without)", file=sys.stderr, flush=True)
+        return contextlib.nullcontext()
+    return writer(str(folder / BOARD), purge_step=purge, flush_secs=10)
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, object]]:

@@ -20,8 +20,8 @@ from graphrl.costs.problem import Problem
 from graphrl.envs.compile.generator import instance
 from graphrl.envs.compile.reward import outcome, possible
 from graphrl.errors import ProblemError
+from graphrl.graphs.datasets.families import pipeline
 from graphrl.graphs.datasets.layered import layered
-from graphrl.graphs.datasets.pipelines import pipeline
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import common_sizes
 from graphrl.learning.learner import on_mesh

@@ -22,9 +22,8 @@ from graphrl.envs.compile.features import Played
 from graphrl.envs.compile.generator import Choices, CompileParams, instance, instances
 from graphrl.envs.testing import check_env
 from graphrl.errors import ProblemError
-from graphrl.graphs.graph import ComputationGraph, Op
+from graphrl.graphs.graph import ComputationGraph, Op, Pipelined
 from graphrl.graphs.padding import Sizes
-from graphrl.graphs.pipelined import Pipelined
 
 ENV: Any = graphrl.make("Compile-v0", tasks=("placement",))
 TO = Sizes(ops=12, tensors=12, slots=24, rows=24, uses=48, controls=0, shares=0)

@@ -131,6 +131,19 @@ def test_edge_counts_are_those_of_published_graphs() -> None:
     assert 2400 < np.mean(counts) < 2650
 
 
+# of random_layered_n{100,250,500,1000} of github.com/haoming-codes/moccasin, ff7ad8b: layers, skip edges
+PUBLISHED = {100: (19, 33), 250: (22, 129), 500: (31, 331), 1000: (49, 813)}
+
+
+@pytest.mark.parametrize("num_ops", PUBLISHED)
+def test_published_graphs_are_among_those_that_are_drawn(num_ops: int) -> None:
+    graphs = [layered_arrays(num_ops, seed) for seed in range(60)]
+    drawn = np.array([(a.layer[-1] - 1, (span(a) > 1).sum()) for a in graphs])
+    low, high = np.quantile(drawn, (0.01, 0.99), axis=0)
+    assert (low <= PUBLISHED[num_ops]).all()
+    assert (PUBLISHED[num_ops] <= high).all()
+
+
 def mixture_distribution(x: np.ndarray) -> np.ndarray:
     """Share of positive draws up to x: every component drawn again until it is positive."""
 

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 from broken import refusal
+from hlo_programs import module_of, program_of
 from processes import run_python
 from xla_programs import plans, vector
 
 import graphrl
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
-from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.xla import hook
 from graphrl.xla.recompute.candidates import repeatable
 
@@ -56,7 +56,7 @@ ENTRY %main (p: f32[256], q: f32[]) -> (f32[256], f32[256], f32[256], f32[256]) 
 
 
 def test_effects_wait_for_the_one_before_them() -> None:
-    after = {op.name: op.after for op in read_hlo(TEXT).graph.ops}
+    after = {op.name: op.after for op in program_of(TEXT).graph.ops}
     assert after == {
         "note": (),
         "infeed": ("note",),
@@ -71,7 +71,7 @@ def test_effects_wait_for_the_one_before_them() -> None:
 
 
 def test_no_schedule_has_them_in_another_order() -> None:
-    program = read_hlo(TEXT)
+    program = program_of(TEXT)
     place = {op.name: k for k, op in enumerate(program.graph.ops)}
     order = program.schedule.tolist()
     order[place["note"]], order[place["infeed"]] = order[place["infeed"]], order[place["note"]]
@@ -82,12 +82,12 @@ def test_their_order_is_part_of_the_program() -> None:
     note, state = (next(line for line in TEXT.splitlines() if line.startswith(f"  %{i} =")) for i in ("note", "state"))
     lines = TEXT.replace(f"{state}\n", "")
     moved = lines.replace(note, f"{note}\n{state}"), lines.replace(note, f"{state}\n{note}")
-    earlier, first = (parse_module(text).fingerprint for text in moved)
+    earlier, first = (module_of(text).fingerprint for text in moved)
     assert earlier != first
 
 
 def test_they_are_computed_once() -> None:
-    program = read_hlo(TEXT)
+    program = program_of(TEXT)
     again = repeatable(program, dear=True)
     assert [op.name for op, yes in zip(program.graph.ops, again, strict=True) if yes] == ["sine"]
 

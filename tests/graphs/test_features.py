@@ -3,11 +3,19 @@
 import dataclasses
 
 import numpy as np
-import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from worked_example import WORKED
 
-from graphrl.graphs.features import EDGE_FEATURES, NODE_FEATURES, edge_features, node_features
+from graphrl.graphs.features import (
+    BUCKETS,
+    EDGE_FEATURES,
+    NODE_FEATURES,
+    TYPE_FEATURES,
+    edge_features,
+    node_features,
+    type_features,
+)
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 
@@ -42,6 +50,7 @@ def graphs(draw: st.DrawFn) -> ComputationGraph:
     return ComputationGraph("drawn", tuple(ops), (Tensor("x", 7),), tuple(kept))
 
 
+@settings(max_examples=30)
 @given(graphs())
 def test_features_are_finite_and_of_the_stated_shape(graph: ComputationGraph) -> None:
     nodes, edges = node_features(graph), edge_features(graph)
@@ -54,6 +63,7 @@ def test_features_are_finite_and_of_the_stated_shape(graph: ComputationGraph) ->
         assert (features <= 50).all()  # log1p of 2^50 bytes over a mean of a fraction of a byte
 
 
+@settings(max_examples=30)
 @given(graphs(), st.randoms(use_true_random=False))
 def test_renumbering_and_renaming_ops_only_renumbers_the_features(graph: ComputationGraph, random: object) -> None:
     order = list(range(len(graph.ops)))
@@ -81,6 +91,7 @@ def test_renumbering_and_renaming_ops_only_renumbers_the_features(graph: Computa
         np.testing.assert_allclose(theirs[key], row, rtol=1e-5, atol=1e-6)
 
 
+@settings(max_examples=30)
 @given(graphs(), st.sampled_from([0.25, 8.0]), st.sampled_from([2, 1024]))
 def test_units_do_not_matter(graph: ComputationGraph, seconds: float, factor: int) -> None:
     ops = tuple(
@@ -98,22 +109,8 @@ def test_units_do_not_matter(graph: ComputationGraph, seconds: float, factor: in
     np.testing.assert_allclose(edge_features(other), edge_features(graph), rtol=1e-5, atol=1e-6)
 
 
-@pytest.fixture
-def worked() -> ComputationGraph:
-    """The worked example of `graphrl/costs`."""
-    return ComputationGraph(
-        "worked",
-        (
-            Op("a", runtime=1.0, outputs=(Tensor("a0", 4),)),
-            Op("b", runtime=2.0, inputs=("a0",), outputs=(Tensor("b0", 3),)),
-            Op("c", runtime=3.0, inputs=("a0",), outputs=(Tensor("c0", 5),), workspace_bytes=2),
-            Op("d", runtime=1.0, inputs=("b0", "c0"), outputs=(Tensor("d0", 1),)),
-        ),
-    )
-
-
-def test_features_of_the_worked_example(worked: ComputationGraph) -> None:
-    column = dict(zip(NODE_FEATURES, node_features(worked).T.astype(float), strict=True))
+def test_features_of_the_worked_example() -> None:
+    column = dict(zip(NODE_FEATURES, node_features(WORKED).T.astype(float), strict=True))
     np.testing.assert_allclose(column["depth"], [0, 0.5, 0.5, 1])
     np.testing.assert_allclose(column["height"], [1, 0.5, 0.5, 0])
     np.testing.assert_allclose(column["top_level"], [0, 0.2, 0.2, 0.8], rtol=1e-6)
@@ -122,8 +119,34 @@ def test_features_of_the_worked_example(worked: ComputationGraph) -> None:
     np.testing.assert_allclose(column["need_of_largest"], np.array([4, 7, 11, 9]) / 11, rtol=1e-6)
     np.testing.assert_allclose(column["released_bytes"], np.log1p(np.array([0, 2, 2, 8]) / 3.25), rtol=1e-6)
     np.testing.assert_allclose(column["uses"], np.log1p([2, 1, 1, 0]), rtol=1e-6)
-    edge = dict(zip(EDGE_FEATURES, edge_features(worked).T.astype(float), strict=True))
+    edge = dict(zip(EDGE_FEATURES, edge_features(WORKED).T.astype(float), strict=True))
     np.testing.assert_allclose(edge["bytes_of_largest"], [0.8, 0.8, 0.6, 1])
     np.testing.assert_allclose(edge["consumers"], np.log1p([2, 2, 1, 1]), rtol=1e-6)
     np.testing.assert_allclose(edge["share_of_inputs"], [1, 1, 0.375, 0.625])
     np.testing.assert_allclose(edge["only_in"], [1, 1, 0, 0])
+
+
+def rows(*types: str) -> np.ndarray:
+    return type_features(ComputationGraph("types", tuple(Op(str(i), type, 1.0) for i, type in enumerate(types))))
+
+
+def test_any_text_is_a_type_and_equal_texts_are_equal() -> None:
+    features = rows("reduce_max", "", "x", "a type that nobody has seen", "reduce_max", "Réduction")
+    assert features.shape == (6, len(TYPE_FEATURES))
+    assert features.dtype == np.float32
+    np.testing.assert_array_equal(features[0], features[4])
+    np.testing.assert_allclose(np.linalg.norm(features[:, 2:], axis=1), [1, 0, 1, 1, 1, 1], rtol=1e-6)
+
+
+def test_names_with_parts_in_common_are_close() -> None:
+    names = rows("reduce_max", "reduce_sum", "dot_general")[:, -BUCKETS:]
+    assert names[0] @ names[1] > 0.3 > abs(names[0] @ names[2])
+
+
+def test_kinds_that_are_known_are_told() -> None:
+    assert rows("add", "Transpose", "reduce_sum", "conv_general_dilated")[:, :2].tolist() == [
+        [1, 0],
+        [1, 0],
+        [0, 1],
+        [0, 0],
+    ]

@@ -1,30 +1,20 @@
 """ComputationGraph: its rules, its index arrays on known graphs, and properties of all graphs."""
 
+import copy
 import itertools
 import pickle
 import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import graphs
+from worked_example import WORKED
 
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph, Op, Tensor
-
-
-def worked_example() -> ComputationGraph:
-    """That of `graphrl/costs`."""
-    return ComputationGraph(
-        "worked",
-        (
-            Op("a", runtime=1.0, outputs=(Tensor("a0", 4),)),
-            Op("b", runtime=2.0, inputs=("a0",), outputs=(Tensor("b0", 3),)),
-            Op("c", runtime=3.0, inputs=("a0",), outputs=(Tensor("c0", 5),), workspace_bytes=2),
-            Op("d", runtime=1.0, inputs=("b0", "c0"), outputs=(Tensor("d0", 1),)),
-        ),
-    )
+from graphrl.graphs.topology import numbered
 
 
 def one(**fields: object) -> ComputationGraph:
@@ -34,7 +24,7 @@ def one(**fields: object) -> ComputationGraph:
 
 
 def test_arrays_of_the_worked_example() -> None:
-    arrays = worked_example().arrays
+    arrays = WORKED.arrays
     assert (arrays.num_ops, arrays.num_tensors) == (4, 4)
     assert arrays.runtime.tolist() == [1, 2, 3, 1]
     assert arrays.workspace_bytes.tolist() == [0, 0, 2, 0]
@@ -98,7 +88,7 @@ def test_a_single_op_without_tensors() -> None:
 
 
 def test_equality_hash_repr_and_pickle() -> None:
-    graph, same = worked_example(), worked_example()
+    graph, same = WORKED, copy.deepcopy(WORKED)
     assert graph == same
     assert hash(graph) == hash(same)
     assert graph != one()
@@ -186,6 +176,7 @@ def test_ops_after_a_cycle_are_not_part_of_it() -> None:
         ComputationGraph("g", ops)
 
 
+@settings(max_examples=30)
 @given(graphs(max_ops=10))
 def test_the_topological_order_takes_the_lowest_ready_op(graph: ComputationGraph) -> None:
     source, target = graph.arrays.dependencies()
@@ -198,6 +189,7 @@ def test_the_topological_order_takes_the_lowest_ready_op(graph: ComputationGraph
     assert not waiting
 
 
+@settings(max_examples=30)
 @given(graphs(max_ops=10))
 def test_arrays_say_what_the_names_say(graph: ComputationGraph) -> None:
     arrays, names = graph.arrays, graph.tensor_names
@@ -208,6 +200,7 @@ def test_arrays_say_what_the_names_say(graph: ComputationGraph) -> None:
     assert pickle.loads(pickle.dumps(graph)) == graph
 
 
+@settings(max_examples=30)
 @given(graphs(max_ops=10), st.data())
 def test_an_edge_back_is_found_and_the_cycle_is_real(graph: ComputationGraph, data: st.DataObject) -> None:
     source, target = graph.arrays.dependencies()
@@ -225,3 +218,13 @@ def test_an_edge_back_is_found_and_the_cycle_is_real(graph: ComputationGraph, da
     assert names[0] == names[-1]
     if "more" not in str(caught.value):
         assert {(index[a], index[b]) for a, b in itertools.pairwise(names)} <= edges
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@given(keys=st.lists(st.integers(0, 9), max_size=30))
+def test_keys_are_numbered_as_numpy_does(sparse: bool, keys: list[int]) -> None:
+    array = np.array(keys, np.int64)
+    wanted = np.unique(array, return_index=True, return_inverse=True)
+    size = 1000 if sparse else int(array.max(initial=-1)) + 1
+    for ours, theirs in zip(numbered(array, size), wanted, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

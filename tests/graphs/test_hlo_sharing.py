@@ -1,8 +1,9 @@
 """What an instruction may write in place, on modules small enough to see it."""
 
 import pytest
+from hlo_programs import module_of
 
-from graphrl.graphs.readers.hlo.module import HloModule, parse_module
+from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.graphs.readers.hlo.values import InPlace, in_place_pairs, may_share
 
 _FUSIONS = """
@@ -60,7 +61,7 @@ _CASES = {
 
 
 def _module(line: str) -> HloModule:
-    return parse_module(f"""HloModule case
+    return module_of(f"""HloModule case
 {_FUSIONS}
 ENTRY main {{
   a = f32[8,4]{{1,0}} parameter(0)
@@ -89,7 +90,7 @@ def test_which_operands_may_be_overwritten(case: str) -> None:
 
 
 def test_a_sort_does_not_overwrite_what_others_read() -> None:
-    module = parse_module("""HloModule case
+    module = module_of("""HloModule case
 smaller { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = pred[] compare(a, b), direction=LT }
 ENTRY main { a = f32[8]{0} parameter(0)  x = f32[8]{0} sort(a), dimensions={0}, to_apply=smaller
   ROOT r = f32[8]{0} add(x, a) }""")
@@ -112,7 +113,7 @@ def test_what_must_be_overwritten(case: str, expected: tuple[InPlace, ...]) -> N
 
 
 def test_a_scatter_overwrites_all_of_its_arrays() -> None:
-    module = parse_module("""HloModule case
+    module = module_of("""HloModule case
 pick { a = f32[] parameter(0)  b = s32[] parameter(1)  c = f32[] parameter(2)  d = s32[] parameter(3)
   ROOT r = (f32[], s32[]) tuple(c, d) }
 ENTRY main {

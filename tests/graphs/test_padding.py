@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from device_graphs import SIZES, fits, random_graph, random_graphs
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from graphrl.errors import GraphError
@@ -130,7 +130,6 @@ def test_units_of_huge_and_of_no_values() -> None:
     assert pad(EMPTIEST).byte_unit == pad(EMPTIEST).second_unit == 1
 
 
-@settings(max_examples=300)
 @given(st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
 def test_buckets_are_monotone_and_waste_little(a: int, b: int) -> None:
     small, large = sorted((a, b))

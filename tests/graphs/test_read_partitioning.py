@@ -9,8 +9,7 @@ import pytest
 from broken import refusal
 from partitioned_graphs import TRAINING, edge, file_of, node
 
-from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.pipelined import Machine, Pipelined
+from graphrl.graphs.graph import ComputationGraph, Machine, Op, Pipelined, Tensor
 from graphrl.graphs.readers import read_graph
 from graphrl.graphs.readers.json import write_json
 
@@ -71,22 +70,26 @@ def broken(**changes: Any) -> dict[str, Any]:
     ("value", "message"),
     [
         (broken(nodes=[], edges=[]), "has no ops"),
-        (broken(nodes={}), "nodes is an object: must be a list of objects"),
-        (broken(nodes=[3]), "node number 0 is 3: must be an object"),
+        (broken(nodes={}), "Expected `array`, got `object` - at `$.nodes`"),
+        (broken(nodes=[3]), "Expected `object`, got `int` - at `$.nodes[0]`"),
         (broken(nodes=[node(1, 1.0), node(1, 1.0)], edges=[]), "node 1 appears twice"),
         (broken(nodes=[{"id": 1, "cpuLatency": 1}], edges=[]), "node 1 has no 'fpgaLatency'"),
-        (broken(nodes=[node(1, -1.0)], edges=[]), "node 1: fpgaLatency is -1.0: must be a finite number"),
-        (broken(nodes=[node(1, float("nan"))], edges=[]), "node 1: fpgaLatency is nan"),
-        (broken(nodes=[node(1, 1.0, size="big")], edges=[]), "node 1: size is 'big'"),
-        (broken(nodes=[node(1, 1.0, supportedOnFpga="False")], edges=[]), "supportedOnFpga is 'False'"),
-        (broken(nodes=[node(1, 1.0, colorClass=1.5)], edges=[]), "node 1: colorClass is 1.5: must be an integer"),
+        (broken(nodes=[node(1, -1.0)], edges=[]), "Expected `float` >= 0.0 - at `$.nodes[0].cpuLatency`"),
+        (broken(nodes=[node(1, 1.0, fpgaLatency=-1)], edges=[]), "node 1: fpgaLatency: Expected `float` >= 0.0"),
+        (broken(nodes=[node(1, float("nan"))], edges=[]), "Expected `float` >= 0.0 - at `$.nodes[0].cpuLatency`"),
+        (broken(nodes=[node(1, 1.0, size="big")], edges=[]), "at `$.nodes[0].size`"),
+        (broken(nodes=[node(1, 1.0, supportedOnFpga="False")], edges=[]), "at `$.nodes[0].supportedOnFpga`"),
+        (
+            broken(nodes=[node(1, 1.0, colorClass=1.5)], edges=[]),
+            "Expected `int | null`, got `float` - at `$.nodes[0].colorClass`",
+        ),
         (broken(edges=[edge(1, 3, 1.0)]), "edge number 0: destId is 3: there is no such node"),
-        (broken(edges=[{"sourceId": 1, "destId": 2}]), "edge 1 -> 2 has no 'cost'"),
+        (broken(edges=[{"sourceId": 1, "destId": 2}]), "missing required field `cost` - at `$.edges[0]`"),
         (broken(edges=[edge(1, 2, 1.0), edge(2, 1, 1.0)]), "cycle"),
         (broken(edges=[edge(1, 2, 1.0), edge(1, 2, 2.0)]), "cost is 2.0: must be 1.0, as of the other edges of node 1"),
         (broken(maxFPGAs=0, maxCPUs=0), "there must be a device"),
-        (broken(maxFPGAs=1.5), "maxFPGAs is 1.5: must be an integer"),
-        (broken(maxSizePerFPGA=float("inf")), "maxSizePerFPGA is inf"),
+        (broken(maxFPGAs=1.5), "Expected `int`, got `float` - at `$.maxFPGAs`"),
+        (broken(maxSizePerFPGA=float("inf")), "at `$.maxSizePerFPGA`"),
     ],
 )
 def test_refusals(tmp_path: Path, value: object, message: str) -> None:

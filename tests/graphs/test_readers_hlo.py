@@ -2,11 +2,10 @@
 
 import pytest
 from broken import refusal
-from hlo_programs import CHIP, KIB, of, peak
+from hlo_programs import CHIP, KIB, of, peak, program_of
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import Op, Tensor
-from graphrl.graphs.readers.hlo.reader import read_hlo
 
 VIEWS = """
 HloModule views, is_scheduled=true
@@ -34,7 +33,7 @@ ENTRY %main (p: f32[256], q: f32[16,16]) -> (f32[256], f32[16,16]) {
 
 
 def test_views_are_seen_through_and_results_cost_nothing() -> None:
-    program = read_hlo(VIEWS, chip=CHIP)
+    program = program_of(VIEWS, chip=CHIP)
     assert program.graph.name == "views"
     assert program.graph.ops == (
         Op(
@@ -63,7 +62,7 @@ def test_views_are_seen_through_and_results_cost_nothing() -> None:
 
 
 def test_a_sequence_has_the_views_of_the_module_again() -> None:
-    program = read_hlo(VIEWS)
+    program = program_of(VIEWS)
     assert program.schedule.tolist() == [0, 1, 2]
     assert program.sequence([0, 2, 1]) == (
         *("p", "q", "flat", "pair", "first", "second", "square", "last", "turned", "result"),
@@ -80,7 +79,7 @@ def test_a_sequence_has_the_views_of_the_module_again() -> None:
     ],
 )
 def test_what_is_no_order_gives_no_sequence(order: list[int], says: str) -> None:
-    assert says in refusal(lambda: read_hlo(VIEWS).sequence(order))
+    assert says in refusal(lambda: program_of(VIEWS).sequence(order))
 
 
 UPDATE = """
@@ -109,7 +108,7 @@ ENTRY %main (p: f32[256], v: f32[1], i: s32[]) -> f32[256] {
 
 
 def test_updates_in_place_are_aliases_and_elementwise_ops_may_reuse() -> None:
-    program = read_hlo(UPDATE)
+    program = program_of(UPDATE)
     outputs = {op.name: op.outputs[0] for op in program.graph.ops}
     assert outputs["first"] == Tensor("first", KIB, alias="sine")
     assert outputs["second"] == Tensor("second", KIB, alias="first")
@@ -125,7 +124,7 @@ def test_a_tensor_in_the_buffer_of_a_result_costs_nothing() -> None:
     text = text.replace("  %second = ", "  ROOT %second = ")
     text = text.replace("%sum", "%unused")
     text = text[: text.index("  %product")] + "}\n"
-    program = read_hlo(text)
+    program = program_of(text)
     outputs = {op.name: op.outputs[0] for op in program.graph.ops}
     assert [outputs[name].bytes for name in ("sine", "first", "second")] == [0, 0, 0]
     assert outputs["unused"] == Tensor("unused", KIB, reuses="other")
@@ -152,7 +151,7 @@ ENTRY %main (p: f32[16,16]) -> f32[256] {
 
 
 def test_control_dependencies_stay_also_through_views() -> None:
-    program = read_hlo(CONTROL)
+    program = program_of(CONTROL)
     assert {op.name: op.after for op in program.graph.ops} == {
         "a": (),
         "b": ("a",),
@@ -183,14 +182,14 @@ ENTRY %main (p: f32[256]) -> f32[256] {
 
 
 def test_tokens_order_ops_and_take_no_memory() -> None:
-    program = read_hlo(TOKENS)
+    program = program_of(TOKENS)
     assert of(program, "in").outputs == (Tensor("in{0}", KIB), Tensor("in{1}", 0))
     assert of(program, "out").inputs == ("in{0}", "in{1}", "in.1{1}")
     assert (of(program, "end").inputs, of(program, "end").after) == (("p",), ("out",))
 
 
 def test_ops_of_an_unscheduled_module_stand_in_a_topological_order() -> None:
-    program = read_hlo(CONTROL.replace(", is_scheduled=true", ""))
+    program = program_of(CONTROL.replace(", is_scheduled=true", ""))
     assert not program.module.schedule
     assert [op.name for op in program.graph.ops] == ["a", "b", "c", "d", "sum"]
     assert program.sequence(program.schedule)[-1] == "end"
@@ -198,9 +197,9 @@ def test_ops_of_an_unscheduled_module_stand_in_a_topological_order() -> None:
 
 def test_a_module_that_only_passes_on_has_nothing_to_plan() -> None:
     text = "HloModule idle\nENTRY %main (p: f32[4]) -> f32[4] {\n  ROOT %p = f32[4]{0} parameter(0)\n}\n"
-    assert refusal(lambda: read_hlo(text)) == "HLO: graph 'idle' has no ops: there is nothing to plan"
+    assert refusal(lambda: program_of(text)) == "HLO: graph 'idle' has no ops: there is nothing to plan"
 
 
 def test_an_unknown_chip_is_refused() -> None:
     with pytest.raises(GraphrlError, match="unknown chip 'abacus'"):
-        read_hlo(VIEWS, chip="abacus")
+        program_of(VIEWS, chip="abacus")

@@ -1,9 +1,8 @@
 """Compiled HLO as graphs: loops, branches, calls, asynchronous and custom ones."""
 
-from hlo_programs import CHIP, KIB, of, peak
+from hlo_programs import CHIP, KIB, of, peak, program_of
 
 from graphrl.graphs.graph import Tensor
-from graphrl.graphs.readers.hlo.reader import read_hlo
 
 LOOP = """
 HloModule loop, is_scheduled=true
@@ -44,7 +43,7 @@ ENTRY %main (p: f32[256], table: f32[512]) -> f32[256] {
 
 
 def test_a_loop_works_in_place_and_its_body_is_workspace() -> None:
-    loop = of(read_hlo(LOOP, chip=CHIP), "while")
+    loop = of(program_of(LOOP, chip=CHIP), "while")
     assert loop.inputs == ("count", "start", "table.1")
     assert loop.outputs == (
         Tensor("while{0}", 4, alias="count"),
@@ -55,21 +54,21 @@ def test_a_loop_works_in_place_and_its_body_is_workspace() -> None:
     assert loop.workspace_bytes == 5 * KIB
     assert loop.flops == 10 * (1 + 256 + 1)
     assert loop.runtime == 10 * (1 + 256 + 1)
-    assert peak(read_hlo(LOOP)) == KIB + 4 + 5 * KIB
+    assert peak(program_of(LOOP)) == KIB + 4 + 5 * KIB
 
 
 def test_a_loop_of_unknown_length_counts_once() -> None:
     text = LOOP.replace(', backend_config={"known_trip_count":{"n":"10"}}', "")
-    assert of(read_hlo(text), "while").flops == 1 + 256 + 1
+    assert of(program_of(text), "while").flops == 1 + 256 + 1
 
 
 def test_a_loop_that_would_change_a_parameter_has_a_buffer_of_its_own() -> None:
     text = LOOP.replace("tuple(%count, %start, %table.1)", "tuple(%count, %p, %table.1)")
-    loop = of(read_hlo(text), "while")
+    loop = of(program_of(text), "while")
     assert loop.outputs[1] == Tensor("while{1}", KIB)
     assert loop.outputs[2] == Tensor("while{2}", 2 * KIB, alias="table.1")
     donated = text.replace("is_scheduled=true", "is_scheduled=true, input_output_alias={ {}: (0, {}, may-alias) }")
-    assert of(read_hlo(donated), "while").outputs[1] == Tensor("while{1}", KIB, alias="p")
+    assert of(program_of(donated), "while").outputs[1] == Tensor("while{1}", KIB, alias="p")
 
 
 BRANCH = """
@@ -108,7 +107,7 @@ ENTRY %main (which: pred[], p: f32[256]) -> f32[256] {
 
 
 def test_branches_and_calls() -> None:
-    program = read_hlo(BRANCH, chip=CHIP)
+    program = program_of(BRANCH, chip=CHIP)
     choice, called = of(program, "choice"), of(program, "called")
     assert choice.inputs == ("which", "a")
     assert choice.outputs[0].bytes == KIB
@@ -157,7 +156,7 @@ ENTRY %main (p: f32[256], i: s32[]) -> f32[256] {
 
 
 def test_a_called_loop_works_in_the_buffers_of_its_operands() -> None:
-    program = read_hlo(CALLED_LOOP, chip=CHIP)
+    program = program_of(CALLED_LOOP, chip=CHIP)
     called = of(program, "called")
     assert [(tensor.bytes, tensor.alias) for tensor in called.outputs] == [(4, "j"), (KIB, "a")]
 
@@ -178,7 +177,7 @@ ENTRY %main (p: f32[256]) -> f32[256] {
 
 
 def test_an_asynchronous_operation_holds_its_operands_until_its_end() -> None:
-    program = read_hlo(PAIR)
+    program = program_of(PAIR)
     start, done = of(program, "start"), of(program, "done")
     assert start.inputs == ("a",)
     assert start.outputs == (Tensor("start{0}", KIB), Tensor("start{2}", 4))
@@ -215,7 +214,7 @@ ENTRY %main (p: f32[256]) -> f32[256] {
 
 
 def test_an_asynchronous_call() -> None:
-    program = read_hlo(WRAPPED)
+    program = program_of(WRAPPED)
     start, done = of(program, "start"), of(program, "done")
     assert start.outputs == (Tensor("start{1}", KIB),)
     assert start.workspace_bytes == 2 * KIB
@@ -237,4 +236,4 @@ ENTRY %main (p: f32[256]) -> f32[256] {
 
 
 def test_custom_calls_that_write_over_an_operand() -> None:
-    assert of(read_hlo(CUSTOM), "call").outputs == (Tensor("call{0}", KIB, alias="a"), Tensor("call{1}", 32))
+    assert of(program_of(CUSTOM), "call").outputs == (Tensor("call{0}", KIB, alias="a"), Tensor("call{1}", 32))

@@ -2,11 +2,10 @@
 
 import pytest
 from broken import refusal
-from hlo_programs import CHIP, KIB, of, peak
+from hlo_programs import CHIP, KIB, module_of, of, peak, program_of
 
 from graphrl.graphs.graph import Tensor
-from graphrl.graphs.readers.hlo.module import parse_module
-from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
+from graphrl.graphs.readers.hlo.reader import HloProgram
 from graphrl.graphs.roofline import Chip
 
 BYTE_A_SECOND = Chip("bytes", 1e30, 1.0)  # the run time in seconds is the number of bytes moved
@@ -14,7 +13,7 @@ BYTE_A_SECOND = Chip("bytes", 1e30, 1.0)  # the run time in seconds is the numbe
 
 def read(body: str, chip: Chip = CHIP) -> HloProgram:
     """The program of an entry computation, whose parameter `p` is 1 KiB on the device."""
-    return read_hlo(
+    return program_of(
         f"HloModule m, is_scheduled=true\nENTRY e {{\n p = f32[256]{{0}} parameter(0)\n{body}\n}}", chip=chip
     )
 
@@ -68,7 +67,7 @@ def test_an_asynchronous_copy_reads_and_writes_each_byte_once() -> None:
 
 
 def test_parameters_and_results_in_host_memory() -> None:
-    program = read_hlo(
+    program = program_of(
         """HloModule m, is_scheduled=true, input_output_alias={ {1}: (1, {}, must-alias) }
         ENTRY e {
           p = f32[256]{0} parameter(0)
@@ -130,7 +129,7 @@ ENTRY e {
 
 
 def test_a_loop_saves_to_the_host() -> None:
-    program = read_hlo(LOOP, chip=CHIP)
+    program = program_of(LOOP, chip=CHIP)
     loop = of(program, "loop")
     outputs = {tensor.name: tensor for tensor in loop.outputs}
     assert outputs["loop{1}"] == Tensor("loop{1}", KIB, alias="a")
@@ -159,7 +158,7 @@ ENTRY e {
 
 @pytest.mark.parametrize(("thread", "workspace"), [("host", 0), ("main", 2 * KIB)])
 def test_what_runs_on_the_host_works_in_the_hosts_memory(thread: str, workspace: int) -> None:
-    program = read_hlo(HOST_THREAD.replace("THREAD", thread))
+    program = program_of(HOST_THREAD.replace("THREAD", thread))
     start = of(program, "start")
     assert start.outputs[0] == Tensor("start{1}", 0)
     assert start.workspace_bytes == workspace
@@ -178,12 +177,12 @@ ENTRY e {
 
 
 def test_on_a_tpu_other_memories_are_not_the_main_one() -> None:
-    module = parse_module(TPU)
+    module = module_of(TPU)
     assert module.is_tpu
-    program = read_hlo(module)
+    program = program_of(TPU)
     sizes = {name: of(program, name).outputs[0].bytes for name in "abs"}
     assert sizes == {"a": 0, "b": 8 * KIB, "s": 0}
-    assert not parse_module(LOOP).is_tpu
+    assert not module_of(LOOP).is_tpu
 
 
 @pytest.mark.parametrize(
@@ -213,17 +212,17 @@ def test_on_a_tpu_other_memories_are_not_the_main_one() -> None:
     ],
 )
 def test_tiles_are_padded(shape: str, bytes: int) -> None:
-    assert parse_module(f"e {{ ROOT p = {shape} parameter(0) }}").entry.root.shape.bytes == bytes
+    assert module_of(f"e {{ ROOT p = {shape} parameter(0) }}").entry.root.shape.bytes == bytes
 
 
 @pytest.mark.parametrize("tile", ["0", "8,0", "8,*"])
 def test_a_tile_of_nothing_is_refused(tile: str) -> None:
     text = f"e {{ ROOT p = f32[7,100]{{1,0:T({tile})}} parameter(0) }}"
-    assert "a layout has the tile" in refusal(lambda: parse_module(text))
+    assert "a layout has the tile" in refusal(lambda: module_of(text))
 
 
 def test_values_of_different_tiles_share_no_buffer() -> None:
-    program = read_hlo(
+    program = program_of(
         """HloModule m, is_scheduled=true
         ENTRY e {
           p = f32[8,128]{1,0:T(8,128)} parameter(0)

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 from broken import refusal
+from hlo_programs import module_of, proto
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,13 +41,6 @@ ENTRY %main (p: bf16[8,4], q: (pred[3], s32[])) -> (bf16[8,4], f32[8]) {
 CONFIGS = ('{"a":1,"b":{"c":[2],"d":3}}', '{"b":{"d":3,"c":[2]},"a":1}')
 
 
-def proto(text: str = TEXT) -> bytes:
-    """The serialized module of a text."""
-    from jaxlib._hlo import hlo_module_from_text  # type: ignore[import-not-found]
-
-    return hlo_module_from_text(text).as_serialized_hlo_module_proto()
-
-
 def test_a_module_is_read_as_it_is_written() -> None:
     module = parse_module(TEXT)
     assert (module.name, module.entry.name, list(module.computations)) == ("tiny", "main", ["add", "main"])
@@ -61,14 +55,14 @@ def test_a_module_is_read_as_it_is_written() -> None:
 
 
 def test_shapes() -> None:
-    entry = parse_module(TEXT).entry
+    entry = module_of(TEXT).entry
     p, q, both = (entry.by_name[name].shape for name in ("p", "q", "both"))
     assert (p.dtype, p.dims, p.bytes, p.size, p.layout) == ("bf16", (8, 4), 64, 32, (0, 1))
     assert p.leaves == (((), p),)
     assert (q.is_tuple, q.bytes, q.leaf_bytes) == (True, 16, 3 + 4)
     assert [(index, leaf.dtype) for index, leaf in q.leaves] == [((0,), "pred"), ((1,), "s32")]
     assert both.at((1,)).bytes == 32
-    nested = parse_module("HloModule n\nENTRY e {\n  ROOT p = ((f64[2], c64[]), token[], u4[3]) parameter(0)\n}").entry
+    nested = module_of("HloModule n\nENTRY e {\n  ROOT p = ((f64[2], c64[]), token[], u4[3]) parameter(0)\n}").entry
     leaves = nested.root.shape.leaves
     assert [(i, leaf.dtype, leaf.bytes) for i, leaf in leaves] == [
         ((0, 0), "f64", 16),
@@ -102,7 +96,7 @@ def test_reading_text_writes_no_log(tmp_path: Path) -> None:
 
 
 def test_a_fingerprint_is_of_the_program_only() -> None:
-    original = parse_module(TEXT)
+    original = module_of(TEXT)
     assert len(original.fingerprint) == 64
     swapped = TEXT.split("\n")
     place = swapped.index("  %p = bf16[8,4]{0,1} parameter(0)")
@@ -110,7 +104,7 @@ def test_a_fingerprint_is_of_the_program_only() -> None:
     renamed = TEXT.replace("negative", "minus").replace("tiny", "other").replace("%main", "%start")
     moved = TEXT.replace("a.py", "b.py").replace("constant(0)", "constant(1)")
     for text in ("\n".join(swapped), renamed, moved):
-        assert parse_module(text).fingerprint == original.fingerprint
+        assert module_of(text).fingerprint == original.fingerprint
     changes = {
         "negate(": "abs(",
         "{0,1}": "{1,0}",
@@ -120,16 +114,16 @@ def test_a_fingerprint_is_of_the_program_only() -> None:
         "dimensions={1}, to": 'dimensions={1}, backend_config={"a":1}, to',
     }
     for old, new in changes.items():
-        assert parse_module(TEXT.replace(old, new)).fingerprint != original.fingerprint, new
+        assert module_of(TEXT.replace(old, new)).fingerprint != original.fingerprint, new
 
 
 def test_a_fingerprint_does_not_depend_on_the_order_of_keys() -> None:
     texts = [TEXT.replace("dimensions={1}, to", f"dimensions={{1}}, backend_config={c}, to") for c in CONFIGS]
-    assert parse_module(texts[0]).fingerprint == parse_module(texts[1]).fingerprint
+    assert module_of(texts[0]).fingerprint == module_of(texts[1]).fingerprint
 
 
 def test_the_schedule_is_no_part_of_a_fingerprint() -> None:
-    assert parse_module(TEXT.replace(", is_scheduled=true", "")).fingerprint == parse_module(TEXT).fingerprint
+    assert module_of(TEXT.replace(", is_scheduled=true", "")).fingerprint == module_of(TEXT).fingerprint
 
 
 @pytest.mark.parametrize(
@@ -137,8 +131,8 @@ def test_the_schedule_is_no_part_of_a_fingerprint() -> None:
     [
         (b"", "m: broken or truncated HLO: must be a whole HloModuleProto or HloProto"),
         (b"\x89PNG\r\n\x1a\n", "m: broken or truncated HLO"),
-        (proto()[:-20], "m: broken or truncated HLO"),
-        (proto()[: len(proto()) // 2], "m: broken or truncated HLO"),
+        (proto(TEXT)[:-20], "m: broken or truncated HLO"),
+        (proto(TEXT)[: len(proto(TEXT)) // 2], "m: broken or truncated HLO"),
         ("once upon a time", "m: broken HLO text: "),
         (TEXT[:400], "m: broken HLO text: "),
         (TEXT.replace("%wide, %zero", "%wade, %zero"), "m: broken HLO text: "),
@@ -166,7 +160,7 @@ def test_what_is_lowered_must_be_compiled() -> None:
 
 def _changed(change: str) -> bytes:
     """The tiny module as a proto with one fault."""
-    message = parse_module(TEXT).message
+    message = module_of(TEXT).message
     main = message.computations[1]
     named = {i.name: i for i in main.instructions}
     if change == "no entry":
@@ -217,7 +211,7 @@ def test_broken_modules_are_refused_in_one_line(change: str, says: str) -> None:
     assert "\n" not in message
 
 
-DATA = proto()
+DATA = proto(TEXT)
 
 
 @given(st.integers(0, len(DATA) - 1), st.integers(0, 255), st.booleans())

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from jax import lax
 from traced import TOY, only, shape
 
-from graphrl.graphs.readers.jaxpr.loops import scan_operands
 from graphrl.graphs.readers.jaxpr.reader import from_jax
+from graphrl.graphs.readers.jaxpr.work import scan_operands
 
 
 def test_scan_costs_its_body_times_its_length() -> None:

@@ -12,8 +12,8 @@ from jax import lax
 from traced import TOY, only, shape
 
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.readers.jaxpr.flops import array_bytes
 from graphrl.graphs.readers.jaxpr.reader import from_jax
+from graphrl.graphs.readers.jaxpr.work import array_bytes
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from broken import BROKEN, TINY, refusal
-from broken_onnx import BROKEN_ONNX
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import graphs
 
@@ -82,6 +81,7 @@ def test_the_content_decides_not_the_name(tmp_path: Path) -> None:
 names = st.text(st.characters(), min_size=1, max_size=8)  # any character, lone surrogates too
 
 
+@settings(max_examples=30)
 @given(graphs(), st.lists(names, min_size=40, max_size=40, unique=True), st.floats(0, 1e30), st.integers(0, 2**62))
 def test_round_trip(graph: ComputationGraph, labels: list[str], runtime: float, flops: int) -> None:
     """Any graph comes back equal, whatever its names are; nothing that is empty or 0 is written."""
@@ -115,6 +115,7 @@ def test_round_trip(graph: ComputationGraph, labels: list[str], runtime: float, 
         assert all(item for key, item in op.items() if key != "name")
 
 
+@settings(max_examples=30)
 @given(graphs())
 def test_round_trip_through_files(tmp_path_factory: pytest.TempPathFactory, graph: ComputationGraph) -> None:
     folder = tmp_path_factory.mktemp("graphs")
@@ -137,16 +138,12 @@ def test_broken_files_are_refused_in_one_line(tmp_path: Path, name: str) -> None
     assert sorted(os.walk(tmp_path)) == before
 
 
-def test_the_table_is_large() -> None:
-    assert len(BROKEN) >= 70
-    assert len(BROKEN_ONNX) >= 30
-
-
 KEYS = ["format", "version", "name", "ops", "inputs", "outputs", "bytes", "after", "alias"]
 SCALARS = st.none() | st.booleans() | st.floats() | st.integers() | st.text()
 ANY_JSON = st.recursive(SCALARS, lambda s: st.lists(s) | st.dictionaries(st.sampled_from(KEYS), s), max_leaves=12)
 
 
+@settings(max_examples=30)
 @given(ANY_JSON, ANY_JSON, st.sampled_from(["", "ops", "inputs", "outputs"]))
 def test_any_json_is_a_graph_or_refused(top: object, inner: object, key: str) -> None:
     value = {**top, "format": "graphrl-graph", "version": 1} if isinstance(top, dict) else top
@@ -177,17 +174,16 @@ def test_refusal_to_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.slow
-def test_a_hundred_thousand_ops_in_seconds(tmp_path: Path) -> None:
-    """About 2 s on one core; the limit only catches what is not linear."""
+def test_time_grows_with_the_ops(tmp_path: Path) -> None:
+    """About 0.5 s on one core; the limit only catches what is not linear."""
     ops = [
-        Op(f"op{i}", "MatMul", 1e-3, (f"t{i // 2 - 1}",) if i > 1 else (), (Tensor(f"t{i}", i),)) for i in range(10**5)
+        Op(f"op{i}", "MatMul", 1e-3, (f"t{i // 2 - 1}",) if i > 1 else (), (Tensor(f"t{i}", i),)) for i in range(20_000)
     ]
     graph = ComputationGraph("large", tuple(ops))
     write_json(graph, tmp_path / "large.json")
     start = time.perf_counter()
     assert read_graph(tmp_path / "large.json") == graph
-    assert time.perf_counter() - start < 30
+    assert time.perf_counter() - start < 10
 
 
 def test_layers_come_back_and_are_checked() -> None:

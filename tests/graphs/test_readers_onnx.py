@@ -13,7 +13,7 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.layers import Layer
 from graphrl.graphs.readers import read_graph
-from graphrl.graphs.readers.onnx.fold import fold
+from graphrl.graphs.readers.onnx.inference import fold
 from graphrl.graphs.roofline import DEFAULT_CHIP, runtime
 
 

@@ -6,7 +6,8 @@ from onnx import TensorProto, helper
 from onnx_models import array, branch_body, info, model, node, read, refused, weight
 
 from graphrl.graphs.graph import Tensor
-from graphrl.graphs.readers.onnx.work import Call, bytes_moved, flops
+from graphrl.graphs.readers.onnx.work import Call, flops
+from graphrl.graphs.readers.work import traffic
 
 
 def test_a_branch_costs_its_most_expensive_body() -> None:
@@ -128,6 +129,6 @@ def test_flops_of_nodes_without_the_inputs_that_they_need(type: str) -> None:
 
 
 def test_a_gather_reads_only_what_it_takes() -> None:
-    assert bytes_moved("Gather", [10**9, 16], 4000) == 4000 + 16 + 4000
-    assert bytes_moved("Add", [40, 8], 40) == 88
-    assert bytes_moved("Constant", [], 8) == 8
+    assert traffic([10**9, 16], 4000, partial=True) == 4000 + 16 + 4000
+    assert traffic([40, 8], 40, partial=False) == 88
+    assert traffic([], 8, partial=True) == 8

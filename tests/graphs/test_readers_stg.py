@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphError
-from graphrl.graphs.datasets.planted import planted
+from graphrl.graphs.datasets.known_optima import planted
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.graphs.readers import read_graph
 from graphrl.graphs.readers.stg import is_stg, parse_stg

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import graphs
 
@@ -42,6 +42,7 @@ def plain(graph: ComputationGraph) -> np.ndarray:
     return codes
 
 
+@settings(max_examples=30)
 @given(graphs(max_ops=12))
 def test_relations_are_those_of_the_definition(graph: ComputationGraph) -> None:
     codes = relations(graph)
@@ -55,6 +56,7 @@ def test_also_of_layered_graphs(ops: int) -> None:
     np.testing.assert_array_equal(relations(graph), plain(graph))
 
 
+@settings(max_examples=30)
 @given(graphs(max_ops=12), st.randoms(use_true_random=False))
 def test_renumbering_ops_renumbers_the_relations(graph: ComputationGraph, random: object) -> None:
     order = list(range(len(graph.ops)))

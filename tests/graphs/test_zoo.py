@@ -15,7 +15,7 @@ from graphrl.cli import main
 from graphrl.errors import GraphError, GraphrlError, ProblemError
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.datasets.sets import load_graphs
-from graphrl.graphs.datasets.zoo import catalogue, storage
+from graphrl.graphs.datasets.zoo import storage
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.layers import Layer
 from graphrl.optimize import model_graph
@@ -82,7 +82,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for level in zoo.LEVELS:
             programs = [program(times(graph, times_bytes * batch), batch, architecture, level) for batch in (1, 8)]
             storage.write_programs(programs, path)
-    catalogue.write_index(path)
+    zoo.write_index(path)
     return path
 
 
@@ -117,16 +117,6 @@ def test_run_times_keep_four_digits(tmp_path: Path) -> None:
     assert (op.runtime, op.flops) == (1.235e-5, 123456789)
 
 
-@given(st.lists(st.text("ab/.0179", max_size=6)))
-def test_names_come_back(names: list[str]) -> None:
-    assert storage.names(json.loads(json.dumps(storage.texts(names)))) == names
-
-
-@given(st.permutations(range(7)), st.permutations(range(7)))
-def test_orders_come_back(order: list[int], reference: list[int]) -> None:
-    assert storage.unrank(storage.ranks(order, reference), reference) == order
-
-
 def test_broken_files_are_refused(tmp_path: Path) -> None:
     path = storage.write_programs([program(ComputationGraph("a", (Op("a"),)))], tmp_path)
     with pytest.raises(GraphrlError, match="no program with a batch of 3: there are 8"):
@@ -135,7 +125,7 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
     cut.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(GraphError, match=r"cut\.json\.xz: broken or truncated"):
         storage.read_program(cut, 8)
-    (tmp_path / catalogue.INDEX).write_text("[]")
+    (tmp_path / zoo.INDEX).write_text("[]")
     with pytest.raises(GraphError, match="no index of the zoo"):
         zoo.entries(tmp_path)
     with pytest.raises(GraphrlError, match=r"holds no model zoo: scripts/build_zoo\.py makes it"):

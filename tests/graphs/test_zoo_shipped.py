@@ -10,9 +10,10 @@ import pytest
 from reproduce.models import zoo as architecture
 from reproduce.zoo import ARCHITECTURES, missing_files, trace
 
-from graphrl.graphs.coarsen import coarsened, layer_features
+from graphrl.graphs.coarsen import coarsened
 from graphrl.graphs.datasets import zoo
-from graphrl.graphs.datasets.zoo import catalogue, storage
+from graphrl.graphs.datasets.zoo import storage
+from graphrl.graphs.features import layer_features
 from graphrl.graphs.layers import Layer
 from graphrl.graphs.readers.jaxpr.reader import from_jax
 
@@ -34,7 +35,7 @@ def test_the_script_traces_an_architecture(tmp_path: Path) -> None:
     assert len(missing_files(tiny, tmp_path)) == 4
     trace(tiny, tmp_path)
     assert missing_files(tiny, tmp_path) == []
-    assert len(catalogue.write_index(tmp_path)) == 8
+    assert len(zoo.write_index(tmp_path)) == 8
     inference = zoo.load("tiny/inference/b4/jaxpr", folder=tmp_path)
     assert [op.type for op in inference.graph.ops] == ["dot_general", "tanh"] * 2
     assert inference.graph.arrays.weight_bytes.sum() == 2 * 64 * 64 * 4
@@ -64,7 +65,7 @@ def test_stored_programs_have_the_features_of_traced_ones(tmp_path: Path) -> Non
         keras=False,
     )
     trace(tiny, tmp_path)
-    catalogue.write_index(tmp_path)
+    zoo.write_index(tmp_path)
     for batch in (1, 4):
         stored = zoo.load(f"tiny/inference/b{batch}/jaxpr", folder=tmp_path).graph
         traced = from_jax(fn, weights, architecture.floats(batch, 8, 12, 3), weights_argnums=0)

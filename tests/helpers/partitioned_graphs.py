@@ -9,8 +9,7 @@ import numpy as np
 from graphrl.costs.exact import Costs, evaluate
 from graphrl.costs.problem import Pipeline, Problem
 from graphrl.errors import PlanError
-from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.pipelined import Pipelined
+from graphrl.graphs.graph import ComputationGraph, Op, Pipelined, Tensor
 from graphrl.solvers.loads.groups import placed_order
 
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
-from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.pipelined import Pipelined
+from graphrl.graphs.graph import ComputationGraph, Op, Pipelined, Tensor
 
 BYTES = st.sampled_from([0, 1, 2, 3, 5, 8, 13])
 SECONDS = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0])

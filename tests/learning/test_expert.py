@@ -5,8 +5,7 @@ import pytest
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.workloads import go
-from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.pipelined import Pipelined
+from graphrl.graphs.graph import ComputationGraph, Op, Pipelined, Tensor
 from graphrl.methods import find_solver
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task

@@ -1,5 +1,6 @@
 """What is shipped is what stands here: the wheel, the links, the lock."""
 
+import json
 import re
 import shutil
 import stat
@@ -10,9 +11,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from processes import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = ("onnx", "cluster", "metis", "tensorboard")
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 
 
@@ -77,17 +80,30 @@ def test_command_runs_from_an_empty_folder(installed: Path, tmp_path: Path) -> N
     shown = run(sys.executable, installed / "bin" / "graphrl", "--version", cwd=tmp_path, PYTHONPATH=str(installed))
     assert (shown.returncode, shown.stderr) == (0, "")
     assert PROJECT["version"] in shown.stdout
-    where = run(
-        sys.executable, "-c", "import graphrl; print(graphrl.__file__)", cwd=tmp_path, PYTHONPATH=str(installed)
-    )
-    assert where.stdout.strip() == str(installed / "graphrl" / "__init__.py")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_public_names_are_sorted_and_there(installed: Path, tmp_path: Path) -> None:
-    code = "import graphrl; n = graphrl.__all__; assert n == sorted(n), n; [getattr(graphrl, x) for x in n]"
+    code = "import graphrl as g; n = g.__all__; assert n == sorted(n), n; [getattr(g, x) for x in n]; print(g.__file__)"
     shown = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(installed))
     assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.strip() == str(installed / "graphrl" / "__init__.py")
+
+
+def test_without_extras_all_else_runs_and_one_line_names_the_extra(installed: Path, tmp_path: Path, model: str) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x08")  # its first bytes say what it is
+    (tmp_path / "module.hlo").write_text("HloModule m\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}")
+    extra_of = {_package(r): extra for extra in EXTRAS for r in PROJECT["optional-dependencies"][extra]}
+    extra_of["distributed"] = extra_of["dask"]
+    program = ROOT / "tests" / "helpers" / "without_extras.py"
+    shown = run_python(Path(model).parent, str(program), json.dumps(list(extra_of)))
+    assert shown.returncode == 0, shown.stderr
+    result = json.loads(shown.stdout.splitlines()[-1])
+    assert 'needs tensorboardX: pip install "graphrl[tensorboard]" (this run does without)\n' in result["training"]
+    for package, (code, error) in result["failed"].items():
+        assert code == 1
+        assert error.count("\n") == 1
+        assert error.endswith(f'pip install "graphrl[{extra_of[package]}]"\n')
 
 
 @pytest.mark.parametrize("name", ["envs", "agents"])
@@ -121,12 +137,19 @@ def test_lock_covers_what_the_project_asks_for() -> None:
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     pinned = {_normal(line.split("==")[0]) for line in lines if "==" in line}
     extras = PROJECT["optional-dependencies"]
-    required = {_normal(r) for r in [*PROJECT["dependencies"], *extras["docs"], *extras["test"], *extras["dev"]]} - {
-        "graphrl"
-    }
+    asked = [
+        *PROJECT["dependencies"],
+        *(r for extra in ("docs", "test", "dev", "peers", *EXTRAS) for r in extras[extra]),
+    ]
+    required = {_normal(r) for r in asked} - {"graphrl"}
     assert required - pinned == set()
 
 
+def _package(requirement: str) -> str:
+    """The package's name: of `dask[distributed]>=2025.5` it is `dask`."""
+    return re.match(r"[A-Za-z0-9._-]+", requirement)[0]  # type: ignore[index]
+
+
 def _normal(requirement: str) -> str:
-    """The package's name as package tools compare it: `pytest-xdist>=3.6` is `pytest-xdist`."""
-    return re.sub(r"[-_.]+", "-", re.match(r"[A-Za-z0-9._-]+", requirement)[0]).lower()  # type: ignore[index]
+    """The package's name as package tools compare it."""
+    return re.sub(r"[-_.]+", "-", _package(requirement)).lower()

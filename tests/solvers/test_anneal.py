@@ -11,7 +11,7 @@ from random_graphs import graphs
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets.known_peak import in_tree
+from graphrl.graphs.datasets.known_optima import in_tree
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import OpStep

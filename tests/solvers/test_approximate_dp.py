@@ -14,7 +14,7 @@ from search_graphs import random_dag
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets.known_peak import KnownPeak, in_tree, out_tree, series_parallel
+from graphrl.graphs.datasets.known_optima import KnownPeak, in_tree, out_tree, series_parallel
 from graphrl.graphs.datasets.layered import Layered, layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Task

@@ -9,8 +9,7 @@ from graphrl.agents.go.agent import coarse, seen
 from graphrl.agents.go.network import Policy, _logits
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.datasets.layered import layered
-from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.pipelined import Pipelined
+from graphrl.graphs.graph import ComputationGraph, Op, Pipelined, Tensor
 from graphrl.graphs.topology import rings
 from graphrl.methods import find_solver
 from graphrl.solvers.anneal import clusters

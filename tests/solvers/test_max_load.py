@@ -19,9 +19,8 @@ from graphrl.costs.bounds import lower_bound
 from graphrl.costs.device.loads import loads, padded_pipeline
 from graphrl.costs.problem import Pipeline, Problem
 from graphrl.errors import PlanError, ProblemError
-from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.graph import ComputationGraph, Machine, Op, Pipelined, Tensor
 from graphrl.graphs.padding import common_sizes
-from graphrl.graphs.pipelined import Machine, Pipelined
 from graphrl.plan import Plan
 from graphrl.solvers.loads.groups import placed_order
 

@@ -12,8 +12,7 @@ from partitioned_graphs import TRAINING, least, random_pipeline
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.pipelined import Pipelined
+from graphrl.graphs.graph import ComputationGraph, Op, Pipelined, Tensor
 from graphrl.graphs.readers.partitioning import partitioning_graph
 from graphrl.graphs.topology import topological_order
 from graphrl.methods import find_solver

@@ -14,7 +14,7 @@ from graphrl.agents import AGENTS, find_agent
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets.known_peak import in_tree
+from graphrl.graphs.datasets.known_optima import in_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.methods import MAP_METHODS, METHODS, OLD_NAMES, describe, find_solver
 from graphrl.solvers import auto

@@ -14,7 +14,7 @@ import graphrl
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets.known_peak import in_tree
+from graphrl.graphs.datasets.known_optima import in_tree
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import Plan

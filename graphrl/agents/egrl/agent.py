@@ -20,7 +20,7 @@ from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.padding import MapSizes, common_sizes
 from graphrl.costs.maps.problem import map_problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.coarsen import load_layers
+from graphrl.graphs.datasets.sets import load_layers
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.learning import collaborative
 from graphrl.plan.memory_map import MemoryMap

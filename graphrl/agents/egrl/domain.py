@@ -20,7 +20,7 @@ import numpy as np
 from graphrl.costs.maps import device
 from graphrl.costs.maps.padding import READS, MapSizes, PaddedMapProblem, common_sizes, pad
 from graphrl.costs.maps.problem import MapProblem, live_pages
-from graphrl.graphs.coarsen import layer_features
+from graphrl.graphs.features import layer_features
 from graphrl.learning.sac import Domain
 from graphrl.solvers.maps.task import evaluate_all, maps_of
 

@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike
 
 from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.errors import PlanError
-from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.pipelined import Pipelined
+from graphrl.graphs.graph import ComputationGraph, Op, Pipelined, Tensor
 from graphrl.graphs.roofline import runtime
 
 

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets import check_count, generator
+from graphrl.graphs.datasets.seeds import check_count, generator
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from graphrl.errors import ProblemError, near
-from graphrl.graphs.datasets import check_count, generator
+from graphrl.graphs.datasets.seeds import check_count, generator
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import shown
+from graphrl.files import content, shown
+from graphrl.graphs.coarsen import coarsened
 from graphrl.graphs.datasets import workloads, zoo
 from graphrl.graphs.datasets.families import FAMILIES, sample
 from graphrl.graphs.datasets.workloads import is_workload
@@ -24,38 +25,6 @@ LeftOut = Callable[[str, GraphrlError], object]  # called with a file that canno
 _SET = re.compile(r"([a-z-]+):(\d+)?(?:x(\d+))?(?:@(\d+))?")
 MAX_GRAPHS, MAX_OPS = 1_000_000, 10_000_000  # of a set, and of each of its graphs: more is a slip of the pen
 _MANIFEST = "manifest.json"  # beside the graphs of a folder that scripts/make_graphs.py wrote
-
-
-def is_zoo(model: object) -> bool:
-    """Whether it names programs of the model zoo ("zoo:...") and no file."""
-    return isinstance(model, str) and model.startswith(zoo.PREFIX) and not os.path.lexists(model)
-
-
-def _is_generated(model: str) -> bool:
-    """Whether it looks like the name of a set of generated graphs, perhaps a wrong one, and is no file."""
-    looks = model.partition(":")[0] in FAMILIES or _SET.fullmatch(model) is not None
-    return looks and not os.path.exists(model)
-
-
-def model_files(model: str) -> list[str]:
-    """The files that a model's name stands for: itself, what is in the folder, or none for a set by name.
-
-    Raises:
-      GraphrlError: it is a folder that cannot be read, or without graphs.
-    """
-    if is_zoo(model) or is_workload(model):
-        return []
-    if not os.path.isdir(model):
-        return [] if _is_generated(model) else [model]
-    endings = tuple(ending for reader in FORMATS for suffix in reader.suffixes for ending in (suffix, suffix + ".gz"))
-    try:
-        names = sorted(name for name in os.listdir(model) if name.endswith(endings) and name != _MANIFEST)
-    except OSError as error:
-        raise GraphrlError(f"cannot read {shown(model)}: {error.strerror or error}") from None
-    files = [str(Path(model) / name) for name in names if not name.startswith(".")]
-    if not files:
-        raise GraphrlError(f"{shown(model)}: the folder has no graphs: their names end in {', '.join(endings)}")
-    return files
 
 
 def load_graph(
@@ -125,6 +94,77 @@ def load_graphs(
                     raise
                 left_out(file, error)
     return graphs
+
+
+def layers_of(
+    model: str, dims: Mapping[str, int] | None = None, limits: ReadLimits = DEFAULT_LIMITS
+) -> ComputationGraph:
+    """The layers of a model; of graph JSON, of workloads and of generated graphs the graph as it is.
+
+    Args:
+      model: file or name, see `load_graph`.
+      dims, limits: see `read_graph`.
+
+    Raises:
+      GraphrlError: it cannot be read.
+    """
+    is_program = _is_program(model, limits)
+    graph = load_graph(model, dims=dims, limits=limits)
+    return coarsened(graph) if is_program else graph
+
+
+def load_layers(
+    models: Sequence[str],
+    dims: Mapping[str, int] | None = None,
+    limits: ReadLimits = DEFAULT_LIMITS,
+    left_out: LeftOut | None = None,
+) -> list[ComputationGraph]:
+    """The layers of every graph of `load_graphs`, see `layers_of`.
+
+    Args:
+      models, dims, limits, left_out: see `load_graphs`.
+
+    Raises:
+      GraphrlError: as `load_graphs`.
+    """
+    layers: list[ComputationGraph] = []
+    for model in models:
+        for part in model_files(model) or [model]:
+            graphs = load_graphs([part], dims=dims, limits=limits, left_out=left_out)
+            layers += map(coarsened, graphs) if graphs and _is_program(part, limits) else graphs
+    return layers
+
+
+def is_zoo(model: object) -> bool:
+    """Whether it names programs of the model zoo ("zoo:...") and no file."""
+    return isinstance(model, str) and model.startswith(zoo.PREFIX) and not os.path.lexists(model)
+
+
+def _is_generated(model: str) -> bool:
+    """Whether it looks like the name of a set of generated graphs, perhaps a wrong one, and is no file."""
+    looks = model.partition(":")[0] in FAMILIES or _SET.fullmatch(model) is not None
+    return looks and not os.path.exists(model)
+
+
+def model_files(model: str) -> list[str]:
+    """The files that a model's name stands for: itself, what is in the folder, or none for a set by name.
+
+    Raises:
+      GraphrlError: it is a folder that cannot be read, or without graphs.
+    """
+    if is_zoo(model) or is_workload(model):
+        return []
+    if not os.path.isdir(model):
+        return [] if _is_generated(model) else [model]
+    endings = tuple(ending for reader in FORMATS for suffix in reader.suffixes for ending in (suffix, suffix + ".gz"))
+    try:
+        names = sorted(name for name in os.listdir(model) if name.endswith(endings) and name != _MANIFEST)
+    except OSError as error:
+        raise GraphrlError(f"cannot read {shown(model)}: {error.strerror or error}") from None
+    files = [str(Path(model) / name) for name in names if not name.startswith(".")]
+    if not files:
+        raise GraphrlError(f"{shown(model)}: the folder has no graphs: their names end in {', '.join(endings)}")
+    return files
 
 
 def in_both(models: Sequence[str], others: Sequence[str]) -> str | None:
@@ -219,3 +259,17 @@ def generated_set(name: str) -> GeneratedSet:
         if number is not None and int(number) > most:
             raise ProblemError(f"{shown(name)} has {number[:20]} {what}: must be at most {most:,}")
     return GeneratedSet(family, None if ops is None else int(ops), int(count or 1), int(first or 0))
+
+
+def _is_program(model: str, limits: ReadLimits) -> bool:
+    """Whether its ops are those of a program, finer than layers.
+
+    Raises:
+      GraphrlError: it is a pipe, which can be read only once, or cannot be read.
+    """
+    if is_zoo(model) or not os.path.exists(model):
+        return is_zoo(model)
+    if not os.path.isfile(model):
+        raise GraphrlError(f"{shown(model)} is no regular file: layers are read from one alone")
+    with content(model, max_unpacked=limits.memory) as data:
+        return data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"{"

@@ -2,12 +2,12 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Mapping
 
 from graphrl import files
-from graphrl.errors import GraphError
+from graphrl.errors import GraphError, require
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.readers.costgraph import is_costgraph, parse_costgraph
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.readers.hlo.head import FROM_MLIR, is_hlo, is_mlir
 from graphrl.graphs.readers.json import parse_json
@@ -37,6 +37,7 @@ class Format:
 def _onnx(
     data: files.Content, source: str, chip: str | Chip, dims: Mapping[str, int], limits: ReadLimits
 ) -> ComputationGraph:
+    require("onnx", "onnx", f"{source}: reading ONNX")
     from graphrl.graphs.readers.onnx.reader import parse_onnx  # slow to import
 
     return parse_onnx(data, source, chip=chip, dims=dims, limits=limits)
@@ -50,6 +51,12 @@ def _hlo(
     return read_hlo(data[:], chip=chip, source=source, limits=limits).graph
 
 
+def _costgraph(data: files.Content, source: str, *_: object) -> ComputationGraph:
+    from graphrl.graphs.readers.costgraph import parse_costgraph  # needs protobuf
+
+    return parse_costgraph(bytes(data), source)
+
+
 def _plain(parse: Callable[[bytes, str], ComputationGraph]) -> Parser:
     """Of a format that needs no chip, has no open dimensions, and is parsed in Python."""
     return lambda data, source, *_: parse(bytes(data), source)
@@ -60,6 +67,7 @@ def _text(head: bytes) -> bytes:
     return head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")
 
 
+_COSTGRAPH = re.compile(rb"(?:#[^\n]*\n|\s)*(?:node|cost)\s*:?\s*[{<]")
 # ONNX starts with field 1, the integer ir_version: protobuf's tag 0x08, which begins no text.
 FORMATS = (
     Format("XLA's HLO (text or proto)", is_hlo, (".hlo", ".hlo.txt", ".pb"), _hlo),
@@ -71,7 +79,7 @@ FORMATS = (
     ),
     Format("ONNX", lambda head: head[:1] == b"\x08", (".onnx",), _onnx),
     Format("standard task graph", lambda head: is_stg(_text(head)), (".stg",), _plain(parse_stg)),
-    Format("CostGraphDef text", lambda head: is_costgraph(_text(head)), (".pbtxt",), _plain(parse_costgraph)),
+    Format("CostGraphDef text", lambda head: _COSTGRAPH.match(_text(head)) is not None, (".pbtxt",), _costgraph),
 )
 _HEAD = 1 << 17  # bytes that recognition looks at: a licence may stand first
 

@@ -10,248 +10,98 @@ Fields of a node (tensorflow/core/framework/cost_graph.proto; absent means 0, as
 - `control_input`: control edge. `is_final`: all its outputs are the graph's.
 - `compute_cost`: microseconds of run time. `temporary_memory_size`: workspace bytes. `persistent_memory_size`: weight
   bytes. All other fields of the format are skipped; one that it does not have is refused.
-
-`parse` reads protobuf's text format without a schema, as nested fields with names, values and line numbers. It reads
-messages in {} or <>, lists in [], optional colons and separators, comments, strings in either quotes with C escapes,
-and adjacent strings joined. It does not read extensions and Any (names in []), as no format here has any.
 """
 
 import os
-import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
-from graphrl.errors import GraphError
+from google.protobuf import text_format  # type: ignore[import-untyped]
+
+from graphrl.errors import GraphError, clipped
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.readers.messages import message_classes
 
-_TOKEN = re.compile(
-    r"(?P<space>(?:[\s,;]|#[^\n]*)+)|(?P<mark>[{}<>\[\]:])|(?P<word>[-+]?[\w.][\w.+-]*)"
-    r"|(?P<text>\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')"
-)
-_CLOSING = {"{": "}", "<": ">"}
-_ESCAPE = re.compile(rb"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)")
-_LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
-
-
-class Field(NamedTuple):
-    """One field of a message; repeated fields stand there several times."""
-
-    name: str
-    value: "str | list[Field]"  # a number, identifier or string as text; or a message's fields
-    line: int
-
-    def text(self) -> str:
-        """The value of a scalar field.
-
-        Raises:
-          GraphError: it is a message.
-        """
-        if isinstance(self.value, list):
-            raise GraphError(f"line {self.line}: {self.name} is a message: must be a single value")
-        return self.value
-
-    def fields(self) -> "list[Field]":
-        """The fields of a message.
-
-        Raises:
-          GraphError: it is a single value.
-        """
-        if not isinstance(self.value, list):
-            raise GraphError(f"line {self.line}: {self.name} is {self.value[:30]!a}: must be a message in {{}}")
-        return self.value
-
-    def integer(self) -> int:
-        """The value as an integer of 64 bits.
-
-        Raises:
-          GraphError: it is none.
-        """
-        text = self.text()
-        if not re.fullmatch(r"-?\d{1,19}", text, re.ASCII) or not -(2**63) <= int(text) < 2**63:
-            raise GraphError(f"line {self.line}: {self.name} is {text[:30]!a}: must be an integer of 64 bits")
-        return int(text)
-
-
-class _Token(NamedTuple):
-    kind: str  # "mark", "word" or "text"
-    text: str
-    line: int
-
-
-def parse(text: str) -> list[Field]:
-    """The fields of the message that `text` holds.
-
-    Raises:
-      GraphError: broken text, one line that begins with the number of the line.
+_COSTS = ("compute_cost", "temporary_memory_size", "persistent_memory_size")
+_TABLE = {
+    "Dim": {"size": "1 int64", "name": "2 string"},
+    "TensorShape": {"dim": "2 Dim*", "unknown_rank": "3 bool"},
+    "InputInfo": {"preceding_node": "1 int32", "preceding_port": "2 int32"},
+    "OutputInfo": {"size": "1 int64", "alias_input_port": "2 int64", "shape": "3 TensorShape", "dtype": "4 DataType"},
+    "Node": {
+        "name": "1 string",
+        "device": "2 string",
+        "id": "3 int32",
+        "input_info": "4 InputInfo*",
+        "output_info": "5 OutputInfo*",
+        "temporary_memory_size": "6 int64",
+        "is_final": "7 bool",
+        "control_input": "8 int32*",
+        "compute_cost": "9 int64",
+        "host_temp_memory_size": "10 int64",
+        "device_temp_memory_size": "11 int64",
+        "persistent_memory_size": "12 int64",
+        "compute_time": "14 int64",
+        "memory_time": "15 int64",
+        "device_persistent_memory_size": "16 int64",
+        "inaccurate": "17 bool",
+        "host_persistent_memory_size": "18 int64",  # of older versions
+    },
+    "AggregatedCost": {"cost": "1 float", "dimension": "2 string"},
+    "CostGraphDef": {"node": "1 Node*", "cost": "2 AggregatedCost*"},  # costs are totals, which follow from the nodes
+}
+# tensorflow/core/framework/types.proto, in the order of its numbers; the values are not used.
+_TYPES = str.split(
     """
-    tokens = _tokens(text)
-    end = len(tokens)
-    tokens.append(_Token("end", "the end of the file", tokens[-1].line if tokens else 1))
-    top: list[Field] = []
-    open_messages: list[tuple[list[Field], str]] = []  # what surrounds the message being read, and its closing mark
-    message, i = top, 0
-    while i < end:
-        token = tokens[i]
-        if open_messages and token.text == open_messages[-1][1] and token.kind == "mark":
-            message, i = open_messages.pop()[0], i + 1
-            continue
-        if token.kind != "word":
-            raise _error(token, "a field's name" + (f" or {open_messages[-1][1]!r}" if open_messages else ""))
-        i += 1
-        colon = tokens[i].text == ":" and tokens[i].kind == "mark"
-        i += colon
-        if tokens[i].kind == "mark" and tokens[i].text in _CLOSING:
-            fields: list[Field] = []
-            message.append(Field(token.text, fields, token.line))
-            open_messages.append((message, _CLOSING[tokens[i].text]))
-            message, i = fields, i + 1
-        elif not colon:
-            raise _error(tokens[i], f"':' or '{{' after {token.text}")
-        else:
-            values, i = _scalars(tokens, i)
-            message += [Field(token.text, value, token.line) for value in values]
-    if open_messages:
-        raise _error(tokens[end], f"{open_messages[-1][1]!r}")
-    return top
-
-
-def _tokens(text: str) -> list[_Token]:
-    tokens, line, place = [], 1, 0
-    while place < len(text):
-        match = _TOKEN.match(text, place)
-        if match is None or match.lastgroup is None:
-            raise GraphError(f"line {line}: {text[place : place + 20]!a}: is no protobuf text")
-        if match.lastgroup == "space":
-            line += match.group().count("\n")
-        else:
-            tokens.append(_Token(match.lastgroup, match.group(), line))
-        place = match.end()
-    return tokens
-
-
-def _scalars(tokens: list[_Token], i: int) -> tuple[list[str], int]:
-    """The value, or the values of a list, that begin at token i; and the token after them."""
-    if tokens[i].text != "[" or tokens[i].kind != "mark":
-        value, i = _scalar(tokens, i)
-        return [value], i
-    i += 1
-    values = []
-    while tokens[i].text != "]" or tokens[i].kind != "mark":
-        value, i = _scalar(tokens, i)
-        values.append(value)
-    return values, i + 1
-
-
-def _scalar(tokens: list[_Token], i: int) -> tuple[str, int]:
-    token = tokens[i]
-    if token.kind == "word":
-        return token.text, i + 1
-    if token.kind != "text":
-        raise _error(token, "a value")
-    parts = []
-    while tokens[i].kind == "text":
-        parts.append(tokens[i].text[1:-1].encode())
-        i += 1
-    try:
-        return _ESCAPE.sub(_unescaped, b"".join(parts)).decode(), i
-    except UnicodeDecodeError:
-        raise GraphError(f"line {token.line}: a string is not UTF-8 text") from None
-
-
-def _unescaped(match: re.Match[bytes]) -> bytes:
-    code = match.group(1)
-    if code[:1] in b"01234567":
-        return bytes([int(code, 8) & 255])
-    if code[:1] == b"x" and len(code) > 1:
-        return bytes([int(code[1:], 16)])
-    return _LETTERS.get(code, code)
-
-
-def _error(token: _Token, wanted: str) -> GraphError:
-    shown = token.text if token.kind == "end" else ascii(token.text[:30])
-    return GraphError(f"line {token.line}: {shown}: expected {wanted}")
-
-
-_HEAD = re.compile(rb"(?:#[^\n]*\n|\s)*(?:node|cost)\s*:?\s*[{<]")
-_SCALARS = ("id", "compute_cost", "temporary_memory_size", "persistent_memory_size")
-_IGNORED = frozenset(("device", "compute_time", "memory_time", "inaccurate")).union(
-    f"{where}_{kind}_memory_size" for where in ("host", "device") for kind in ("temp", "persistent")
+    INVALID FLOAT DOUBLE INT32 UINT8 INT16 INT8 STRING COMPLEX64 INT64 BOOL QINT8 QUINT8 QINT32 BFLOAT16 QINT16 QUINT16
+    UINT16 COMPLEX128 HALF RESOURCE VARIANT UINT32 UINT64 FLOAT8_E5M2 FLOAT8_E4M3FN FLOAT8_E4M3FNUZ FLOAT8_E4M3B11FNUZ
+    FLOAT8_E5M2FNUZ INT4 UINT4 INT2 UINT2
+    """
 )
-_TRUTH = {"true": True, "True": True, "t": True, "1": True, "false": False, "False": False, "f": False, "0": False}
+_ENUMS = {"DataType": [f"DT_{name}{suffix}" for suffix in ("", "_REF") for name in _TYPES]}
+_CLASSES = message_classes("graphrl.costgraph", _TABLE, enums=_ENUMS, syntax="proto2")
 _MICROSECOND = 1e-6
-
-
-class _Node:
-    """A node as its fields say, before ids are resolved."""
-
-    def __init__(self, field: Field) -> None:
-        self.line = field.line
-        self.name = ""
-        self.numbers = dict.fromkeys(_SCALARS, 0)
-        self.is_final = False
-        self.inputs: list[tuple[int, int, int]] = []  # node, port, line
-        self.outputs: list[tuple[int, int | None, int]] = []  # bytes, alias, line
-        self.controls: list[tuple[int, int]] = []  # node, line
-        for inner in field.fields():
-            self._take(inner)
-        self.name = self.name or f"node{self.numbers['id']}"
-
-    def _take(self, field: Field) -> None:
-        if field.name == "name":
-            self.name = field.text()
-        elif field.name in _SCALARS:
-            self.numbers[field.name] = field.integer()
-            if self.numbers[field.name] < 0:
-                raise GraphError(f"line {field.line}: {field.name} is {field.text()}: must be at least 0")
-        elif field.name == "is_final":
-            if field.text() not in _TRUTH:
-                raise GraphError(f"line {field.line}: is_final is {field.text()[:30]!a}: must be true or false")
-            self.is_final = _TRUTH[field.text()]
-        elif field.name == "control_input":
-            self.controls.append((field.integer(), field.line))
-        elif field.name == "input_info":
-            values = _integers(field, ("preceding_node", "preceding_port"))
-            self.inputs.append((values.get("preceding_node", 0), values.get("preceding_port", 0), field.line))
-        elif field.name == "output_info":
-            values = _integers(field, ("size", "alias_input_port"), ("shape", "dtype"))
-            self.outputs.append((values.get("size", 0), values.get("alias_input_port"), field.line))
-        elif field.name not in _IGNORED:
-            hint = ": this is a GraphDef, which has no costs" if field.name in ("op", "attr", "input") else ""
-            raise GraphError(f"line {field.line}: {field.name!a} is no field of a CostGraphDef's node{hint}")
-
-
-def is_costgraph(head: bytes) -> bool:
-    """Whether a file that starts with `head` may be a CostGraphDef as text."""
-    return _HEAD.match(head) is not None
 
 
 def parse_costgraph(data: bytes, source: str) -> ComputationGraph:
     """The graph that the file `source` of content `data` holds.
 
     Raises:
-      GraphError: one line that names the file and the line or the op, if it breaks the format.
+      GraphError: one line that names the file and the line or the node, if it breaks the format.
     """
     name = os.path.basename(source).removesuffix(".gz").removesuffix(".pbtxt")
     try:
-        return _graph(parse(data.decode("utf-8-sig")), name)
+        message = text_format.Parse(data.decode("utf-8-sig"), _CLASSES["CostGraphDef"]())
+        return _graph(message.node, name)
     except UnicodeDecodeError as error:
         raise GraphError(f"{source}: not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}") from None
+    except text_format.ParseError as error:
+        raise GraphError(f"{source}{_fault(error)}") from None
     except GraphError as error:
-        separator = ", " if str(error).startswith("line ") else ": "
-        raise GraphError(f"{source}{separator}{error}") from None
+        raise GraphError(f"{source}: {error}") from None
 
 
-def _graph(fields: list[Field], name: str) -> ComputationGraph:
-    nodes: dict[int, _Node] = {}
-    for field in fields:
-        if field.name == "cost":  # totals, which follow from the nodes
-            continue
-        if field.name != "node":
-            raise GraphError(f"line {field.line}: {field.name!a} is no field of a CostGraphDef: node and cost are")
-        node = _Node(field)
-        key = node.numbers["id"]
-        if key in nodes:
-            raise GraphError(f"line {node.line}: id {key} is that of the node in line {nodes[key].line} already")
-        nodes[key] = node
+def _fault(error: Any) -> str:
+    """Line and reason of protobuf's error."""
+    line, reason = error.GetLine(), str(error)
+    if line is not None:
+        reason = reason.partition(" : ")[2]
+    reason = ascii(clipped(reason).replace('"graphrl.costgraph.', '"').rstrip("."))[1:-1].replace("\\'", "'")
+    is_graphdef = any(f'named "{field}"' in reason for field in ("op", "attr", "input"))
+    hint = ": this is a GraphDef, which has no costs" if is_graphdef else ""
+    return f"{'' if line is None else f', line {line}'}: {reason}{hint}"
+
+
+def _graph(messages: Any, name: str) -> ComputationGraph:
+    nodes: dict[int, Any] = {}
+    for node in messages:
+        node.name = node.name or f"node{node.id}"
+        for field in _COSTS:
+            if getattr(node, field) < 0:
+                raise GraphError(f"node {node.name!r}: {field} is {getattr(node, field)}: must be at least 0")
+        if node.id in nodes:
+            raise GraphError(f"node {node.name!r}: id {node.id} is that of {nodes[node.id].name!r} already")
+        nodes[node.id] = node
     ops = tuple(_op(node, nodes) for node in nodes.values())
     final = tuple(
         tensor.name for op, node in zip(ops, nodes.values(), strict=True) if node.is_final for tensor in op.outputs
@@ -259,44 +109,36 @@ def _graph(fields: list[Field], name: str) -> ComputationGraph:
     return ComputationGraph(name, ops, outputs=final)
 
 
-def _op(node: _Node, nodes: dict[int, _Node]) -> Op:
+def _op(node: Any, nodes: Mapping[int, Any]) -> Op:
+    where = f"node {node.name!r}"
     inputs = []
-    for key, port, line in node.inputs:
-        writes = len(_node(nodes, key, line).outputs)
-        if not 0 <= port < writes:
-            raise GraphError(f"line {line}: preceding_port is {port}: {nodes[key].name!r} has {writes} outputs")
-        inputs.append(f"{nodes[key].name}:{port}")
+    for read in node.input_info:
+        port, before = read.preceding_port, _node(nodes, read.preceding_node, where)
+        if not 0 <= port < len(before.output_info):
+            writes = len(before.output_info)
+            raise GraphError(f"{where}: preceding_port is {port}: {before.name!r} has {writes} outputs")
+        inputs.append(f"{before.name}:{port}")
     outputs = []
-    for port, (size, alias, line) in enumerate(node.outputs):
-        if size < 0:
-            raise GraphError(f"line {line}: size is {size}: must be at least 0 bytes")
-        if alias is not None and alias >= len(inputs):
-            raise GraphError(f"line {line}: alias_input_port is {alias}: {node.name!r} has {len(inputs)} inputs")
-        shared = 0 if alias is None else alias
-        outputs.append(Tensor(f"{node.name}:{port}", size, inputs[shared] if 0 <= shared < len(inputs) else None))
+    for port, output in enumerate(node.output_info):
+        alias = output.alias_input_port
+        if output.size < 0:
+            raise GraphError(f"{where}: size is {output.size}: must be at least 0 bytes")
+        if output.HasField("alias_input_port") and alias >= len(inputs):
+            raise GraphError(f"{where}: alias_input_port is {alias}: it has {len(inputs)} inputs")
+        shared = inputs[alias] if 0 <= alias < len(inputs) else None
+        outputs.append(Tensor(f"{node.name}:{port}", output.size, shared))
     return Op(
         name=node.name,
-        runtime=node.numbers["compute_cost"] * _MICROSECOND,
+        runtime=node.compute_cost * _MICROSECOND,
         inputs=tuple(inputs),
         outputs=tuple(outputs),
-        after=tuple(_node(nodes, key, line).name for key, line in node.controls),
-        workspace_bytes=node.numbers["temporary_memory_size"],
-        weight_bytes=node.numbers["persistent_memory_size"],
+        after=tuple(_node(nodes, key, where).name for key in node.control_input),
+        workspace_bytes=node.temporary_memory_size,
+        weight_bytes=node.persistent_memory_size,
     )
 
 
-def _node(nodes: dict[int, _Node], key: int, line: int) -> _Node:
+def _node(nodes: Mapping[int, Any], key: int, where: str) -> Any:
     if key not in nodes:
-        raise GraphError(f"line {line}: no node has the id {key}")
+        raise GraphError(f"{where}: no node has the id {key}")
     return nodes[key]
-
-
-def _integers(field: Field, names: tuple[str, ...], ignored: tuple[str, ...] = ()) -> dict[str, int]:
-    """The integers of a small message."""
-    values = {}
-    for inner in field.fields():
-        if inner.name in names:
-            values[inner.name] = inner.integer()
-        elif inner.name not in ignored:
-            raise GraphError(f"line {inner.line}: {inner.name!a} is no field of {field.name}: {', '.join(names)} are")
-    return values

@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from graphrl.errors import GraphError, ProblemError
+from graphrl.errors import GraphError, ProblemError, require
 from graphrl.files import MAX_UNPACKED
 from graphrl.graphs.readers.foreign_calls import read_length, write_frame
 from graphrl.units import format_bytes, format_seconds
@@ -90,7 +90,9 @@ class Foreign:
 
         Raises:
           GraphError: the function refuses the argument, crashes, or takes more than the limits.
+          MissingExtraError: psutil is not installed.
         """
+        require("psutil", "onnx", _NAMES[function])  # here, where an error is the caller's and not a thread's
         if self._process is None:
             self._process = self._start()
         began, done = time.monotonic(), threading.Event()

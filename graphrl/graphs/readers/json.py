@@ -10,14 +10,12 @@ import gzip
 import json
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from graphrl import files
 from graphrl.errors import GraphError, GraphrlError, near
-from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.graph import ComputationGraph, Machine, Op, Pipelined, Tensor
 from graphrl.graphs.layers import Layer
-from graphrl.graphs.pipelined import Machine, Pipelined
-from graphrl.graphs.readers.partitioning import is_partitioning, partitioning_graph
 from graphrl.units import exact_number, whole
 
 T = TypeVar("T")
@@ -43,8 +41,10 @@ def parse_json(data: bytes, source: str) -> ComputationGraph:
         value = strict_json(data)
     except GraphError as error:
         raise GraphError(f"{source}: {error}") from None
-    if is_partitioning(value):
-        return partitioning_graph(cast(dict[str, Any], value), source)
+    if isinstance(value, dict) and _is_partitioning(value):
+        from graphrl.graphs.readers.partitioning import partitioning_graph  # needs msgspec
+
+        return partitioning_graph(value, source)
     return graph_from_dict(value, source=source)
 
 
@@ -120,6 +120,15 @@ def graph_from_dict(value: object, *, source: str = "graph") -> ComputationGraph
         )
     except GraphError as error:
         raise GraphError(f"{source}: {error}") from None
+
+
+def _is_partitioning(value: dict[str, Any]) -> bool:
+    """Whether an object is meant for `partitioning.py`: it has nodes, and names a machine or a time of a node."""
+    nodes = value.get("nodes")
+    first = nodes[0] if isinstance(nodes, list) and nodes else None
+    timed = isinstance(first, dict) and ("cpuLatency" in first or "fpgaLatency" in first)
+    has_machine = any(key in value for key in ("maxFPGAs", "maxCPUs", "maxSizePerFPGA"))
+    return "nodes" in value and "format" not in value and (timed or has_machine)
 
 
 def _check_header(top: object) -> None:
@@ -271,16 +280,8 @@ def _pipelined_to_dict(pipelined: Pipelined) -> dict[str, Any]:
 
 
 def _tensor_to_dict(tensor: Tensor) -> dict[str, Any]:
-    value: dict[str, Any] = {"name": tensor.name}
-    if tensor.bytes:
-        value["bytes"] = int(tensor.bytes)
-    if tensor.alias is not None:
-        value["alias"] = tensor.alias
-    if tensor.reuses is not None:
-        value["reuses"] = tensor.reuses
-    if tensor.transfer_seconds is not None:
-        value["transfer_seconds"] = tensor.transfer_seconds
-    return value
+    value = dataclasses.asdict(tensor) | {"bytes": int(tensor.bytes) or None}
+    return {key: item for key, item in value.items() if item is not None}
 
 
 def write_json(graph: ComputationGraph, path: str | os.PathLike[str]) -> None:

@@ -9,17 +9,51 @@ Fractions of a byte are rounded up, of `maxSizePerFPGA` down. Keys that the form
 
 import math
 import os
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
 
 from graphrl.errors import GraphError
-from graphrl.graphs.graph import MAX_BYTES, ComputationGraph, Op, Tensor
-from graphrl.graphs.pipelined import Machine, Pipelined
+from graphrl.graphs.graph import MAX_BYTES, ComputationGraph, Machine, Op, Pipelined, Tensor
 from graphrl.units import whole
 
 MILLISECOND = 1e-3
 SAME_COST = 1e-6  # milliseconds: what the costs of a node's edges may differ by
-MACHINE = "maxFPGAs", "maxCPUs", "maxSizePerFPGA"
+
+Amount = Annotated[float, msgspec.Meta(ge=0, lt=1e300)]
+Size = Annotated[int, msgspec.Meta(ge=0)] | Amount  # integers stay exact
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Flag = bool | Literal[0, 1]
+
+
+class _Node(msgspec.Struct):
+    id: int
+    cpuLatency: Amount
+    fpgaLatency: Any = None  # looked at only where an accelerator can run it
+    supportedOnFpga: Flag = True
+    isBackwardNode: Flag = False
+    colorClass: int | None = None
+    size: Size = 0
+    name: Any = msgspec.UNSET
+
+
+class _Edge(msgspec.Struct):
+    sourceId: int
+    destId: int
+    cost: Amount
+    size: Size = 0
+
+
+class _File(msgspec.Struct):
+    nodes: list[_Node]
+    edges: list[_Edge]
+    maxFPGAs: Count = 0
+    maxCPUs: Count = 0
+    maxSizePerFPGA: Size | None = None
+
+
+MACHINE = frozenset(("maxFPGAs", "maxCPUs", "maxSizePerFPGA"))
 
 
 class _Output(NamedTuple):
@@ -29,148 +63,84 @@ class _Output(NamedTuple):
     bytes: int
 
 
-def is_partitioning(value: object) -> bool:
-    """Whether a JSON value means to be such a graph: it has nodes, and names a machine or a node's time."""
-    if not isinstance(value, dict) or "format" in value or "nodes" not in value:
-        return False
-    nodes = value["nodes"]
-    first = nodes[0] if isinstance(nodes, list) and nodes else None
-    timed = isinstance(first, dict) and ("cpuLatency" in first or "fpgaLatency" in first)
-    return timed or any(key in value for key in MACHINE)
-
-
 def partitioning_graph(value: Mapping[str, Any], source: str) -> ComputationGraph:
     """The graph of such a value.
 
     Args:
-      value: as `is_partitioning` takes it.
+      value: a JSON object.
       source: the file, for messages and the graph's name.
 
     Raises:
       GraphError: one line that names the file and, where there is one, the node or edge.
     """
     try:
-        nodes = _nodes(value)
-        inputs: dict[int, list[str]] = {number: [] for number in nodes}
-        outputs = _edges(value, inputs)
-        ops = tuple([_op(number, node, inputs[number], outputs.get(number)) for number, node in nodes.items()])
+        file = msgspec.convert({key: _whole(item) for key, item in value.items()}, _File)
+        inputs: dict[int, list[str]] = {node.id: [] for node in file.nodes}
+        if len(inputs) < len(file.nodes):
+            ids = [node.id for node in file.nodes]
+            twice = next(number for number in ids if ids.count(number) > 1)
+            raise GraphError(f"node {twice} appears twice: ids must be unique")
+        outputs = _read_edges(file.edges, inputs)
+        ops = tuple([_op(node, inputs[node.id], outputs.get(node.id, _Output(0.0, 0))) for node in file.nodes])
         name = os.path.basename(source).removesuffix(".gz").removesuffix(".json")
-        return ComputationGraph(name, ops, machine=_machine(value))
-    except GraphError as error:
+        machine = None if MACHINE.isdisjoint(value) else _machine(file)
+        return ComputationGraph(name, ops, machine=machine)
+    except (GraphError, msgspec.ValidationError) as error:
         raise GraphError(f"{source}: {error}") from None
 
 
-def _machine(value: Mapping[str, Any]) -> Machine | None:
-    if not any(key in value for key in MACHINE):
-        return None
-    accelerators, cpus = (_integer(value.get(key, 0), key) for key in MACHINE[:2])
-    if accelerators < 0 or cpus < 0 or accelerators + cpus == 0:
-        raise GraphError(f"maxFPGAs is {accelerators} and maxCPUs {cpus}: there must be a device")
-    if MACHINE[2] not in value:
-        return Machine(accelerators, cpus)
-    size = math.floor(_checked(value[MACHINE[2]], MACHINE[2]))
-    return Machine(accelerators, cpus, min(size, MAX_BYTES))
+def _whole(item: Any) -> Any:
+    """A number, or the numbers of a list of objects, as integers where they are whole."""
+    if not isinstance(item, list):
+        return whole(item)
+    return [{key: whole(one) for key, one in row.items()} if isinstance(row, dict) else row for row in item]
 
 
-def _nodes(value: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    """Nodes by id."""
-    nodes: dict[int, dict[str, Any]] = {}
-    for place, node in enumerate(_objects(value, "nodes")):
-        number = _integer(_needed(node, "id", f"node number {place}"), f"node number {place}: id")
-        if number in nodes:
-            raise GraphError(f"node {number} appears twice: ids must be unique")
-        nodes[number] = node
-    return nodes
+def _machine(file: _File) -> Machine:
+    if file.maxFPGAs + file.maxCPUs == 0:
+        raise GraphError("maxFPGAs is 0 and maxCPUs 0: there must be a device")
+    size = None if file.maxSizePerFPGA is None else min(math.floor(file.maxSizePerFPGA), MAX_BYTES)
+    return Machine(file.maxFPGAs, file.maxCPUs, size)
 
 
-def _edges(value: Mapping[str, Any], inputs: dict[int, list[str]]) -> dict[int, _Output]:
+def _read_edges(edges: Iterable[_Edge], inputs: dict[int, list[str]]) -> dict[int, _Output]:
     """Writes the inputs of every node; gives what is said of the outputs that are read."""
     outputs: dict[int, _Output] = {}
-    for place, edge in enumerate(_objects(value, "edges")):
-        where = f"edge number {place}"
-        source, reader = (_integer(_needed(edge, key, where), f"{where}: {key}") for key in ("sourceId", "destId"))
-        for key, number in (("sourceId", source), ("destId", reader)):
+    for place, edge in enumerate(edges):
+        for key, number in (("sourceId", edge.sourceId), ("destId", edge.destId)):
             if number not in inputs:
-                raise GraphError(f"{where}: {key} is {number}: there is no such node")
-        where = f"edge {source} -> {reader}"
-        cost = _number(_needed(edge, "cost", where), f"{where}: cost")
-        first = outputs.get(source, _Output(cost, 0))
-        if abs(first.cost - cost) > SAME_COST:
-            raise GraphError(f"{where}: cost is {cost}: must be {first.cost}, as of the other edges of node {source}")
-        size = _bytes(edge.get("size", 0), f"{where}: size")
-        outputs[source] = _Output(first.cost, max(first.bytes, size))
-        inputs[reader].append(str(source))
+                raise GraphError(f"edge number {place}: {key} is {number}: there is no such node")
+        first = outputs.get(edge.sourceId, _Output(edge.cost, 0))
+        if abs(first.cost - edge.cost) > SAME_COST:
+            raise GraphError(
+                f"edge {edge.sourceId} -> {edge.destId}: cost is {edge.cost}: must be {first.cost}, as of the other "
+                f"edges of node {edge.sourceId}"
+            )
+        outputs[edge.sourceId] = _Output(first.cost, max(first.bytes, math.ceil(edge.size)))
+        inputs[edge.destId].append(str(edge.sourceId))
     return outputs
 
 
-def _op(number: int, node: Mapping[str, Any], inputs: list[str], output: _Output | None) -> Op:
-    where = f"node {number}"
-    supported = _flag(node.get("supportedOnFpga", True), f"{where}: supportedOnFpga")
-    runtime = _number(_needed(node, "fpgaLatency", where), f"{where}: fpgaLatency") if supported else 0.0
-    colour = node.get("colorClass")
+def _op(node: _Node, inputs: list[str], output: _Output) -> Op:
+    runtime = 0.0
+    if node.supportedOnFpga:
+        if node.fpgaLatency is None:
+            raise GraphError(f"node {node.id} has no 'fpgaLatency': it is needed")
+        try:
+            runtime = msgspec.convert(node.fpgaLatency, Amount)
+        except msgspec.ValidationError as error:
+            raise GraphError(f"node {node.id}: fpgaLatency: {error}") from None
     pipelined = Pipelined(
-        cpu_runtime=_number(_needed(node, "cpuLatency", where), f"{where}: cpuLatency") * MILLISECOND,
-        cpu_only=not supported,
-        colocation=None if colour is None else _integer(colour, f"{where}: colorClass"),
-        backward=_flag(node.get("isBackwardNode", False), f"{where}: isBackwardNode"),
+        cpu_runtime=node.cpuLatency * MILLISECOND,
+        cpu_only=not node.supportedOnFpga,
+        colocation=node.colorClass,
+        backward=bool(node.isBackwardNode),
     )
-    cost, num_bytes = _Output(0.0, 0) if output is None else output
     return Op(
-        name=f"{number}:{node['name']}" if "name" in node else str(number),
+        name=str(node.id) if node.name is msgspec.UNSET else f"{node.id}:{node.name}",
         runtime=runtime * MILLISECOND,
         inputs=tuple(inputs),
-        outputs=(Tensor(str(number), num_bytes, transfer_seconds=cost * MILLISECOND),),
-        weight_bytes=_bytes(node.get("size", 0), f"{where}: size"),
+        outputs=(Tensor(str(node.id), output.bytes, transfer_seconds=output.cost * MILLISECOND),),
+        weight_bytes=math.ceil(node.size),
         pipelined=pipelined,
     )
-
-
-def _objects(value: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    entries = _needed(value, key, "the file")
-    if not isinstance(entries, list):
-        raise GraphError(f"{key} is {_shown(entries)}: must be a list of objects")
-    for place, entry in enumerate(entries):
-        if not isinstance(entry, dict):
-            raise GraphError(f"{key[:-1]} number {place} is {_shown(entry)}: must be an object")
-    return entries
-
-
-def _needed(owner: Mapping[str, Any], key: str, where: str) -> Any:
-    if key not in owner:
-        raise GraphError(f"{where} has no {key!r}: it is needed")
-    return owner[key]
-
-
-def _number(value: object, where: str) -> float:
-    """A finite number of at least 0."""
-    return float(_checked(value, where))
-
-
-def _bytes(value: object, where: str) -> int:
-    return math.ceil(_checked(value, where))
-
-
-def _checked(value: object, where: str) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e300:
-        raise GraphError(f"{where} is {_shown(value)}: must be a finite number of at least 0")
-    return value
-
-
-def _integer(value: object, where: str) -> int:
-    value = whole(value)
-    if type(value) is not int or abs(value) >= 2**63:
-        raise GraphError(f"{where} is {_shown(value)}: must be an integer")
-    return value
-
-
-def _flag(value: object, where: str) -> bool:
-    if value not in (0, 1):
-        raise GraphError(f"{where} is {_shown(value)}: must be true or false, or 1 or 0")
-    return bool(value)
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, list | dict):
-        return "an object" if isinstance(value, dict) else "a list"
-    text = "a huge integer" if isinstance(value, int) and value.bit_length() > 100 else repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."

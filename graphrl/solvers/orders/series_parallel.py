@@ -2,13 +2,13 @@
 
 It needs every buffer to have at most one user, and the dependencies to reduce to one edge by merging parallel edges and
 by removing ops with one predecessor and one successor (Valdes, Tarjan and Lawler 1982); all sources are joined to one
-source and all sinks to one sink before, so that trees are such graphs too. `graphs/datasets/known_peak.py` solves
+source and all sinks to one sink before, so that trees are such graphs too. `graphs/datasets/known_optima.py` solves
 it from the inside out (Liu 1987; Kayaaslan, Lambert, Marchal and Ucar, TCS 707, 2018).
 """
 
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets import known_peak
-from graphrl.graphs.datasets.known_peak import Segment
+from graphrl.graphs.datasets import known_optima
+from graphrl.graphs.datasets.known_optima import Segment
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
@@ -41,7 +41,7 @@ def best_order(flow: Flow) -> list[int] | None:
     if flow.reuses or any(len(users) > 1 for users in flow.users):
         return None
     segments = _reduced(flow, _segments(flow))
-    return None if segments is None else known_peak.order(segments)
+    return None if segments is None else known_optima.order(segments)
 
 
 def _segments(flow: Flow) -> list[Segment]:
@@ -52,7 +52,7 @@ def _segments(flow: Flow) -> list[Segment]:
     for op in range(flow.num_ops):
         lasting = flow.held(op)
         passing = sum(flow.size[b] for b in flow.writes[op]) - lasting  # outputs that nobody reads go at once
-        segments.append(known_peak.op_segment(op, freed[op], lasting, workspace[op] + passing))
+        segments.append(known_optima.op_segment(op, freed[op], lasting, workspace[op] + passing))
     return segments
 
 
@@ -77,10 +77,10 @@ def _reduced(flow: Flow, own: list[Segment]) -> list[Segment] | None:
             continue  # removed already
         left -= 1
         (u,), ((v, after),) = before[op], parts[op].items()
-        between = known_peak.series(known_peak.parallel(parts[u].pop(op)), [own[op]], known_peak.parallel(after))
+        between = known_optima.series(known_optima.parallel(parts[u].pop(op)), [own[op]], known_optima.parallel(after))
         before[op], parts[op] = set(), {}
         before[v].discard(op)
         before[v].add(u)
         parts[u].setdefault(v, []).append(between)
         ready += [end for end in (u, v) if end < n and len(before[end]) == 1 == len(parts[end])]
-    return known_peak.parallel(parts[source][sink]) if left == 0 else None
+    return known_optima.parallel(parts[source][sink]) if left == 0 else None

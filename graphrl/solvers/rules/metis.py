@@ -10,7 +10,7 @@ edges that are cut.
 import numpy as np
 
 from graphrl.costs.problem import Problem
-from graphrl.errors import ProblemError
+from graphrl.errors import require
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
@@ -34,7 +34,7 @@ def solve(task: Task) -> Plan:
     """One plan, whatever the budget; the seed is METIS's.
 
     Raises:
-      ProblemError: pymetis is not installed.
+      MissingExtraError: pymetis is not installed.
     """
     placement = partition(task.graph, task.problem, task.seed)
     plan = placed(builder(task.graph, task.problem), np.array(xla_depth_first(Flow(task.graph))), placement)
@@ -46,12 +46,9 @@ def partition(graph: ComputationGraph, problem: Problem, seed: int) -> np.ndarra
     turn.
 
     Raises:
-      ProblemError: pymetis is not installed.
+      MissingExtraError: pymetis is not installed.
     """
-    try:
-        import pymetis
-    except ImportError as error:
-        raise ProblemError("method 'metis' needs the package pymetis: pip install pymetis") from error
+    pymetis = require("pymetis", "metis", "method 'metis'")
     a = graph.arrays
     group = np.arange(a.num_ops) if graph.colocation is None else graph.colocation
     count = int(group.max()) + 1

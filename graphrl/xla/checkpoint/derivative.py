@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.graphs.readers.jaxpr.flatten import External, Node, Outside, Result, flatten
-from graphrl.graphs.readers.jaxpr.flops import array_bytes
+from graphrl.graphs.readers.jaxpr.work import array_bytes
 from graphrl.graphs.roofline import Chip
 from graphrl.xla.checkpoint import primitives
 from graphrl.xla.checkpoint.fusion import VIEWS, is_product

@@ -17,8 +17,7 @@ import numpy as np
 from jax.extend import core
 
 from graphrl.graphs.readers.jaxpr.flatten import ELEMENT_BODIES, called
-from graphrl.graphs.readers.jaxpr.flops import PARTIAL_READS, array_bytes
-from graphrl.graphs.readers.jaxpr.loops import inner_jaxprs
+from graphrl.graphs.readers.jaxpr.work import PARTIAL_READS, array_bytes, inner_jaxprs
 from graphrl.xla.checkpoint import primitives
 
 KERNELS = frozenset(

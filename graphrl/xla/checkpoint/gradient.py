@@ -15,8 +15,7 @@ import numpy as np
 from jax.export import is_symbolic_dim
 
 from graphrl.graphs.readers.jaxpr.flatten import Node, Result, Scalar
-from graphrl.graphs.readers.jaxpr.flops import array_bytes
-from graphrl.graphs.readers.jaxpr.loops import scan_operands
+from graphrl.graphs.readers.jaxpr.work import array_bytes, scan_operands
 from graphrl.graphs.roofline import INTERCONNECTS, Chip
 from graphrl.xla.checkpoint.derivative import Derivative, Value, derivative, differentiable, resident_bytes
 from graphrl.xla.checkpoint.memory import Nodes

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.graphs.readers.jaxpr.flatten import Node, Outside, Result, Scalar
-from graphrl.graphs.readers.jaxpr.loops import scan_operands
+from graphrl.graphs.readers.jaxpr.work import scan_operands
 from graphrl.xla.checkpoint.derivative import Value
 from graphrl.xla.checkpoint.fusion import is_fused, is_in_place, is_of_rows, is_reduction, is_update
 from graphrl.xla.checkpoint.memory import Nodes, fusion_of, share_read

@@ -20,7 +20,7 @@ import jax
 from jax.extend import core
 from jax.extend.core.primitives import name_p, remat_p
 
-from graphrl.graphs.readers.jaxpr.loops import inner_jaxprs
+from graphrl.graphs.readers.jaxpr.work import inner_jaxprs
 from graphrl.xla.checkpoint.sizes import Sizes, sizes_of
 
 Name = tuple[int, int]  # a value: the place of the equation that writes it, and which of its results it is

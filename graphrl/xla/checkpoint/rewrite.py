@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from graphrl.graphs.readers.jaxpr.loops import scan_operands
+from graphrl.graphs.readers.jaxpr.work import scan_operands
 from graphrl.xla.checkpoint.primitives import after, finished, moved, together
 from graphrl.xla.checkpoint.program import CheckpointPlan, Name, Piece, Program, Region, Values, checkpointed, variables
 from graphrl.xla.checkpoint.rules import rule_of

@@ -26,8 +26,8 @@ from typing import Any
 from jax.extend import core
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from graphrl.graphs.readers.jaxpr.flops import bytes_moved, equation_flops
-from graphrl.graphs.readers.jaxpr.loops import Work, inner_jaxprs, inner_work, scan_operands
+from graphrl.graphs.readers.jaxpr.work import bytes_moved, equation_flops, inner_jaxprs, inner_work, scan_operands
+from graphrl.graphs.readers.work import Work
 from graphrl.graphs.roofline import DEFAULT_CHIP, INTERCONNECTS, Chip, Interconnect, find_chip, runtime
 from graphrl.xla.checkpoint.fusion import Fusing, Inlined, Op, Value, is_body, is_fused, is_kernel, is_reduction
 from graphrl.xla.checkpoint.primitives import HOST_LINK

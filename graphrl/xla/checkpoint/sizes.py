@@ -18,7 +18,7 @@ from jax.extend import core
 from jax.extend.core.primitives import copy_p
 
 from graphrl.errors import GraphrlError
-from graphrl.graphs.readers.jaxpr.loops import inner_jaxprs
+from graphrl.graphs.readers.jaxpr.work import inner_jaxprs
 
 LEAST = 128  # of a dimension without an upper bound
 LARGEST = 2**40  # of what is taken for a bound

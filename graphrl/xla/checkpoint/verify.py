@@ -14,7 +14,7 @@ import jax
 from jax.extend import core
 
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.graphs.readers.jaxpr.flops import array_bytes
+from graphrl.graphs.readers.jaxpr.work import array_bytes
 from graphrl.xla.checkpoint.derivative import gradient_jaxpr
 from graphrl.xla.checkpoint.program import CheckpointPlan, Program
 from graphrl.xla.checkpoint.rewrite import evaluate

@@ -13,7 +13,7 @@ import numpy as np
 
 from graphrl.costs.maps.chip import find_chip
 from graphrl.costs.maps.problem import MapProblem, map_problem
-from graphrl.graphs.coarsen import layers_of
+from graphrl.graphs.datasets.sets import layers_of
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.methods import MAP_METHODS, find_map_solver
 from graphrl.solvers.base import Budget

@@ -20,8 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.graphs.datasets.zoo.storage import file_name, read_program
-from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.pipelined import Pipelined
+from graphrl.graphs.graph import ComputationGraph, Pipelined
 from graphrl.graphs.roofline import Chip, find_chip, runtime
 
 DATA = Path(__file__).parent / "data"

@@ -14,41 +14,16 @@ from typing import Literal
 import numpy as np
 
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets import generator
+from graphrl.graphs.datasets.seeds import generator
 from graphrl.graphs.graph import ComputationGraph
 
 Split = Literal["train", "valid", "test"]
 
 SPLITS: dict[str, Split] = {
-    "bert": "train",
-    "densenet": "train",
-    "gpt": "train",
-    "llama": "train",
-    "mobilenet": "train",
-    "recurrent": "train",
-    "resnet": "train",
-    "vgg": "train",
-    "vit": "train",
-    "bart": "valid",
-    "convnext": "valid",
-    "efficientnet": "valid",
-    "segformer": "valid",
-    "t5": "valid",
-    "xlnet": "valid",
-    "cspnet": "test",
-    "deberta": "test",
-    "diffusion": "test",
-    "fnet": "test",
-    "inception": "test",
-    "mixer": "test",
-    "nasnet": "test",
-    "rwkv": "test",
-    "swin": "test",
-    "unet": "test",
-    "whisper": "test",
+    **dict.fromkeys(str.split("bert densenet gpt llama mobilenet recurrent resnet vgg vit"), "train"),
+    **dict.fromkeys(str.split("bart convnext efficientnet segformer t5 xlnet"), "valid"),
+    **dict.fromkeys(str.split("cspnet deberta diffusion fnet inception mixer nasnet rwkv swin unet whisper"), "test"),
 }
-
-
 KINDS = ("inference", "training")
 LEVELS = ("jaxpr", "hlo")
 

@@ -14,7 +14,6 @@ their layers, so these repeat too where absolute numbers do not, and they compre
 
 import dataclasses
 import functools
-import itertools
 import json
 import os
 from collections.abc import Hashable, Iterable, Sequence
@@ -28,6 +27,68 @@ from graphrl.errors import GraphError, GraphrlError
 from graphrl.graphs.datasets.zoo.program import ZooProgram, program_name
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.layers import Layer
+
+SHARINGS = ("alias", "reuses")
+
+FORMAT, VERSION = "graphrl-zoo", 2
+SUFFIX = ".json.xz"
+_SHARED = ("architecture", "family", "kind", "level", "versions", "date")  # by all programs of a file
+
+_Group = tuple[list[ZooProgram], list[list[int]], dict[str, Any]]  # programs, how each is stored, what they share
+
+
+def write_programs(programs: Sequence[ZooProgram], folder: str | os.PathLike[str]) -> Path:
+    """Writes programs that differ in their batch only (and what follows from it) to a file of `folder`; its path.
+
+    Raises:
+      GraphrlError: the file cannot be written.
+    """
+    import lzma  # here and below: not in every Python, and nothing else needs it
+
+    first = programs[0]
+    value: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+    value |= {key: getattr(first, key) for key in _SHARED} | {"versions": dict(first.versions)}
+    value["groups"] = [_group(group, storage, structure) for group, storage, structure in _groups(programs)]
+    data = lzma.compress(json.dumps(value, separators=(",", ":")).encode(), preset=6 | lzma.PRESET_EXTREME)
+    path = Path(folder) / file_name(first.architecture, first.kind, first.level)
+    files.write_atomically(path, lambda file: file.write(data), binary=True)
+    return path
+
+
+def read_program(path: str | os.PathLike[str], batch: int) -> ZooProgram:
+    """The program of this batch size.
+
+    Raises:
+      GraphrlError: the file cannot be read, or has no such batch.
+      GraphError: its content is no file of the zoo.
+    """
+    value = _content(os.fspath(path))
+    for group in value["groups"]:
+        for number, entry in enumerate(group["programs"]):
+            if entry["batch"] == batch:
+                return _program(value, group, number)
+    have = ", ".join(str(row[3]) for row in contents(path))
+    raise GraphrlError(f"{files.shown(path)}: no program with a batch of {batch}: there are {have}")
+
+
+def contents(path: str | os.PathLike[str]) -> list[tuple[str, str, str, int, str, int]]:
+    """Architecture, family, kind, batch, level and number of ops of each program of a file.
+
+    Raises:
+      GraphrlError: see `read_program`.
+    """
+    value = _content(os.fspath(path))
+    head = value["architecture"], value["family"], value["kind"]
+    return [
+        (*head, entry["batch"], value["level"], len(group["column"]))
+        for group in value["groups"]
+        for entry in group["programs"]
+    ]
+
+
+def file_name(architecture: str, kind: str, level: str) -> str:
+    """The file that holds a program, whatever its batch."""
+    return f"{architecture}.{kind}.{level}{SUFFIX}"
 
 
 def table(rows: Iterable[Hashable]) -> tuple[list[Any], list[int]]:
@@ -62,16 +123,6 @@ def zigzag(number: int) -> int:
 def unzigzag(code: int) -> int:
     """The number of which `zigzag` made `code`."""
     return code // 2 if code % 2 == 0 else -(code + 1) // 2
-
-
-def steps(numbers: Sequence[int]) -> list[int]:
-    """Each number relative to the one before, the first to 0."""
-    return [number - before for number, before in zip(numbers, [0, *numbers], strict=False)]
-
-
-def unsteps(coded: Sequence[int]) -> list[int]:
-    """The numbers of which `steps` made `coded`."""
-    return list(itertools.accumulate(coded))
 
 
 def texts(names: Sequence[str]) -> dict[str, Any]:
@@ -123,9 +174,6 @@ def _split(name: str) -> tuple[str, str, int | None]:
     digits = name[len(name.rstrip("0123456789")) :]
     digits = digits[len(digits) - len(digits.lstrip("0")) :]
     return scope, name[len(scope) : len(name) - len(digits)], int(digits) if digits else None
-
-
-SHARINGS = ("alias", "reuses")
 
 
 class Values(NamedTuple):
@@ -245,37 +293,6 @@ def graph_of(name: str, structure: dict[str, Any], values: Values, order: Sequen
     return ComputationGraph(name, tuple(ops[place] for place in order), tuple(inputs), kept)
 
 
-FORMAT, VERSION = "graphrl-zoo", 2
-SUFFIX = ".json.xz"
-_SHARED = ("architecture", "family", "kind", "level", "versions", "date")  # by all programs of a file
-
-
-def file_name(architecture: str, kind: str, level: str) -> str:
-    """The file that holds a program, whatever its batch."""
-    return f"{architecture}.{kind}.{level}{SUFFIX}"
-
-
-def write_programs(programs: Sequence[ZooProgram], folder: str | os.PathLike[str]) -> Path:
-    """Writes programs that differ in their batch only (and what follows from it) to a file of `folder`; its path.
-
-    Raises:
-      GraphrlError: the file cannot be written.
-    """
-    import lzma  # here and below: not in every Python, and nothing else needs it
-
-    first = programs[0]
-    value: dict[str, Any] = {"format": FORMAT, "version": VERSION}
-    value |= {key: getattr(first, key) for key in _SHARED} | {"versions": dict(first.versions)}
-    value["groups"] = [_group(group, storage, structure) for group, storage, structure in _groups(programs)]
-    data = lzma.compress(json.dumps(value, separators=(",", ":")).encode(), preset=6 | lzma.PRESET_EXTREME)
-    path = Path(folder) / file_name(first.architecture, first.kind, first.level)
-    files.write_atomically(path, lambda file: file.write(data), binary=True)
-    return path
-
-
-_Group = tuple[list[ZooProgram], list[list[int]], dict[str, Any]]  # programs, how each is stored, what they share
-
-
 def _groups(programs: Sequence[ZooProgram]) -> list[_Group]:
     """Programs by structure: each group's ops stand in the first program's memory order, where layers are together."""
     groups: list[_Group] = []
@@ -307,7 +324,7 @@ def _stored_like(
 def _structure(program: ZooProgram, order: Sequence[int]) -> dict[str, Any]:
     structure = structure_of(program.graph, order)
     if program.colocation is not None:
-        structure["colocation"] = steps(program.colocation[order].tolist())
+        structure["colocation"] = np.diff(program.colocation[order], prepend=0).tolist()
     return structure
 
 
@@ -332,22 +349,6 @@ def _group(programs: list[ZooProgram], storages: list[list[int]], structure: dic
     }
 
 
-def read_program(path: str | os.PathLike[str], batch: int) -> ZooProgram:
-    """The program of this batch size.
-
-    Raises:
-      GraphrlError: the file cannot be read, or has no such batch.
-      GraphError: its content is no file of the zoo.
-    """
-    value = _content(os.fspath(path))
-    for group in value["groups"]:
-        for number, entry in enumerate(group["programs"]):
-            if entry["batch"] == batch:
-                return _program(value, group, number)
-    have = ", ".join(str(row[3]) for row in contents(path))
-    raise GraphrlError(f"{files.shown(path)}: no program with a batch of {batch}: there are {have}")
-
-
 @functools.lru_cache(maxsize=2)  # sets load all batch sizes of a file in turn
 def _content(path: str) -> dict[str, Any]:
     import lzma
@@ -360,21 +361,6 @@ def _content(path: str) -> dict[str, Any]:
     if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (FORMAT, VERSION):
         raise GraphError(f"{files.shown(path)}: no file of the zoo: must be {FORMAT!r}, version {VERSION}")
     return value
-
-
-def contents(path: str | os.PathLike[str]) -> list[tuple[str, str, str, int, str, int]]:
-    """Architecture, family, kind, batch, level and number of ops of each program of a file.
-
-    Raises:
-      GraphrlError: see `read_program`.
-    """
-    value = _content(os.fspath(path))
-    head = value["architecture"], value["family"], value["kind"]
-    return [
-        (*head, entry["batch"], value["level"], len(group["column"]))
-        for group in value["groups"]
-        for entry in group["programs"]
-    ]
 
 
 def _program(value: dict[str, Any], group: dict[str, Any], number: int) -> ZooProgram:
@@ -395,5 +381,5 @@ def _program(value: dict[str, Any], group: dict[str, Any], number: int) -> ZooPr
         graph=graph_of(name, group["structure"], values, given),
         schedules={key: np.array([place[i] for i in order], np.int32) for key, order in orders.items()},
         temp_bytes=group["programs"][number]["temp_bytes"],
-        colocation=None if groups is None else np.array(unsteps(groups), np.int32)[given],
+        colocation=None if groups is None else np.cumsum(groups, dtype=np.int32)[given],
     )

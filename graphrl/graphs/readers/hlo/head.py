@@ -38,7 +38,7 @@ _MLIR = re.compile(
 
 def is_hlo(head: bytes) -> bool:
     """Whether a file that begins with the bytes `head` is HLO: text, a `HloModuleProto` or an `HloProto`."""
-    return is_text(head) or _is_proto(head) or (head[:1] == b"\n" and _is_proto(head[1 + _varint(head[1:])[1] :]))
+    return is_text(head) or _is_proto(head) or (head[:1] == b"\n" and _is_proto(head[1 + varint(head[1:])[1] :]))
 
 
 def is_text(head: bytes) -> bool:
@@ -59,11 +59,11 @@ def is_mlir(head: bytes) -> bool:
 
 def _is_proto(head: bytes) -> bool:
     """Whether it begins with field 1, the module's name, and then field 2, that of its entry computation."""
-    length, size = _varint(head[1:])
+    length, size = varint(head[1:])
     return head[:1] == b"\n" and size > 0 and head[1 + size + length :][:1] == b"\x12"
 
 
-def _varint(head: bytes) -> tuple[int, int]:
+def varint(head: bytes) -> tuple[int, int]:
     """Protobuf's integer at the start of `head`, and its number of bytes; 0 bytes if there is none."""
     value = 0
     for k, byte in enumerate(head[:10]):

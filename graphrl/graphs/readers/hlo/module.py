@@ -24,6 +24,21 @@ _SEQUENTIAL = ("call", "conditional", "while")  # they run other computations; t
 _EFFECTS = frozenset(str.split("infeed outfeed recv recv-done rng rng-get-and-update-state send send-done"))
 _LOCAL = 0xFFFFFFFF  # an instruction's id inside its computation; XLA writes that of the computation above it
 
+# What differs between two compilations of one program, or does not matter to a schedule: names, source lines, values of
+# constants, ids, and maps (protobuf writes them in any order).
+_LEFT_OUT = (
+    "name",
+    "metadata",
+    "literal",
+    "id",
+    "operand_ids",
+    "control_predecessor_ids",
+    "called_computation_ids",
+    "frontend_attributes",
+    "statistics_viz",
+    "original_value",
+)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Instruction:
@@ -322,22 +337,6 @@ def _chained(computation: Computation, effects: Sequence[Instruction]) -> Comput
         predecessors = tuple(dict.fromkeys((*i.control_predecessors, before.name)))
         by_name[i.name] = dataclasses.replace(i, control_predecessors=predecessors)
     return dataclasses.replace(computation, by_name=by_name, root=by_name[computation.root.name])
-
-
-# What differs between two compilations of one program, or does not matter to a schedule: names, source lines, values of
-# constants, ids, and maps (protobuf writes them in any order).
-_LEFT_OUT = (
-    "name",
-    "metadata",
-    "literal",
-    "id",
-    "operand_ids",
-    "control_predecessor_ids",
-    "called_computation_ids",
-    "frontend_attributes",
-    "statistics_viz",
-    "original_value",
-)
 
 
 def fingerprint(module: HloModule) -> str:

@@ -1,10 +1,8 @@
 """The part of XLA's `HloModuleProto` that graphrl reads: protobuf messages, shapes and bytes.
 
-The messages are built from a table: no package ships Python classes of XLA's protos, and protobuf's own C parser is
-some fifty times as quick as a walk in Python. Field numbers are XLA's (xla/service/hlo.proto, xla/xla_data.proto). What
-is not in the table stays in a message as unknown fields, which parsing keeps and serialising writes again. Fields of
-type `bytes` that are messages in XLA are those nobody looks into (metadata, literals), or that are the same thousands
-of times (shapes).
+The messages are built from a table (`readers/messages.py`). Field numbers are XLA's (xla/service/hlo.proto,
+xla/xla_data.proto). Fields of type `bytes` that are messages in XLA are those nobody looks into (metadata, literals),
+or that are the same thousands of times (shapes).
 
 `Shapes` parses these, and gives the bytes of the buffers of each value.
 """
@@ -15,12 +13,12 @@ import math
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from graphrl.errors import GraphError
+from graphrl.graphs.readers.hlo.head import varint
+from graphrl.graphs.readers.messages import message_classes
 
-# message: {field: "number type"}, with * after the type of a repeated field; types are protobuf's or messages here
 _TABLE: dict[str, dict[str, str]] = {
     "Tile": {"dimensions": "1 int64*"},
     "Layout": {
@@ -45,7 +43,6 @@ _TABLE: dict[str, dict[str, str]] = {
         "window_dilation": "5 int64",
         "base_dilation": "6 int64",
     },
-    "Literal": {"f32s": "8 float*"},
     "Window": {"dimensions": "1 WindowDimension*"},
     "ConvolutionDimensionNumbers": {
         "kernel_spatial_dimensions": "6 int64*",
@@ -128,36 +125,23 @@ _TABLE: dict[str, dict[str, str]] = {
     "CpuExecutable": {"hlo_module": "1 ModuleWithConfig", "buffer_assignment": "2 BufferAssignment"},
     "ExecutableAndOptions": {"serialized_executable": "1 CpuExecutable"},
 }
-_PACKAGE = "graphrl.hlo"
-_SCALARS = {
-    "bool": descriptor_pb2.FieldDescriptorProto.TYPE_BOOL,
-    "bytes": descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
-    "float": descriptor_pb2.FieldDescriptorProto.TYPE_FLOAT,
-    "int32": descriptor_pb2.FieldDescriptorProto.TYPE_INT32,
-    "int64": descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
-    "string": descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
-}
+_CLASSES = message_classes("graphrl.hlo", _TABLE)
 
+Index = tuple[int, ...]  # of a leaf in a tuple shape: () for what is no tuple, (1, 0) for the first of the second
 
-def _classes() -> dict[str, Any]:
-    """The message classes by name, in a pool of their own: the default one may hold XLA's real messages."""
-    file = descriptor_pb2.FileDescriptorProto(name="graphrl/hlo.proto", package=_PACKAGE, syntax="proto3")
-    for message, fields in _TABLE.items():
-        descriptor = file.message_type.add(name=message)
-        for name, text in fields.items():
-            number, kind = text.split()
-            base = kind.removesuffix("*")
-            field = descriptor.field.add(name=name, number=int(number))
-            field.label = field.LABEL_REPEATED if kind.endswith("*") else field.LABEL_OPTIONAL
-            field.type = _SCALARS.get(base, field.TYPE_MESSAGE)
-            if base not in _SCALARS:
-                field.type_name = f".{_PACKAGE}.{base}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _TABLE}
-
-
-_CLASSES = _classes()
+# PrimitiveType of xla_data.proto: number -> name, bits of an element in memory
+_TYPES: dict[int, tuple[str, int]] = {
+    1: ("pred", 8), 30: ("s1", 8), 26: ("s2", 8), 21: ("s4", 8), 2: ("s8", 8), 3: ("s16", 16), 4: ("s32", 32),
+    5: ("s64", 64), 31: ("u1", 8), 27: ("u2", 8), 22: ("u4", 8), 6: ("u8", 8), 7: ("u16", 16), 8: ("u32", 32),
+    9: ("u64", 64), 10: ("f16", 16), 11: ("f32", 32), 16: ("bf16", 16), 12: ("f64", 64), 19: ("f8e5m2", 8),
+    28: ("f8e4m3", 8), 20: ("f8e4m3fn", 8), 23: ("f8e4m3b11fnuz", 8), 29: ("f8e3m4", 8), 24: ("f8e5m2fnuz", 8),
+    25: ("f8e4m3fnuz", 8), 32: ("f4e2m1fn", 8), 33: ("f8e8m0fnu", 8), 15: ("c64", 64), 18: ("c128", 128),
+    13: ("tuple", 0), 14: ("opaque", 64), 17: ("token", 0), 34: ("buffer", 0),
+}  # fmt: skip
+_POINTER = 8  # bytes
+_TUPLE, _BUFFER = 13, 34
+_COMBINED = -(2**63)  # in a tile, `*`: the dimension is one with the next
+HOST = 5  # the memory space S(5), XLA's Layout::kHostMemorySpace
 
 
 def module_message(data: bytes) -> Any:
@@ -185,10 +169,7 @@ def executable_message(data: bytes) -> tuple[bytes, Any]:
     Raises:
       GraphError: `data` is something else.
     """
-    length = shift = size = 0
-    while not size or data[size - 1] & 0x80:  # the length of what comes first, in protobuf's way
-        length |= (data[size] & 0x7F) << shift
-        size, shift = size + 1, shift + 7
+    length, size = varint(data)  # of what comes first
     message = _CLASSES["ExecutableAndOptions"]()
     try:
         message.ParseFromString(data[size + length :])
@@ -205,24 +186,11 @@ def shape_message(data: bytes) -> Any:
     Raises:
       GraphError: it does not parse.
     """
-    return _parsed("Shape", data, "a shape")
-
-
-def literal_message(data: bytes) -> Any:
-    """The `LiteralProto` that `data` holds.
-
-    Raises:
-      GraphError: it does not parse.
-    """
-    return _parsed("Literal", data, "a constant")
-
-
-def _parsed(kind: str, data: bytes, what: str) -> Any:
-    message = _CLASSES[kind]()
+    message = _CLASSES["Shape"]()
     try:
         message.ParseFromString(data)
     except DecodeError:
-        raise GraphError(f"broken HLO: {what} does not parse") from None
+        raise GraphError("broken HLO: a shape does not parse") from None
     return message
 
 
@@ -259,23 +227,6 @@ def in_order(instructions: Sequence[Any], gone: Container[int] = ()) -> list[Any
         if i.id not in placed:
             place(i)
     return list(placed.values())
-
-
-Index = tuple[int, ...]  # of a leaf in a tuple shape: () for what is no tuple, (1, 0) for the first of the second
-
-# PrimitiveType of xla_data.proto: number -> name, bits of an element in memory
-_TYPES: dict[int, tuple[str, int]] = {
-    1: ("pred", 8), 30: ("s1", 8), 26: ("s2", 8), 21: ("s4", 8), 2: ("s8", 8), 3: ("s16", 16), 4: ("s32", 32),
-    5: ("s64", 64), 31: ("u1", 8), 27: ("u2", 8), 22: ("u4", 8), 6: ("u8", 8), 7: ("u16", 16), 8: ("u32", 32),
-    9: ("u64", 64), 10: ("f16", 16), 11: ("f32", 32), 16: ("bf16", 16), 12: ("f64", 64), 19: ("f8e5m2", 8),
-    28: ("f8e4m3", 8), 20: ("f8e4m3fn", 8), 23: ("f8e4m3b11fnuz", 8), 29: ("f8e3m4", 8), 24: ("f8e5m2fnuz", 8),
-    25: ("f8e4m3fnuz", 8), 32: ("f4e2m1fn", 8), 33: ("f8e8m0fnu", 8), 15: ("c64", 64), 18: ("c128", 128),
-    13: ("tuple", 0), 14: ("opaque", 64), 17: ("token", 0), 34: ("buffer", 0),
-}  # fmt: skip
-_POINTER = 8  # bytes
-_TUPLE, _BUFFER = 13, 34
-_COMBINED = -(2**63)  # in a tile, `*`: the dimension is one with the next
-HOST = 5  # the memory space S(5), XLA's Layout::kHostMemorySpace
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

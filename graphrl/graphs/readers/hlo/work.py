@@ -12,13 +12,14 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from graphrl.graphs.graph import Op, Tensor
+from graphrl.graphs.graph import MAX_WORK, Op, Tensor
 from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
 from graphrl.graphs.readers.hlo.values import CONTRACTED, SHOWN, ValueReader, Values, may_share, tensor_name
+from graphrl.graphs.readers.work import Work, dearest, in_turn, repeated
 from graphrl.graphs.roofline import Chip, runtime
 
 _FREE = frozenset(
@@ -32,8 +33,11 @@ _FREE = frozenset(
         """
     )
 )
-_MAX = 10**30  # operations: what a graph takes
 _MAX_PAIRS = 10**7  # that are looked at one by one; beyond, padding counts too
+
+# Those whose called computations are programs with buffers of their own; a fusion's or a reduction's stay in registers.
+CALLERS = frozenset({"async-start", "call", "conditional", "while"})
+_ENDS = frozenset(str.split("async-done all-gather-done all-reduce-done collective-permute-done copy-done"))
 
 
 def trip_count(loop: Instruction) -> int:
@@ -51,130 +55,39 @@ def known_trips(loop: Instruction) -> int | None:
         return None
 
 
-class Flops:
-    """Counts the operations of a module's instructions and computations."""
+class Works:
+    """What instructions of a module take on a chip."""
 
-    def __init__(self, module: HloModule) -> None:
-        self.module = module
-        self._flops: dict[str, int] = {}
+    def __init__(self, module: HloModule, values: ValueReader, chip: Chip) -> None:
+        self.module, self.values, self.chip = module, values, chip
+        self.flops = Flops(module)
+        self._work: dict[str, Work] = {}
 
-    def of(self, computation: Computation, i: Instruction) -> int:
-        """Operations of one instruction of `computation`, with everything that it calls."""
-        if i.opcode in _FREE:
-            return 0
-        rule = _RULES.get(i.opcode)
-        if rule is not None:
-            return min(_MAX, rule(self, computation, i))
-        return sum(leaf.size for _, leaf in i.shape.leaves if leaf.dtype != "token")
+    def of(self, computation: Computation, i: Instruction) -> Work:
+        """Work of one instruction of `computation`."""
+        if i.opcode in CALLERS:
+            return self._caller(i)
+        if i.opcode in _ENDS:
+            return Work(0, runtime(0, 0, self.chip), 0)
+        flops = self.flops.of(computation, i)
+        moved = min(bytes_moved(self.module, computation, i), MAX_WORK)
+        return Work(flops, runtime(flops, moved, self.chip), 0)
 
-    def of_computation(self, name: str) -> int:
-        """Operations of one run of a computation."""
-        if name not in self._flops:
+    def _caller(self, i: Instruction) -> Work:
+        bodies = [self.of_computation(name) for name in i.called]
+        if i.opcode == "conditional":
+            return dearest(bodies)
+        return repeated(in_turn(bodies), trip_count(i) if i.opcode == "while" else 1)
+
+    def of_computation(self, name: str) -> Work:
+        """Work of one run of a computation, in the order of its schedule: its results lie in the caller's buffers."""
+        if name not in self._work:
             computation = self.module.computations[name]
-            self._flops[name] = min(_MAX, sum(self.of(computation, i) for i in computation.instructions))
-        return self._flops[name]
-
-    def called(self, i: Instruction) -> int:
-        """Operations of one run of each computation that an instruction calls."""
-        return sum(self.of_computation(name) for name in i.called)
-
-
-def _read(computation: Computation, i: Instruction, operand: int = 0) -> int:
-    """Elements of an operand."""
-    return computation.by_name[i.operands[operand]].shape.size
-
-
-def _dot(flops: Flops, computation: Computation, i: Instruction) -> int:
-    left = computation.by_name[i.operands[0]].shape.dims
-    contracted = i.attributes.dot_dimension_numbers.lhs_contracting_dimensions
-    return 2 * i.shape.size * math.prod(left[k] for k in contracted)
-
-
-def _convolution(flops: Flops, computation: Computation, i: Instruction) -> int:
-    """For every spatial dimension, the pairs of output place and kernel element that meet a real input element."""
-    source, kernel = (computation.by_name[name].shape.dims for name in i.operands[:2])
-    numbers = i.attributes.convolution_dimension_numbers
-    pairs = 1
-    for k, window in enumerate(i.attributes.window.dimensions):
-        size, taps = source[numbers.input_spatial_dimensions[k]], kernel[numbers.kernel_spatial_dimensions[k]]
-        outputs = i.shape.dims[numbers.output_spatial_dimensions[k]]
-        pairs *= _meetings(window, size, taps, outputs)
-    features = source[numbers.input_feature_dimension] // (i.attributes.feature_group_count or 1)
-    batch = source[numbers.input_batch_dimension] // (i.attributes.batch_group_count or 1)
-    return 2 * pairs * features * i.shape.dims[numbers.output_feature_dimension] * batch
-
-
-def _meetings(window: Any, size: int, taps: int, outputs: int) -> int:
-    """Pairs of output place and kernel element that meet one of `size` input elements, along one dimension."""
-    if outputs * taps > _MAX_PAIRS:
-        return outputs * taps
-    place = np.arange(outputs)[:, None] * (window.stride or 1) - window.padding_low
-    place = place + np.arange(taps)[None, :] * (window.window_dilation or 1)
-    dilation = window.base_dilation or 1
-    return int(np.count_nonzero((place >= 0) & (place % dilation == 0) & (place < size * dilation)))
-
-
-def _reduce(flops: Flops, computation: Computation, i: Instruction) -> int:
-    results = i.shape.leaves[0][1].size
-    return flops.called(i) * max(0, _read(computation, i) - results)
-
-
-def _reduce_window(flops: Flops, computation: Computation, i: Instruction) -> int:
-    window = math.prod(dimension.size for dimension in i.attributes.window.dimensions)
-    return flops.called(i) * i.shape.leaves[0][1].size * max(0, window - 1)
-
-
-def _select_and_scatter(flops: Flops, computation: Computation, i: Instruction) -> int:
-    select, scatter = (flops.of_computation(name) for name in i.called)
-    window = math.prod(dimension.size for dimension in i.attributes.window.dimensions)
-    return _read(computation, i, 1) * (select * max(0, window - 1) + scatter)
-
-
-def _sort(flops: Flops, computation: Computation, i: Instruction) -> int:
-    shape = computation.by_name[i.operands[0]].shape
-    length = shape.dims[i.attributes.dimensions[0]] if i.attributes.dimensions else shape.size
-    return shape.size * max(1, math.ceil(math.log2(max(2, length))))
-
-
-def _fft(flops: Flops, computation: Computation, i: Instruction) -> int:
-    points = math.prod(i.attributes.fft_length)
-    return 5 * max(_read(computation, i), i.shape.size) * math.ceil(math.log2(max(2, points)))
-
-
-_RULES: dict[str, Callable[[Flops, Computation, Instruction], int]] = {  # c: the computation of instruction i
-    "dot": _dot,
-    "convolution": _convolution,
-    "reduce": _reduce,
-    "reduce-window": _reduce_window,
-    "select-and-scatter": _select_and_scatter,
-    "scatter": lambda flops, c, i: flops.called(i) * _read(c, i, len(i.operands) // 2 + 1),
-    "sort": _sort,
-    "fft": _fft,
-    "cholesky": lambda flops, c, i: i.shape.size * i.shape.dims[-1] // 3,
-    "triangular-solve": lambda flops, c, i: _read(c, i, 1) * c.by_name[i.operands[0]].shape.dims[-1],
-    "map": lambda flops, c, i: flops.called(i) * i.shape.size,
-    "while": lambda flops, c, i: flops.called(i) * trip_count(i),
-    "conditional": lambda flops, c, i: max((flops.of_computation(name) for name in i.called), default=0),
-    **dict.fromkeys(
-        ["all-reduce", "all-reduce-start", "reduce-scatter"],
-        lambda flops, c, i: flops.called(i) * sum(c.by_name[name].shape.size for name in i.operands),
-    ),
-    **dict.fromkeys(["async-start", "call", "fusion"], lambda flops, c, i: flops.called(i)),
-}
-
-
-class Work(NamedTuple):
-    """What running something once takes.
-
-    Attributes:
-      flops: operations.
-      runtime: seconds.
-      workspace_bytes: most bytes of the device that it holds at once beside what it reads and gives.
-    """
-
-    flops: int
-    runtime: float
-    workspace_bytes: int
+            values = self.values.of(computation)
+            ops = Lowered(self.module, computation, values, self.of).ops
+            workspace = 0 if computation.on_host else peak(ops, values)
+            self._work[name] = Work(sum(op.flops for op in ops), sum(op.runtime for op in ops), workspace)
+        return self._work[name]
 
 
 class Lowered:
@@ -316,49 +229,6 @@ def peak(ops: tuple[Op, ...], values: Values) -> int:
     return highest
 
 
-# Those whose called computations are programs with buffers of their own; a fusion's or a reduction's stay in registers.
-CALLERS = frozenset({"async-start", "call", "conditional", "while"})
-_ENDS = frozenset(str.split("async-done all-gather-done all-reduce-done collective-permute-done copy-done"))
-_MAX_MOVED = 10**30  # bytes
-
-
-class Works:
-    """What instructions of a module take on a chip."""
-
-    def __init__(self, module: HloModule, values: ValueReader, chip: Chip) -> None:
-        self.module, self.values, self.chip = module, values, chip
-        self.flops = Flops(module)
-        self._work: dict[str, Work] = {}
-
-    def of(self, computation: Computation, i: Instruction) -> Work:
-        """Work of one instruction of `computation`."""
-        if i.opcode in CALLERS:
-            return self._caller(i)
-        if i.opcode in _ENDS:
-            return Work(0, runtime(0, 0, self.chip), 0)
-        flops = self.flops.of(computation, i)
-        moved = min(bytes_moved(self.module, computation, i), _MAX_MOVED)
-        return Work(flops, runtime(flops, moved, self.chip), 0)
-
-    def _caller(self, i: Instruction) -> Work:
-        bodies = [self.of_computation(name) for name in i.called]
-        workspace = max((body.workspace_bytes for body in bodies), default=0)
-        if i.opcode == "conditional":
-            return Work(max(b.flops for b in bodies), max(b.runtime for b in bodies), workspace)
-        trips = trip_count(i) if i.opcode == "while" else 1
-        return Work(trips * sum(b.flops for b in bodies), trips * sum(b.runtime for b in bodies), workspace)
-
-    def of_computation(self, name: str) -> Work:
-        """Work of one run of a computation, in the order of its schedule: its results lie in the caller's buffers."""
-        if name not in self._work:
-            computation = self.module.computations[name]
-            values = self.values.of(computation)
-            ops = Lowered(self.module, computation, values, self.of).ops
-            workspace = 0 if computation.on_host else peak(ops, values)
-            self._work[name] = Work(sum(op.flops for op in ops), sum(op.runtime for op in ops), workspace)
-        return self._work[name]
-
-
 def bytes_moved(module: HloModule, computation: Computation, i: Instruction) -> int:
     """Bytes between memory and chip: every operand once and the result; of what is sliced or updated, the part.
 
@@ -370,6 +240,118 @@ def bytes_moved(module: HloModule, computation: Computation, i: Instruction) -> 
     body = module.computations[i.called[0]]
     taken = {name: body.parameters[k] for k, name in enumerate(i.operands)}
     return sum(_read_inside(body, parameter) for parameter in taken.values()) + _written(body, body.root)
+
+
+class Flops:
+    """Counts the operations of a module's instructions and computations."""
+
+    def __init__(self, module: HloModule) -> None:
+        self.module = module
+        self._flops: dict[str, int] = {}
+
+    def of(self, computation: Computation, i: Instruction) -> int:
+        """Operations of one instruction of `computation`, with everything that it calls."""
+        if i.opcode in _FREE:
+            return 0
+        rule = _RULES.get(i.opcode)
+        if rule is not None:
+            return min(MAX_WORK, rule(self, computation, i))
+        return sum(leaf.size for _, leaf in i.shape.leaves if leaf.dtype != "token")
+
+    def of_computation(self, name: str) -> int:
+        """Operations of one run of a computation."""
+        if name not in self._flops:
+            computation = self.module.computations[name]
+            self._flops[name] = min(MAX_WORK, sum(self.of(computation, i) for i in computation.instructions))
+        return self._flops[name]
+
+    def called(self, i: Instruction) -> int:
+        """Operations of one run of each computation that an instruction calls."""
+        return sum(self.of_computation(name) for name in i.called)
+
+
+def _read(computation: Computation, i: Instruction, operand: int = 0) -> int:
+    """Elements of an operand."""
+    return computation.by_name[i.operands[operand]].shape.size
+
+
+def _dot(flops: Flops, computation: Computation, i: Instruction) -> int:
+    left = computation.by_name[i.operands[0]].shape.dims
+    contracted = i.attributes.dot_dimension_numbers.lhs_contracting_dimensions
+    return 2 * i.shape.size * math.prod(left[k] for k in contracted)
+
+
+def _convolution(flops: Flops, computation: Computation, i: Instruction) -> int:
+    """For every spatial dimension, the pairs of output place and kernel element that meet a real input element."""
+    source, kernel = (computation.by_name[name].shape.dims for name in i.operands[:2])
+    numbers = i.attributes.convolution_dimension_numbers
+    pairs = 1
+    for k, window in enumerate(i.attributes.window.dimensions):
+        size, taps = source[numbers.input_spatial_dimensions[k]], kernel[numbers.kernel_spatial_dimensions[k]]
+        outputs = i.shape.dims[numbers.output_spatial_dimensions[k]]
+        pairs *= _meetings(window, size, taps, outputs)
+    features = source[numbers.input_feature_dimension] // (i.attributes.feature_group_count or 1)
+    batch = source[numbers.input_batch_dimension] // (i.attributes.batch_group_count or 1)
+    return 2 * pairs * features * i.shape.dims[numbers.output_feature_dimension] * batch
+
+
+def _meetings(window: Any, size: int, taps: int, outputs: int) -> int:
+    """Pairs of output place and kernel element that meet one of `size` input elements, along one dimension."""
+    if outputs * taps > _MAX_PAIRS:
+        return outputs * taps
+    place = np.arange(outputs)[:, None] * (window.stride or 1) - window.padding_low
+    place = place + np.arange(taps)[None, :] * (window.window_dilation or 1)
+    dilation = window.base_dilation or 1
+    return int(np.count_nonzero((place >= 0) & (place % dilation == 0) & (place < size * dilation)))
+
+
+def _reduce(flops: Flops, computation: Computation, i: Instruction) -> int:
+    results = i.shape.leaves[0][1].size
+    return flops.called(i) * max(0, _read(computation, i) - results)
+
+
+def _reduce_window(flops: Flops, computation: Computation, i: Instruction) -> int:
+    window = math.prod(dimension.size for dimension in i.attributes.window.dimensions)
+    return flops.called(i) * i.shape.leaves[0][1].size * max(0, window - 1)
+
+
+def _select_and_scatter(flops: Flops, computation: Computation, i: Instruction) -> int:
+    select, scatter = (flops.of_computation(name) for name in i.called)
+    window = math.prod(dimension.size for dimension in i.attributes.window.dimensions)
+    return _read(computation, i, 1) * (select * max(0, window - 1) + scatter)
+
+
+def _sort(flops: Flops, computation: Computation, i: Instruction) -> int:
+    shape = computation.by_name[i.operands[0]].shape
+    length = shape.dims[i.attributes.dimensions[0]] if i.attributes.dimensions else shape.size
+    return shape.size * max(1, math.ceil(math.log2(max(2, length))))
+
+
+def _fft(flops: Flops, computation: Computation, i: Instruction) -> int:
+    points = math.prod(i.attributes.fft_length)
+    return 5 * max(_read(computation, i), i.shape.size) * math.ceil(math.log2(max(2, points)))
+
+
+_RULES: dict[str, Callable[[Flops, Computation, Instruction], int]] = {  # c: the computation of instruction i
+    "dot": _dot,
+    "convolution": _convolution,
+    "reduce": _reduce,
+    "reduce-window": _reduce_window,
+    "select-and-scatter": _select_and_scatter,
+    "scatter": lambda flops, c, i: flops.called(i) * _read(c, i, len(i.operands) // 2 + 1),
+    "sort": _sort,
+    "fft": _fft,
+    "cholesky": lambda flops, c, i: i.shape.size * i.shape.dims[-1] // 3,
+    "triangular-solve": lambda flops, c, i: _read(c, i, 1) * c.by_name[i.operands[0]].shape.dims[-1],
+    "map": lambda flops, c, i: flops.called(i) * i.shape.size,
+    "while": lambda flops, c, i: flops.called(i) * trip_count(i),
+    "conditional": lambda flops, c, i: max((flops.of_computation(name) for name in i.called), default=0),
+    **dict.fromkeys(
+        ["all-reduce", "all-reduce-start", "reduce-scatter"],
+        lambda flops, c, i: flops.called(i) * sum(c.by_name[name].shape.size for name in i.operands),
+    ),
+    **dict.fromkeys(["async-start", "call", "fusion"], lambda flops, c, i: flops.called(i)),
+}
 
 
 def _written(computation: Computation, i: Instruction) -> int:

@@ -1,4 +1,4 @@
 """JAX functions as graphs.
 
-reader.py: `from_jax` and `trace`; flatten.py: inlines calls; loops.py: trips and bodies; flops.py: FLOPs of primitives.
+reader.py: `from_jax` and `trace`; flatten.py: inlines calls; work.py: FLOPs of primitives, work of loops and branches.
 """

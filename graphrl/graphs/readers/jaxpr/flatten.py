@@ -1,6 +1,6 @@
 """Turns a closed jaxpr into a flat list of nodes: calls inlined, loops and branches as single nodes, dead code dropped.
 
-What stays one node with inner jaxprs, and what it costs, is in `loops.py`; the body of each is flattened and
+What stays one node with inner jaxprs, and what it costs, is in `work.py`; the body of each is flattened and
 summed in turn.
 
 The workspace of such a node is the peak of the bytes that its body allocates, in program order, without its inputs.
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from jax.extend import core
 
-from graphrl.graphs.readers.jaxpr.flops import array_bytes, bytes_moved, equation_flops
-from graphrl.graphs.readers.jaxpr.loops import Work, inner_jaxprs, inner_work
+from graphrl.graphs.readers.jaxpr.work import array_bytes, bytes_moved, equation_flops, inner_jaxprs, inner_work
+from graphrl.graphs.readers.work import Step, Work, peak_bytes
 from graphrl.graphs.roofline import Chip, runtime
 
 # Inner jaxprs of these are no calls; all others with one inner jaxpr of the same signature are inlined.
@@ -163,8 +163,8 @@ class _Flattener:
             if not isinstance(value, Scalar)
         }
         output_bytes = [array_bytes(var.aval) for var in equation.outvars]
-        moved = bytes_moved(equation, list(reads.values()), sum(output_bytes))
-        work, constants = self._work(equation, values, moved)
+        traffic = bytes_moved(equation, list(reads.values()), sum(output_bytes))
+        work, constants = self._work(equation, values, traffic)
         for constant in constants:
             reads[self._constant(constant.array, constant.aval)] = 0
         node = Node(
@@ -195,19 +195,19 @@ class _Flattener:
             self.last_effect[kind] = index
         return sorted({node for node in after if node is not None and node != index})
 
-    def _work(self, equation: Any, values: Sequence[Value], moved: int) -> tuple[Work, list["_Constant"]]:
+    def _work(self, equation: Any, values: Sequence[Value], traffic: int) -> tuple[Work, list["_Constant"]]:
         """What a node takes, and the constants that its inner jaxprs hold."""
         name = equation.primitive.name
         inner = {} if name.startswith(ELEMENT_BODIES) else inner_jaxprs(equation.params)
         if not inner:
             flops = equation_flops(equation)
-            return Work(flops, runtime(flops, moved, self.chip), 0), []
+            return Work(flops, runtime(flops, traffic, self.chip), 0), []
         bodies = {key: self._body(jaxpr) for key, jaxpr in inner.items()}
         constants = [constant for _, held in bodies.values() for constant in held]
         literals = [value.value if isinstance(value, Scalar) else None for value in values]
         work = inner_work(equation, {key: body for key, (body, _) in bodies.items()}, literals)
         if name == "pallas_call":  # a kernel reads and writes its operands once, whatever its body says
-            work = work._replace(runtime=runtime(work.flops, moved, self.chip))
+            work = work._replace(runtime=runtime(work.flops, traffic, self.chip))
         return work, constants
 
     def _body(self, jaxpr: Any) -> tuple[Work, list["_Constant"]]:
@@ -270,20 +270,10 @@ def _live(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[bool]:
 def _peak(nodes: Sequence[Node], outputs: Sequence[Value], live: Sequence[bool], *, results: bool) -> int:
     """Most bytes at once of what the live nodes allocate, in program order; `results`: outputs count, to the end."""
     kept = {value for value in outputs if isinstance(value, Result)}
-    sizes = {Result(i, k): size for i, node in enumerate(nodes) for k, size in enumerate(node.output_bytes) if live[i]}
-    if not results:
-        sizes.update(dict.fromkeys(kept, 0))
-    last: dict[Value, int] = {value: value.node for value in sizes}
+    steps = []
     for index, node in enumerate(nodes):
         if live[index]:
-            last.update(dict.fromkeys(node.inputs, index))
-    freed = [0] * len(nodes)
-    for value in sizes.keys() - kept:
-        freed[last[value]] += sizes[value]
-    held = peak = 0
-    for index, node in enumerate(nodes):
-        if live[index]:
-            held += sum(sizes[Result(index, k)] for k in range(len(node.output_bytes)))
-            peak = max(peak, held + node.workspace_bytes)
-            held -= freed[index]
-    return peak
+            written = {Result(index, k): size for k, size in enumerate(node.output_bytes)}
+            counted = {value: size if results or value not in kept else 0 for value, size in written.items()}
+            steps.append(Step(counted, node.inputs, node.workspace_bytes))
+    return peak_bytes(steps, kept)

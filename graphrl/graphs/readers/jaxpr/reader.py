@@ -5,7 +5,7 @@
 One op per equation of the jaxpr, calls (jit, custom derivatives, remat, ...) inlined, loops and branches single ops
 (`flatten.py`), dead code dropped. Tensors are what evaluating the jaxpr op by op allocates: views such as
 `reshape` are ops with outputs of real bytes, and nothing is fused. Run times are the roofline's of each op's FLOPs
-(`flops.py`) and traffic; those of loops are sums over their bodies'.
+(`work.py`) and traffic; those of loops are sums over their bodies'.
 """
 
 import inspect
@@ -17,7 +17,7 @@ import jax
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.jaxpr.flatten import External, Flat, Outside, Result, flatten
-from graphrl.graphs.readers.jaxpr.flops import array_bytes, equation_layer
+from graphrl.graphs.readers.jaxpr.work import array_bytes, equation_layer
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 
 

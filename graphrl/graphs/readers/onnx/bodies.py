@@ -12,7 +12,7 @@ import onnx.numpy_helper
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from graphrl.graphs.readers.onnx.declared import ASIDE
-from graphrl.graphs.readers.onnx.fold import computed_values
+from graphrl.graphs.readers.onnx.inference import computed_values
 from graphrl.graphs.readers.onnx.sequences import scope_of
 from graphrl.graphs.readers.onnx.values import (
     Scope,

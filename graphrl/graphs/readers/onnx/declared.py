@@ -12,16 +12,18 @@ import onnx.helper
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from graphrl.errors import GraphError
-from graphrl.graphs.readers.onnx.functions import schema_of
 from graphrl.graphs.readers.onnx.inference import has_stand_in
+from graphrl.graphs.readers.onnx.model import schema_of
 from graphrl.graphs.readers.onnx.sequences import scope_of
 from graphrl.graphs.readers.onnx.values import (
     UNKNOWN,
     Scope,
+    bodies_in,
     dimension,
     is_made_up,
     is_unknown,
     reads_of,
+    replace,
     subgraphs,
 )
 
@@ -84,9 +86,8 @@ def clear_negative_sizes(graph: GraphProto) -> None:
         for dim in _dims_of(info.type):
             if dim.dim_value < 0:
                 dim.Clear()
-    for node in graph.node:
-        for body in subgraphs(node).values():
-            clear_negative_sizes(body)
+    for body in bodies_in(graph):
+        clear_negative_sizes(body)
 
 
 def _dims_of(type: TypeProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
@@ -138,17 +139,15 @@ def pass_types(graph: GraphProto) -> bool:
         if info.name in inputs and info.type != inputs[info.name]:
             info.type.CopyFrom(inputs[info.name])
             new = True
-    for node in graph.node:
-        for body in subgraphs(node).values():
-            new |= pass_types(body)
+    for body in bodies_in(graph):
+        new |= pass_types(body)
     return new
 
 
 def _replace_infos(graph: GraphProto, infos: Sequence[ValueInfoProto]) -> None:
     """Keeps only the types of `infos`, and these where inference does not look."""
     aside = [ValueInfoProto(name=ASIDE + info.name, type=info.type) for info in infos if _kind(info.type)]
-    del graph.value_info[:]
-    graph.value_info.extend(aside)
+    replace(graph, value_info=aside)
 
 
 def _set_inputs_aside(body: GraphProto, first: int) -> None:
@@ -329,9 +328,8 @@ def declared_sizes(graph: GraphProto, outer: Scope) -> Iterator[tuple[str, int, 
         for axis, (dim, size) in enumerate(zip(_dims_of(info.type), value.shape or (), strict=False)):
             is_given = name not in results and not is_unknown(dim)
             yield name, axis, "" if is_given else dimension(name, axis, dim.dim_param), size
-    for node in graph.node:
-        for body in subgraphs(node).values():
-            yield from declared_sizes(body, scope)
+    for body in bodies_in(graph):
+        yield from declared_sizes(body, scope)
 
 
 def add_sizes(type: TypeProto, shape: Sequence[int | str]) -> bool:
@@ -374,10 +372,6 @@ def _first_set_aside(node: NodeProto) -> int:
 
 def drop_declared(graph: GraphProto) -> None:
     """Removes the declared types that were set aside, in bodies too."""
-    infos = [info for info in graph.value_info if not info.name.startswith(ASIDE)]
-    copies = GraphProto(value_info=infos).value_info
-    del graph.value_info[:]
-    graph.value_info.extend(copies)
-    for node in graph.node:
-        for body in subgraphs(node).values():
-            drop_declared(body)
+    replace(graph, value_info=[info for info in graph.value_info if not info.name.startswith(ASIDE)])
+    for body in bodies_in(graph):
+        drop_declared(body)

@@ -1,21 +1,31 @@
-"""ONNX's shape inference, of models whose nodes may be of several opsets.
+"""ONNX's shape inference, of models whose nodes may be of several opsets, and the values that shapes are computed with.
 
 ONNX infers with one version of each operator set per model. So a node of another version becomes the call of a function
 that has this one node. Inside bodies ONNX does not know the values of constants around them, so bodies get copies.
+
+Exporters write `x.reshape(x.shape[0], -1)` as a chain of Shape, Gather, Div, Concat, ... whose results other shapes
+depend on. ONNX's own data propagation follows some of these ops; `fold` runs the rest by ONNX's reference
+implementation and puts the values into the model, where inference finds them.
 """
 
+import math
 import uuid
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
 
 import numpy as np
 import onnx.numpy_helper
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from graphrl.graphs.readers.foreign import Foreign
-from graphrl.graphs.readers.onnx.fold import known_values
-from graphrl.graphs.readers.onnx.functions import all_nodes, own_version, standard
-from graphrl.graphs.readers.onnx.model import native
-from graphrl.graphs.readers.onnx.values import captured, subgraphs
+from graphrl.graphs.readers.onnx.model import all_nodes, native, own_version, standard
+from graphrl.graphs.readers.onnx.sequences import scope_of, static_result
+from graphrl.graphs.readers.onnx.values import MAX_ELEMENTS, Scope, bodies_in, captured, reads_of, replace, typed_scope
+
+# Ops that are run, by what bounds their results: what their inputs broadcast to, or their inputs taken together.
+_BROADCASTING = """Abs Add And Ceil Div Equal Floor Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Neg Not Or
+Pow Round Sign Sqrt Sub Sum Where Xor"""
+_BOUNDED = """Cast CastLike Concat Identity ReduceMax ReduceMin ReduceProd ReduceSum Reshape Shape Size Slice Squeeze
+Unsqueeze"""
 
 _OURS = uuid.uuid4().hex  # no file has it
 _CALLS = f"graphrl.calls.{_OURS}"  # domain of the functions that inference sees
@@ -52,6 +62,122 @@ def has_stand_in(node: NodeProto) -> bool:
     return standard(node.domain) == "" and node.op_type in _STAND_INS
 
 
+def fold(graph: GraphProto, opset: int) -> bool:
+    """Replaces the nodes of a sorted graph whose results follow from constants and shapes by those results.
+
+    Returns whether there were any. Nodes that need large values, or that do what they must not, stay.
+
+    Args:
+      opset: version of the standard operators.
+    """
+    folded = computed_values(graph, opset, scope_of(graph))
+    nodes = [node for node in graph.node if folded.keys().isdisjoint(node.output)]
+    if not nodes:  # all follows from shapes: the ops that write the outputs are what there is to plan
+        folded = {name: array for name, array in folded.items() if name not in {info.name for info in graph.output}}
+        nodes = [node for node in graph.node if folded.keys().isdisjoint(node.output)]
+    if len(nodes) == len(graph.node):
+        return False
+    graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in folded.items())
+    # What inference noted about them may have open dimensions, and would outweigh the initializers.
+    replace(graph, node=nodes, value_info=[info for info in graph.value_info if info.name not in folded])
+    return True
+
+
+def known_values(graph: GraphProto) -> dict[str, np.ndarray]:
+    """The small tensors of numbers among a graph's constants, by name."""
+    return {name: array for name, value in typed_scope(graph).items() if (array := value.array) is not None}
+
+
+def computed_values(
+    graph: GraphProto, opset: int, scope: Scope, wanted: Set[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Values by name of the results that follow from constants and shapes.
+
+    Args:
+      opset: version of the standard operators.
+      scope: what is known in the graph and around it.
+      wanted: whose values matter; all if None.
+    """
+    nodes = list(graph.node)
+    if wanted is not None:
+        needed, nodes = set(wanted), []
+        for node in reversed(graph.node):
+            if not needed.isdisjoint(node.output):
+                needed.update(reads_of(node))
+                nodes.append(node)
+        nodes.reverse()
+    values: dict[str, np.ndarray] = {}
+    for node in nodes:
+        result = _value(node, opset, values, scope)
+        if result is not None:
+            values[node.output[0]] = result
+    return values
+
+
+def _value(node: NodeProto, opset: int, values: Mapping[str, np.ndarray], scope: Scope) -> np.ndarray | None:
+    """The only result of a node if it can be known, else None."""
+    if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not node.output[0]:
+        return None
+    if (number := static_result(node, scope)) is not None:
+        return np.array(number)
+    if node.op_type in ("Shape", "Size") and node.input:
+        source = scope.get(node.input[0])
+        if source is None or not source.is_static:
+            return None
+        inputs = {node.input[0]: np.broadcast_to(np.int8(0), source.sizes)}  # a view: no memory
+    else:
+        inputs = {}
+        for name in filter(None, node.input):
+            array = values[name] if name in values else scope[name].array if name in scope else None
+            if array is None:
+                return None
+            inputs[name] = array
+    try:
+        if not 0 <= _most_elements(node, [inputs[name] for name in node.input if name]) <= MAX_ELEMENTS:
+            return None
+        result = _run(node, own_version(node) or opset, inputs)
+    except Exception:  # the reference implementation raises what it likes: inference says what is wrong
+        return None
+    return result if result.size <= MAX_ELEMENTS and result.dtype.kind in "biuf" else None
+
+
+def _most_elements(node: NodeProto, inputs: list[np.ndarray]) -> float:
+    """How many elements a result has at most; infinite if the node is none that is run."""
+    kind = node.op_type
+    if kind in _BROADCASTING.split():
+        return math.prod(np.broadcast_shapes(*(array.shape for array in inputs)))
+    if kind in ("Shape", "Size"):
+        return len(inputs[0].shape)
+    if kind in _BOUNDED.split():
+        return sum(array.size for array in inputs)
+    if kind in ("ConstantOfShape", "Expand"):
+        shape = inputs[-1].tolist()
+        sizes = np.broadcast_shapes(inputs[0].shape, tuple(shape)) if kind == "Expand" else shape
+        return math.prod(max(1, size) for size in sizes)  # a size of 0 must not hide the others: sums may leave it out
+    if kind == "Gather":
+        table, indices = inputs
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        return table.size // max(1, table.shape[axis]) * indices.size
+    if kind == "Range":
+        start, limit, step = (array.item() for array in inputs)
+        return math.ceil(max(0, (limit - start) / step))
+    return math.inf
+
+
+def _run(node: NodeProto, opset: int, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    from onnx.reference import ReferenceEvaluator  # slow to import
+
+    graph = GraphProto(
+        name="node",
+        node=[node],
+        input=[ValueInfoProto(name=name) for name in inputs],
+        output=[ValueInfoProto(name=node.output[0])],
+    )
+    with np.errstate(all="ignore"):
+        (result,) = ReferenceEvaluator(graph, opsets={"": opset}).run(None, dict(inputs))
+    return np.asarray(result)
+
+
 def _hide(model: ModelProto, unknown: Container[str]) -> list[NodeProto]:
     """Replaces each node that inference would not understand by a call of a function that it does; returns the nodes.
 
@@ -86,7 +212,7 @@ def _hide(model: ModelProto, unknown: Container[str]) -> list[NodeProto]:
 
 def _copy_constants(graph: GraphProto, outer: Mapping[str, np.ndarray]) -> None:
     """Puts copies of the small constants that bodies take from around them into them."""
-    bodies = [body for node in graph.node for body in subgraphs(node).values()]
+    bodies = list(bodies_in(graph))
     values = {**outer, **known_values(graph)} if bodies else {}
     for body in bodies:
         for name in captured(body):
@@ -99,11 +225,10 @@ def _copy_constants(graph: GraphProto, outer: Mapping[str, np.ndarray]) -> None:
 
 def _remove_copies(graph: GraphProto) -> None:
     """Undoes `_copy_constants`."""
-    for node in graph.node:
-        for body in subgraphs(node).values():
-            while body.initializer and body.initializer[-1].doc_string == _COPY:
-                del body.initializer[-1]
-            _remove_copies(body)
+    for body in bodies_in(graph):
+        while body.initializer and body.initializer[-1].doc_string == _COPY:
+            del body.initializer[-1]
+        _remove_copies(body)
 
 
 def _restore(model: ModelProto, originals: Sequence[NodeProto]) -> None:

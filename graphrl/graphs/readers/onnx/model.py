@@ -1,24 +1,34 @@
-"""ONNX models read without their weights and checked: meaning known to this `onnx`, and a graph at all.
+"""ONNX models read without their weights, checked, and with their functions inlined.
 
 `onnx.load(load_external_data=False)` still reads every byte that is embedded, and parses it into a second copy. Here
 the file is mapped, a walk over the protobuf wire format touches only the headers of large tensors, and what is parsed
 afterwards has no weights. Small tensors stay whole: shape inference needs the shapes and axes that they carry.
 (Encoding: protobuf.dev, "Encoding"; field numbers: onnx/onnx.proto.)
+
+A function may be written for another operator set than the model. Each of its nodes keeps that version: one whose
+operator is another in the model's version (`Squeeze` had an attribute where it has an input now) is tagged with its
+own.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx
 import onnx.defs
-from onnx import GraphProto, ModelProto, NodeProto
+import onnx.helper
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from graphrl.errors import GraphError
 from graphrl.files import Content
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.foreign import Foreign
-from graphrl.graphs.readers.onnx.functions import clear_versions, plain_constants, prepare_inlining
-from graphrl.graphs.readers.onnx.values import reads_of, replace, subgraphs, weight_names
+from graphrl.graphs.readers.onnx.values import constant_of, is_standard, reads_of, replace, subgraphs, weight_names
+
+_TAG = "graphrl.opset"  # in a node's metadata: the version of its operator set, where it is not the model's
+# Their versions differ in the element types that they allow only; Constant's also in attributes, see `plain_constants`.
+_ONLY_TYPES = ("Constant", "If", "Loop")
+
+Identity = tuple[str, str, str]
 
 MAX_VALUES = 4096  # bytes of one tensor's values that are kept
 
@@ -35,6 +45,60 @@ _VALUES = frozenset((4, 5, 7, 9, 10, 11))  # float_data, int32_data, int64_data,
 _IS_EXTERNAL = bytes((14 << 3, 1))  # data_location = EXTERNAL: "the values are elsewhere"
 _MAX_DEPTH = 100  # what protobuf itself allows
 
+_BYTES_PER_BYTE = 100  # of memory that our objects take for one byte of a model of many small nodes (measured: 93)
+_EQUATION = re.compile(rb"[A-Za-z., ]*(->[A-Za-z. ]*)?")
+
+
+def load(data: Content, foreign: Foreign) -> ModelProto:
+    """The model without weights, its functions inlined; raises if this `onnx` cannot know what it means."""
+    model = _parsed(without_weights(data))
+    if not model.HasField("graph") or not model.ir_version:
+        raise GraphError("no ONNX model: it has no graph or no ir_version")
+    if model.ir_version > onnx.IR_VERSION:
+        raise GraphError(f"ONNX IR version {model.ir_version}: onnx {onnx.__version__} knows up to {onnx.IR_VERSION}")
+    newest, opset = onnx.defs.onnx_opset_version(), opset_of(model, "")
+    if not 1 <= opset <= newest:
+        raise GraphError(f"ONNX opset version {opset}: onnx {onnx.__version__} knows 1 to {newest}")
+    clear_versions(model)
+    if not model.functions:
+        return model
+    prepare_inlining(model)
+    model = native("inline_functions", model, foreign)
+    plain_constants(model)
+    return model
+
+
+def check_and_sort(graph: GraphProto) -> None:
+    """Raises GraphError if the nodes are no acyclic graph of known tensors; else names and sorts them topologically.
+
+    It stands before shape inference, which takes anything and then knows less.
+    """
+    if not graph.node:
+        raise GraphError("the model has no nodes: there is nothing to plan")
+    _check_text(graph)
+    for node, name in zip(graph.node, _names(graph.node), strict=True):
+        node.name = name
+    ops = [
+        Op(node.name, inputs=tuple(reads_of(node)), outputs=tuple(Tensor(output) for output in node.output if output))
+        for node in graph.node
+    ]
+    inputs = dict.fromkeys([*(info.name for info in graph.input), *weight_names(graph)])
+    outputs = tuple(info.name for info in graph.output)
+    checked = ComputationGraph(graph.name, tuple(ops), tuple(map(Tensor, inputs)), outputs)
+    order = checked.arrays.topological.tolist()
+    if order != sorted(order):
+        replace(graph, node=[graph.node[i] for i in order])
+
+
+def native(function: str, model: ModelProto, foreign: Foreign) -> ModelProto:
+    """The model that a function of ONNX's C++ returns.
+
+    Raises:
+      GraphError: it refuses the model, crashes or takes too much.
+    """
+    growth = foreign.limits.memory // _BYTES_PER_BYTE
+    return _parsed(foreign.call(function, model.SerializeToString(), growth=growth))
+
 
 def without_weights(data: Content) -> bytes:
     """The ONNX model `data` with the values of all large tensors dropped and marked as external.
@@ -43,6 +107,147 @@ def without_weights(data: Content) -> bytes:
       GraphError: `data` is no whole protobuf message.
     """
     return _copy(data, 0, len(data), "model", 0)
+
+
+def standard(domain: str) -> str:
+    """The domain; "" for both names of the standard one."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def versions_of(proto: ModelProto | FunctionProto) -> dict[str, int]:
+    """Version of each operator set that a model or function imports."""
+    return {standard(entry.domain): entry.version for entry in proto.opset_import}
+
+
+def own_version(node: NodeProto) -> int | None:
+    """Version of the node's operator set where it is not the model's, else None."""
+    values = [entry.value for entry in node.metadata_props if entry.key == _TAG]
+    return int(values[0]) if values else None
+
+
+def clear_versions(model: ModelProto) -> None:
+    """Removes what a file itself has under the key of our tags."""
+    functions = (node for function in model.functions for node in function.node)
+    for node in all_nodes((*model.graph.node, *functions)):
+        if any(entry.key == _TAG for entry in node.metadata_props):
+            kept = [entry for entry in node.metadata_props if entry.key != _TAG]
+            del node.metadata_props[:]
+            node.metadata_props.extend(kept)
+
+
+def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """The nodes and those of their bodies, in a fixed order."""
+    for node in nodes:
+        yield node
+        for body in subgraphs(node).values():
+            yield from all_nodes(body.node)
+
+
+def prepare_inlining(model: ModelProto) -> None:
+    """Makes all functions of one operator set, that of the model, so that ONNX's own code inlines each.
+
+    Raises:
+      GraphError: a function has an operator set that this `onnx` does not know, or a node with a body of an operator
+        that means something else in the model's.
+    """
+    functions = _called(model)
+    versions = versions_of(model)
+    for function in functions:
+        versions = {**versions_of(function), **versions}
+        _check_version(function)
+    known = versions_of(model)
+    for domain in versions.keys() - known.keys():
+        model.opset_import.add(domain=domain, version=versions[domain])
+    names = {_identity(function) for function in functions}
+    for function in functions:
+        _tag_nodes(function, versions, names)
+        del function.opset_import[:]
+        function.opset_import.extend(model.opset_import)
+    defaults = {_identity(function): function.attribute_proto for function in functions}
+    for node in all_nodes((*model.graph.node, *(node for function in functions for node in function.node))):
+        given = {attribute.name for attribute in node.attribute}
+        node.attribute.extend(a for a in defaults.get(_call(node), ()) if a.name not in given)
+    copies = [FunctionProto.FromString(function.SerializeToString()) for function in functions]
+    del model.functions[:]
+    model.functions.extend(copies)
+
+
+def plain_constants(model: ModelProto) -> None:
+    """Writes `Constant`s as tensors: before opset 12 they have no numbers and texts (`value_ints`), functions may."""
+    for node in all_nodes(model.graph.node):
+        if node.op_type == "Constant" and is_standard(node) and len(node.attribute) == 1:
+            tensor = constant_of(node.attribute[0])
+            if tensor is not None:
+                node.attribute[0].CopyFrom(onnx.helper.make_attribute("value", tensor))
+
+
+def _identity(function: FunctionProto) -> Identity:
+    return standard(function.domain), function.name, function.overload
+
+
+def _call(node: NodeProto) -> Identity:
+    return standard(node.domain), node.op_type, node.overload
+
+
+def _called(model: ModelProto) -> list[FunctionProto]:
+    """The functions that the graph needs; the others must not be looked at."""
+    functions = {_identity(function): function for function in model.functions}
+    needed: dict[Identity, None] = {}
+    pending = [_call(node) for node in all_nodes(model.graph.node)]
+    while pending:
+        name = pending.pop()
+        if name in functions and name not in needed:
+            needed[name] = None
+            pending += [_call(node) for node in all_nodes(functions[name].node)]
+    return [functions[name] for name in needed]
+
+
+def _check_version(function: FunctionProto) -> None:
+    newest, version = onnx.defs.onnx_opset_version(), versions_of(function).get("", 1)
+    if not 1 <= version <= newest:
+        name = ".".join(filter(None, _identity(function)))
+        raise GraphError(
+            f"function {name!r}: ONNX opset version {version}: onnx {onnx.__version__} knows 1 to {newest}"
+        )
+
+
+def _tag_nodes(function: FunctionProto, versions: dict[str, int], functions: set[Identity]) -> None:
+    """Notes the function's version at each node whose operator is another one in the model's."""
+    own = versions_of(function)
+    for node in all_nodes(function.node):
+        domain = standard(node.domain)
+        version = own.get(domain, versions.get(domain, 1))
+        if _call(node) in functions or not _differs(node, version, versions.get(domain, version)):
+            continue
+        if subgraphs(node):
+            name = ".".join(filter(None, _identity(function)))
+            raise GraphError(
+                f"function {name!r}: its {node.op_type} is of opset {version}, which means something else than that of "
+                f"the model's opset {versions[domain]}: both must be of one opset"
+            )
+        node.metadata_props.add(key=_TAG, value=str(version))
+
+
+def _differs(node: NodeProto, version: int, other: int) -> bool:
+    if node.op_type in _ONLY_TYPES or version == other:
+        return False
+    since = [_since(node, v) for v in (version, other)]
+    return since[0] != since[1] and not (node.op_type == "Scan" and min(since) >= 9)
+
+
+def _since(node: NodeProto, version: int) -> int:
+    """Version that brought the operator as it is in `version`; 0 if it is unknown."""
+    schema = schema_of(node, {standard(node.domain): version})
+    return 0 if schema is None else schema.since_version
+
+
+def schema_of(node: NodeProto, versions: Mapping[str, int]) -> onnx.defs.OpSchema | None:
+    """Schema of the operator, in the node's own version or that of `versions`; None if this `onnx` has none."""
+    domain = standard(node.domain)
+    try:
+        return onnx.defs.get_schema(node.op_type, own_version(node) or versions.get(domain, 1), domain)
+    except onnx.defs.SchemaError:
+        return None
 
 
 def _copy(data: Content, position: int, end: int, kind: str, depth: int) -> bytes:
@@ -107,39 +312,6 @@ def _encoded(value: int) -> bytes:
     return bytes(out)
 
 
-_BYTES_PER_BYTE = 100  # of memory that our objects take for one byte of a model of many small nodes (measured: 93)
-_EQUATION = re.compile(rb"[A-Za-z., ]*(->[A-Za-z. ]*)?")
-
-
-def load(data: Content, foreign: Foreign) -> ModelProto:
-    """The model without weights, its functions inlined; raises if this `onnx` cannot know what it means."""
-    model = _parsed(without_weights(data))
-    if not model.HasField("graph") or not model.ir_version:
-        raise GraphError("no ONNX model: it has no graph or no ir_version")
-    if model.ir_version > onnx.IR_VERSION:
-        raise GraphError(f"ONNX IR version {model.ir_version}: onnx {onnx.__version__} knows up to {onnx.IR_VERSION}")
-    newest, opset = onnx.defs.onnx_opset_version(), opset_of(model, "")
-    if not 1 <= opset <= newest:
-        raise GraphError(f"ONNX opset version {opset}: onnx {onnx.__version__} knows 1 to {newest}")
-    clear_versions(model)
-    if not model.functions:
-        return model
-    prepare_inlining(model)
-    model = native("inline_functions", model, foreign)
-    plain_constants(model)
-    return model
-
-
-def native(function: str, model: ModelProto, foreign: Foreign) -> ModelProto:
-    """The model that a function of ONNX's C++ returns.
-
-    Raises:
-      GraphError: it refuses the model, crashes or takes too much.
-    """
-    growth = foreign.limits.memory // _BYTES_PER_BYTE
-    return _parsed(foreign.call(function, model.SerializeToString(), growth=growth))
-
-
 def _parsed(message: bytes) -> ModelProto:
     model = ModelProto()
     try:
@@ -153,28 +325,6 @@ def opset_of(model: ModelProto, domain: str) -> int:
     """Version of an operator set; the standard one is "" and "ai.onnx"."""
     same = ("", "ai.onnx") if domain in ("", "ai.onnx") else (domain,)
     return max((entry.version for entry in model.opset_import if entry.domain in same), default=1)
-
-
-def check_and_sort(graph: GraphProto) -> None:
-    """Raises GraphError if the nodes are no acyclic graph of known tensors; else names and sorts them topologically.
-
-    It stands before shape inference, which takes anything and then knows less.
-    """
-    if not graph.node:
-        raise GraphError("the model has no nodes: there is nothing to plan")
-    _check_text(graph)
-    for node, name in zip(graph.node, _names(graph.node), strict=True):
-        node.name = name
-    ops = [
-        Op(node.name, inputs=tuple(reads_of(node)), outputs=tuple(Tensor(output) for output in node.output if output))
-        for node in graph.node
-    ]
-    inputs = dict.fromkeys([*(info.name for info in graph.input), *weight_names(graph)])
-    outputs = tuple(info.name for info in graph.output)
-    checked = ComputationGraph(graph.name, tuple(ops), tuple(map(Tensor, inputs)), outputs)
-    order = checked.arrays.topological.tolist()
-    if order != sorted(order):
-        replace(graph, node=[graph.node[i] for i in order])
 
 
 def _names(nodes: Sequence[NodeProto]) -> list[str]:

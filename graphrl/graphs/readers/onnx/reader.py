@@ -34,11 +34,10 @@ from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.layers import Layer, Window
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, Foreign, ReadLimits
-from graphrl.graphs.readers.onnx.functions import schema_of, versions_of
-from graphrl.graphs.readers.onnx.model import check_and_sort, load
+from graphrl.graphs.readers.onnx.checks import bytes_of, check_bodies, check_branches, check_inputs
+from graphrl.graphs.readers.onnx.model import check_and_sort, load, schema_of, versions_of
 from graphrl.graphs.readers.onnx.sequences import scope_of, static_result
 from graphrl.graphs.readers.onnx.shapes import inferred
-from graphrl.graphs.readers.onnx.sizes import bytes_of, check_bodies, check_branches, check_inputs
 from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, reads_of, subgraphs, weight_names
 from graphrl.graphs.readers.onnx.work import node_work
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip

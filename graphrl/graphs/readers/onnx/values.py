@@ -1,7 +1,7 @@
 """Types, shapes and constants of the values in an ONNX graph; names that its nodes and bodies read."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -181,6 +181,11 @@ def subgraphs(node: NodeProto) -> dict[str, GraphProto]:
             bodies[attribute.name] = attribute.g
         bodies |= {f"{attribute.name}.{i}": graph for i, graph in enumerate(attribute.graphs)}
     return bodies
+
+
+def bodies_in(graph: GraphProto) -> Iterator[GraphProto]:
+    """The bodies of a graph's nodes, without those inside them."""
+    return (body for node in graph.node for body in subgraphs(node).values())
 
 
 def reads_of(node: NodeProto) -> list[str]:

@@ -1,6 +1,6 @@
 """Cost of an ONNX node: single ops by their FLOPs, traffic and the roofline; loops and branches by their bodies.
 
-Conventions for FLOPs, as in `jaxpr/flops.py`: a multiply-add is two operations; everything element-wise is one per
+Conventions for FLOPs, as in `jaxpr/work.py`: a multiply-add is two operations; everything element-wise is one per
 output element; moving data is none; padding is counted (as kernels compute it). Ops that ONNX defines by a formula
 count the formula's element-wise steps and reductions. Types that nobody knows count one per output element.
 """
@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import onnx.helper
 from onnx import AttributeProto, GraphProto, NodeProto
 
+from graphrl.graphs.graph import MAX_WORK
 from graphrl.graphs.readers.onnx.sequences import loop_states, scope_of
 from graphrl.graphs.readers.onnx.values import Scope, reads_of, subgraphs, trip_count
+from graphrl.graphs.readers.work import Step, Work, dearest, in_turn, peak_bytes, repeated, traffic
 from graphrl.graphs.roofline import Chip, runtime
 
 Shape = tuple[int, ...]
@@ -108,12 +110,6 @@ def flops(call: Call) -> int:
     return _PER_OUTPUT.get(call.type, 1) * call.written if rule is None else rule(call)
 
 
-def bytes_moved(type: str, input_bytes: Sequence[int], output_bytes: int) -> int:
-    """Bytes between memory and chip: every input once and every output, a slice or gather only what it takes."""
-    first = min(input_bytes[0], output_bytes) if type in PARTIAL_READS and input_bytes else sum(input_bytes[:1])
-    return first + sum(input_bytes[1:]) + output_bytes
-
-
 def _convolution(weights: int = 1) -> Callable[[Call], int]:
     def rule(call: Call) -> int:
         bias = len(call.input(2)) == 1 and call.type == "Conv"
@@ -202,25 +198,6 @@ _RULES: dict[str, Callable[[Call], int]] = {
 }
 
 
-_MAX_WORK = 10**30  # no sum of these overflows; the graph's checks refuse what needs as much
-
-
-class Work(NamedTuple):
-    """What running something once takes.
-
-    Attributes:
-      flops: operations.
-      runtime: seconds.
-      workspace_bytes: most bytes that its bodies hold at once.
-      weight_bytes: bytes of the weights and constants inside its bodies.
-    """
-
-    flops: int = 0
-    runtime: float = 0.0
-    workspace_bytes: int = 0
-    weight_bytes: int = 0
-
-
 def node_work(node: NodeProto, scope: Scope, chip: Chip) -> Work:
     """Work of a node of the graph whose values `scope` knows; what is unknown inside bodies counts nothing."""
     bodies = subgraphs(node)
@@ -229,16 +206,9 @@ def node_work(node: NodeProto, scope: Scope, chip: Chip) -> Work:
     if node.op_type == "Loop" and "body" in bodies:
         return _loop_work(node, bodies["body"], scope, chip)
     works = [_body_work(body, scope_of(body, scope), chip, results=node.op_type != "If") for body in bodies.values()]
-    weights = sum(work.weight_bytes for work in works)
     if node.op_type == "If":
-        return Work(*(max(figures) for figures in zip(*works, strict=True)))._replace(weight_bytes=weights)
-    trips = _scan_length(node, scope) if node.op_type == "Scan" else 1
-    return Work(
-        trips * sum(work.flops for work in works),
-        trips * sum(work.runtime for work in works),
-        max(work.workspace_bytes for work in works),
-        weights,
-    )
+        return dearest(works)
+    return repeated(in_turn(works), _scan_length(node, scope) if node.op_type == "Scan" else 1)
 
 
 def _loop_work(node: NodeProto, body: GraphProto, scope: Scope, chip: Chip) -> Work:
@@ -262,9 +232,10 @@ def _single(node: NodeProto, scope: Scope, chip: Chip) -> Work:
         inputs=[value.sizes if value else () for value in inputs],
         outputs=[value.sizes for value in outputs if value.bytes is not None],
     )
-    operations = min(max(0, flops(call)), _MAX_WORK)
+    operations = min(max(0, flops(call)), MAX_WORK)
     read = [scope[name].bytes or 0 for name in dict.fromkeys(node.input) if name in scope]
-    moved = min(bytes_moved(node.op_type, read, sum(value.bytes or 0 for value in outputs)), _MAX_WORK)
+    written = sum(value.bytes or 0 for value in outputs)
+    moved = min(traffic(read, written, partial=node.op_type in PARTIAL_READS), MAX_WORK)
     return Work(operations, runtime(operations, moved, chip))
 
 
@@ -296,23 +267,14 @@ def _body_work(body: GraphProto, scope: Scope, chip: Chip, *, results: bool) -> 
         if node.op_type == "Constant":
             weights += sum(sizes.pop(name, 0) for name in node.output)
         works.append(Work() if node.op_type == "Constant" else node_work(node, scope, chip))
-    return Work(
-        sum(work.flops for work in works),
-        sum(work.runtime for work in works),
-        _peak(body, sizes, [work.workspace_bytes for work in works], results),
-        weights + sum(work.weight_bytes for work in works),
-    )
-
-
-def _peak(body: GraphProto, sizes: dict[str, int], workspace: list[int], results: bool) -> int:
-    """Most bytes of a body's own tensors (`sizes`) and of its nodes' `workspace` that are live at once."""
     kept = {info.name for info in body.output}
-    last_use = {name: i for i, node in enumerate(body.node) for name in (*node.output, *reads_of(node))}
-    live = peak = 0
-    for i, node in enumerate(body.node):
-        counted = [name for name in node.output if results or name not in kept]
-        live += sum(sizes.get(name, 0) for name in counted)
-        peak = max(peak, live + workspace[i])
-        ending = {name for name in (*reads_of(node), *node.output) if last_use[name] == i and name not in kept}
-        live -= sum(sizes.get(name, 0) for name in ending)
-    return peak
+    steps = [
+        Step(
+            {name: sizes.get(name, 0) if results or name not in kept else 0 for name in node.output},
+            reads_of(node),
+            work.workspace_bytes,
+        )
+        for node, work in zip(body.node, works, strict=True)
+    ]
+    total = in_turn(works)
+    return total._replace(workspace_bytes=peak_bytes(steps, kept), weight_bytes=weights + total.weight_bytes)

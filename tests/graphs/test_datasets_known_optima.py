@@ -1,4 +1,4 @@
-"""Trees and series-parallel graphs: the peak that comes with them is the least, and its order reaches it."""
+"""Graphs of known optimum: the peak or makespan that comes with them is the least, and its plan reaches it."""
 
 from collections.abc import Callable
 
@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shortest_makespan import optimum
 
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.exact import evaluate
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets.known_peak import Bytes, KnownPeak, in_tree, out_tree, series_parallel
+from graphrl.graphs.datasets.known_optima import Bytes, KnownPeak, in_tree, out_tree, planted, series_parallel
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan import Plan
+from graphrl.solvers.base import Budget, Task
+from graphrl.solvers.rules.list_scheduling import solve_list
 
 TIES = Bytes(1, 3)  # few sizes, so that ties and zero changes are common
 NO_WORKSPACE = Bytes(1, 9, workspace=0.0)
@@ -127,3 +131,67 @@ def test_errors() -> None:
         Bytes(0, 5)
     with pytest.raises(ProblemError, match="workspace is 2"):
         Bytes(workspace=2)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 8])
+@pytest.mark.parametrize("num_ops", [8, 50, 300])
+def test_the_planted_plan_meets_the_bound(num_ops: int, devices: int) -> None:
+    for seed in range(10):
+        instance = planted(num_ops, devices, seed)
+        for bandwidth in (float("inf"), 1.0):  # tensors are small enough to arrive in time at a byte per second
+            problem = Problem("makespan", devices, "free", bandwidth=bandwidth)
+            assert evaluate(instance.graph, problem, instance.placement, instance.order).makespan == instance.makespan
+        assert (
+            lower_bound(instance.graph, problem) == instance.makespan == instance.graph.arrays.runtime.sum() / devices
+        )
+        plan = Plan.from_order(
+            instance.graph,
+            problem,
+            instance.placement,
+            instance.order,
+            method="planted",
+            seconds=0.0,
+            evaluations=0,
+            seed=seed,
+        )
+        plan.check(instance.graph)
+        assert instance.graph.arrays.topological.tolist() == list(range(num_ops))
+        assert (instance.graph.arrays.runtime >= 1).all()
+
+
+def test_the_optimum_is_that_of_an_independent_solver() -> None:
+    for seed in range(6):
+        instance = planted(9, 2, seed)
+        assert optimum(instance.graph, 2) == instance.makespan
+
+
+def test_list_scheduling_often_misses_the_optimum() -> None:
+    """That is what the instances are for."""
+    missed = 0
+    for seed in range(20):
+        instance = planted(60, 4, seed)
+        value = solve_list(Task(instance.graph, Problem("makespan", 4, "free"), Budget(evaluations=1), 0)).value
+        assert value >= instance.makespan
+        missed += value > instance.makespan
+    assert missed >= 10
+
+
+def test_same_seed_same_planted_instance() -> None:
+    assert planted(40, 3, 5).graph == planted(40, 3, 5).graph
+    assert planted(40, 3, 5).graph != planted(40, 3, 6).graph
+    assert planted(40, 3, 5).graph != planted(40, 2, 5).graph
+
+
+def test_inputs_and_window_shape_the_graph() -> None:
+    few, many = (planted(200, 2, 0, inputs=inputs).graph.arrays for inputs in (0.5, 4.0))
+    assert 60 < len(few.use_op) < 130
+    assert 400 < len(many.use_op) < 800
+    near = planted(200, 2, 0, window=1).graph.arrays
+    assert np.abs(near.use_op - near.producer[near.use_tensor]).max() < 40
+
+
+def test_errors_of_planted() -> None:
+    with pytest.raises(ProblemError, match="num_ops is 3: must be an integer of at least 4"):
+        planted(3, 4, 0)
+    with pytest.raises(ProblemError, match="devices is 0"):
+        planted(3, 0, 0)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import graphs
 
@@ -21,6 +21,7 @@ from graphrl.solvers.orders.random_orders import Drawing
 BUDGET = Budget(evaluations=1000)
 
 
+@settings(max_examples=30)
 @given(graphs(max_ops=12), st.integers(0, 99))
 def test_peaks_of_many_orders_are_exact(graph: ComputationGraph, seed: int) -> None:
     flow = Flow(graph)

@@ -12,9 +12,10 @@ from onnx_models import LIGHT, info, model, node, read, weight
 from random_graphs import graphs
 from traced import shape
 
-from graphrl.graphs.coarsen import FEATURES, coarsened, layer_features, own_weights
+from graphrl.graphs.coarsen import coarsened, own_weights
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
+from graphrl.graphs.features import LAYER_FEATURES, layer_features
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.layers import Layer
 from graphrl.graphs.readers.jaxpr.reader import from_jax
@@ -203,8 +204,8 @@ def test_an_onnx_model() -> None:
 def test_features_of_layers() -> None:
     graph = WORKLOADS["resnet50"]()
     features = np.expm1(layer_features(graph).astype(np.float64))
-    assert features.shape == (57, len(FEATURES))
-    column = {name: features[:, i] for i, name in enumerate(FEATURES)}
+    assert features.shape == (57, len(LAYER_FEATURES))
+    column = {name: features[:, i] for i, name in enumerate(LAYER_FEATURES)}
     weights = [op.weight_bytes for op in graph.ops]
     np.testing.assert_allclose(column["weight_size"], weights, rtol=1e-5)
     np.testing.assert_allclose(column["n_w_left"][[0, -1]], [sum(weights), weights[-1]], rtol=1e-5)
@@ -221,6 +222,6 @@ def test_features_without_shapes_are_bytes() -> None:
     ops = Op("a", "add", inputs=("x",), outputs=(Tensor("a0", 5),)), Op("b", "sort", inputs=("a0", "x"))
     graph = ComputationGraph("plain", ops, (Tensor("x", 7),))
     features = np.expm1(layer_features(graph))
-    assert features[0, FEATURES.index("ofm_size")] == pytest.approx(5)
-    assert features[:, FEATURES.index("ifm_size")] == pytest.approx([7, 12])
-    assert features[:, FEATURES.index("ifm_x")].tolist() == [0, 0]
+    assert features[0, LAYER_FEATURES.index("ofm_size")] == pytest.approx(5)
+    assert features[:, LAYER_FEATURES.index("ifm_size")] == pytest.approx([7, 12])
+    assert features[:, LAYER_FEATURES.index("ifm_x")].tolist() == [0, 0]

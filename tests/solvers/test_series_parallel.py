@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from random_graphs import graphs
 
 from graphrl.costs.problem import Problem
@@ -28,6 +28,7 @@ def test_the_known_peak(family: str, ops: int, seed: int) -> None:
     assert plan.value == plan.bound == facts["optimal_peak_memory"]
 
 
+@settings(max_examples=30)
 @given(graphs(max_ops=7))
 def test_where_it_answers_it_is_brute_force(graph: ComputationGraph) -> None:
     flow = Flow(graph)

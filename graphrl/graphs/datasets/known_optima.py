@@ -1,0 +1,388 @@
+"""Random graphs whose optimum is known: least peak memory on one device, or least makespan.
+
+Trees and series-parallel graphs have a known least peak. Every edge is a tensor of its own with one reader, of random
+size; ops have a random workspace and run times of 1 to 9 seconds. Sizes are whole bytes, log-uniform, so that a few
+large ones dominate as they do in real graphs.
+
+An op of such a graph changes the live bytes by a fixed amount, whatever ran before: it needs `hill` bytes above the
+level at its start and leaves the level changed by `net`. Minimising the highest level over series-parallel precedences
+is polynomial (Abdel-Wahab and Kameda 1978; Monma and Sidney 1979). Trees (Liu 1987, "An application of generalized tree
+pebbling to sparse matrix factorization") and two-terminal series-parallel graphs (Kayaaslan, Lambert, Marchal and Ucar,
+TCS 707, 2018) are cases of it:
+
+- A *segment* is a run of ops that some best order keeps together, with the hill and the net of the run.
+- Of two segments that may run in either order, this one goes first: one that frees (net < 0) before one that does not;
+  of two that free, the one of lower hill; of two that do not, the one of larger hill - net. This is Liu's rule. Run
+  backwards it is the rule for those that free: Kayaaslan et al. treat what runs before the minimum cut of a parallel
+  composition so, which frees more than it writes; what runs after it does not.
+- In series, where the order is given, neighbours that this rule would exchange become one segment.
+
+The best orders of parts are parts of a best order of the whole, so a graph is solved from the inside out with `series`
+and `parallel`. Ops are plain numbers; a segment's ops are kept as a tree of pairs, so that joining costs nothing.
+
+An in-tree ends in its root: every other op writes one tensor, which its parent reads. An out-tree begins at its root
+and writes one tensor for each child: it is an in-tree run backwards, and has the same optimum. Out-trees whose ops
+write a single tensor for all children are another problem, and are not made here.
+
+`planted` gives instances of P|prec|Cmax with a planted optimum (the RGPOS graphs of Kwok and Ahmad 1999, in our form).
+The time lines of all devices are filled from 0 to the makespan without idle time and cut into ops; edges are added
+that this schedule respects. It meets the bound work / devices, so it is optimal, under transfers "free" and as long as
+no transfer takes longer than the slack between its ends; every other plan is as long or longer in all transfer models.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from graphrl.errors import ProblemError
+from graphrl.graphs.datasets.seeds import check_count, generator
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+
+Ops = int | tuple["Ops", "Ops"]
+
+Edges = list[tuple[int, int]]  # (source op, target op), a tensor each
+
+_MOST_BRANCHES = 4
+
+Series = tuple["Part", int, "Part"]  # what runs before an op, the op, what runs after it
+Part = None | Series | list["Part"]  # the ops between two terminals: none, in series, or branches in parallel
+
+_MEAN_SECONDS = 50
+_MOST_BYTES = 100
+_MOST_INPUTS = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Bytes:
+    """Where sizes are drawn from: log-uniform from `least` to `most` bytes.
+
+    Attributes:
+      least, most: at least 1.
+      workspace: probability that an op has a workspace (of the same distribution), 0 bytes otherwise.
+
+    Raises:
+      ProblemError: a value is out of range.
+    """
+
+    least: int = 16
+    most: int = 2048
+    workspace: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most <= 2**40:
+            raise ProblemError(f"bytes are from {self.least} to {self.most}: must be from 1 to 2^40, ascending")
+        if not 0 <= self.workspace <= 1:
+            raise ProblemError(f"workspace is {self.workspace}: must be a probability")
+
+
+LOG_UNIFORM = Bytes()
+
+
+class KnownPeak(NamedTuple):
+    """A graph and the least peak of all its orders on one device."""
+
+    graph: ComputationGraph
+    peak: int  # bytes that no order stays below
+    order: np.ndarray  # [n] int64, ops in an order of that peak
+
+
+def in_tree(num_ops: int, seed: int, window: int | None = None, sizes: Bytes = LOG_UNIFORM) -> KnownPeak:
+    """A random in-tree: the root runs last.
+
+    Args:
+      num_ops: at least 1.
+      seed: at least 0; trees of different sizes and seeds are independent.
+      window: each op's parent is drawn uniformly from this many ops that stand next to it on the root's side: 1 gives
+        a chain, small numbers long thin trees; None draws from all of them (expected depth: log of the number).
+      sizes: of tensors and workspaces.
+
+    Raises:
+      ProblemError: too few ops, a window below 1, or a bad seed.
+    """
+    parent, rng = _parents("in-tree", num_ops, seed, window)
+    last = num_ops - 1  # op i of the recursive tree gets the number last - i, so that the root comes last
+    edges = [(last - i, last - p) for i, p in enumerate(parent, start=1)]
+    weights = Weights.draw(num_ops, len(edges), sizes, rng)
+    own = weights.segments(num_ops, edges)
+    parts: list[list[list[Segment]]] = [[] for _ in range(num_ops)]
+    for child, target in reversed(edges):
+        parts[target].append(series(parallel(parts[child]), [own[child]]))
+        parts[child].clear()
+    segments = series(parallel(parts[last]), [own[last]])
+    return known_peak(f"in-tree-{num_ops}-{seed}", num_ops, edges, weights, segments)
+
+
+def out_tree(num_ops: int, seed: int, window: int | None = None, sizes: Bytes = LOG_UNIFORM) -> KnownPeak:
+    """A random out-tree: the root runs first. Arguments and errors as of `in_tree`."""
+    parent, rng = _parents("out-tree", num_ops, seed, window)
+    edges = list(zip(parent, range(1, num_ops), strict=True))
+    weights = Weights.draw(num_ops, len(edges), sizes, rng)
+    own = weights.segments(num_ops, edges)
+    parts: list[list[list[Segment]]] = [[] for _ in range(num_ops)]
+    for source, child in reversed(edges):
+        parts[source].append(series([own[child]], parallel(parts[child])))
+        parts[child].clear()
+    segments = series([own[0]], parallel(parts[0]))
+    return known_peak(f"out-tree-{num_ops}-{seed}", num_ops, edges, weights, segments)
+
+
+def series_parallel(num_ops: int, seed: int, branching: float = 0.5, sizes: Bytes = LOG_UNIFORM) -> KnownPeak:
+    """A random series-parallel graph from one source to one sink.
+
+    The ops between two terminals are, while there are two or more, with probability `branching` shared among 2 to 4
+    parallel branches, and else in series: one op, drawn uniformly from the places that it can have, parts them.
+    A part without ops is an edge.
+
+    Args:
+      num_ops: source and sink included, at least 2.
+      seed: at least 0; graphs of different sizes and seeds are independent.
+      branching: see above.
+      sizes: of tensors and workspaces.
+
+    Raises:
+      ProblemError: too few ops, no probability, or a bad seed.
+    """
+    check_count("num_ops", num_ops, 2)
+    if not 0 <= branching <= 1:
+        raise ProblemError(f"branching is {branching}: must be a probability")
+    rng = generator("series-parallel", seed, num_ops)
+    inner = _draw(range(1, num_ops - 1), branching, rng)
+    edges: Edges = []
+    _add_edges(inner, 0, num_ops - 1, edges)
+    weights = Weights.draw(num_ops, len(edges), sizes, rng)
+    own = weights.segments(num_ops, edges)
+    segments = series([own[0]], _solve(inner, own), [own[-1]])
+    return known_peak(f"series-parallel-{num_ops}-{seed}", num_ops, edges, weights, segments)
+
+
+class Planted(NamedTuple):
+    """A graph of n ops, and a plan of least makespan."""
+
+    graph: ComputationGraph
+    makespan: float  # seconds; exact: all times are whole
+    placement: np.ndarray  # [n] int64, device of each op
+    order: np.ndarray  # [m] int64, node ids of the ops and the needed transfers (costs/exact), for `Plan.from_order`
+
+
+def planted(num_ops: int, devices: int, seed: int, inputs: float = 2.0, window: int = 3) -> Planted:
+    """A random instance; each op writes one tensor.
+
+    Tensors that are read on another device than their producer's have at most as many bytes as there are seconds
+    between, so that the optimum also holds for "free" transfers of no latency and at least 1 byte per second.
+
+    Args:
+      num_ops: at least `devices`.
+      devices: at least 1.
+      seed: at least 0; instances of different sizes and seeds are independent.
+      inputs: mean number of tensors drawn to be read by an op (Poisson; equal ones are merged).
+      window: they are drawn uniformly from the window * devices ops that ended last before the reader starts: the
+        smaller, the fewer good plans there are.
+
+    Raises:
+      ProblemError: a number is out of range.
+    """
+    check_count("devices", devices, 1)
+    check_count("num_ops", num_ops, devices)
+    check_count("window", window, 1)
+    if not 0 <= inputs <= _MOST_INPUTS:
+        raise ProblemError(f"inputs is {inputs}: must be from 0 to {_MOST_INPUTS}")
+    rng = generator("planted", seed, num_ops, devices)
+    start, end, placement = _schedule(num_ops, devices, rng)
+    sources, targets = _edges(start, end, inputs, window * devices, rng)
+    slack = np.where(placement[sources] == placement[targets], _MOST_BYTES, start[targets] - end[sources])
+    most = np.full(num_ops, _MOST_BYTES)
+    np.minimum.at(most, sources, slack)
+    num_bytes = rng.integers(0, most + 1)
+    reads: list[list[str]] = [[] for _ in range(num_ops)]
+    for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
+        reads[target].append(f"t{source}")
+    ops = tuple(
+        Op(f"op{i}", "", float(end[i] - start[i]), tuple(reads[i]), (Tensor(f"t{i}", int(num_bytes[i])),))
+        for i in range(num_ops)
+    )
+    graph = ComputationGraph(f"planted-{num_ops}-{devices}-{seed}", ops)
+    return Planted(graph, float(end.max()), placement, _order(num_ops, devices, placement, sources, targets))
+
+
+class Segment(NamedTuple):
+    """A run of ops: bytes above the level at its start that it reaches, and by which it leaves the level changed."""
+
+    hill: int
+    net: int
+    ops: Ops
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """Segments that may run in any order run by ascending rank."""
+        return (True, self.net - self.hill) if self.net >= 0 else (False, self.hill)
+
+
+def op_segment(op: int, reads: int, writes: int, workspace: int) -> Segment:
+    """The segment of one op: its inputs live at its start and are freed after it, its outputs live on (bytes)."""
+    return Segment(writes + workspace, writes - reads, op)
+
+
+def series(*parts: Iterable[Segment]) -> list[Segment]:
+    """The segments of parts that run one after the other: ascending ranks."""
+    joined: list[Segment] = []
+    for part in parts:
+        for segment in part:
+            while joined and joined[-1].rank >= segment.rank:
+                before = joined.pop()
+                hill = max(before.hill, before.net + segment.hill)
+                segment = Segment(hill, before.net + segment.net, (before.ops, segment.ops))
+            joined.append(segment)
+    return joined
+
+
+def parallel(parts: Iterable[list[Segment]]) -> list[Segment]:
+    """The segments of parts that do not depend on one another, each as `series` or this function gave it."""
+    return sorted((segment for part in parts for segment in part), key=lambda segment: segment.rank)
+
+
+def peak(segments: Iterable[Segment]) -> int:
+    """The highest level that the segments reach from level 0, bytes."""
+    level = highest = 0
+    for segment in segments:
+        highest = max(highest, level + segment.hill)
+        level += segment.net
+    return highest
+
+
+def order(segments: Iterable[Segment]) -> list[int]:
+    """The ops of the segments, in order."""
+    ops: list[int] = []
+    for segment in segments:
+        left: list[Ops] = [segment.ops]
+        while left:  # trees of pairs can be deeper than Python's stack
+            item = left.pop()
+            if isinstance(item, int):
+                ops.append(item)
+            else:
+                left += (item[1], item[0])
+    return ops
+
+
+class Weights(NamedTuple):
+    """Random sizes of the n ops and e edges of a graph."""
+
+    edge_bytes: np.ndarray  # [e] int64
+    workspace: np.ndarray  # [n] int64, bytes
+    runtime: np.ndarray  # [n] int64, seconds
+
+    @classmethod
+    def draw(cls, num_ops: int, num_edges: int, sizes: Bytes, rng: np.random.Generator) -> "Weights":
+        """Independent of the graph's shape but for its counts."""
+        lowest, highest = np.log(sizes.least), np.log(sizes.most + 1)
+        drawn = np.exp(rng.uniform(lowest, highest, num_edges + num_ops)).astype(np.int64)
+        drawn = np.clip(drawn, sizes.least, sizes.most)
+        has_workspace = rng.random(num_ops) < sizes.workspace
+        return cls(drawn[:num_edges], drawn[num_edges:] * has_workspace, rng.integers(1, 10, num_ops))
+
+    def segments(self, num_ops: int, edges: Edges) -> list[Segment]:
+        """What each op does to the memory: `[num_ops]`."""
+        reads, writes = [0] * num_ops, [0] * num_ops
+        for (source, target), size in zip(edges, self.edge_bytes.tolist(), strict=True):
+            writes[source] += size
+            reads[target] += size
+        sizes = enumerate(zip(reads, writes, self.workspace.tolist(), strict=True))
+        return [op_segment(op, *own) for op, own in sizes]
+
+
+def known_peak(name: str, num_ops: int, edges: Edges, weights: Weights, segments: list[Segment]) -> KnownPeak:
+    """The graph of the edges, with the optimum that `segments` (of the whole graph) hold.
+
+    Ops are numbered in a topological order by the caller; their names are op0, op1 and so on.
+    """
+    inputs: list[list[str]] = [[] for _ in range(num_ops)]
+    outputs: list[list[Tensor]] = [[] for _ in range(num_ops)]
+    for k, ((source, target), size) in enumerate(zip(edges, weights.edge_bytes.tolist(), strict=True)):
+        inputs[target].append(f"t{k}")
+        outputs[source].append(Tensor(f"t{k}", size))
+    ops = tuple(
+        Op(f"op{i}", "", float(seconds), tuple(inputs[i]), tuple(outputs[i]), workspace_bytes=workspace)
+        for i, (seconds, workspace) in enumerate(zip(weights.runtime.tolist(), weights.workspace.tolist(), strict=True))
+    )
+    graph = ComputationGraph(name, ops)
+    return KnownPeak(graph, peak(segments), np.array(order(segments), np.int64))
+
+
+def _draw(ops: range, branching: float, rng: np.random.Generator, in_branch: bool = False) -> Part:
+    """A random part that holds `ops`, numbered in a topological order. A branch is not at once branched again."""
+    if not ops:
+        return None
+    if len(ops) > 1 and not in_branch and rng.random() < branching:
+        branches = int(rng.integers(2, min(_MOST_BRANCHES, len(ops)) + 1))
+        cuts = np.sort(rng.choice(np.arange(1, len(ops)), branches - 1, replace=False)).tolist()
+        return [_draw(ops[a:b], branching, rng, True) for a, b in zip([0, *cuts], [*cuts, len(ops)], strict=True)]
+    middle = int(rng.integers(len(ops)))
+    return _draw(ops[:middle], branching, rng), ops[middle], _draw(ops[middle + 1 :], branching, rng)
+
+
+def _add_edges(part: Part, source: int, target: int, edges: Edges) -> None:
+    if part is None:
+        edges.append((source, target))
+    elif isinstance(part, list):
+        for branch in part:
+            _add_edges(branch, source, target, edges)
+    else:
+        before, op, after = part
+        _add_edges(before, source, op, edges)
+        _add_edges(after, op, target, edges)
+
+
+def _solve(part: Part, own: list[Segment]) -> list[Segment]:
+    """The segments of a part, given those of the single ops."""
+    if part is None:
+        return []
+    if isinstance(part, list):
+        return parallel(_solve(branch, own) for branch in part)
+    before, op, after = part
+    return series(_solve(before, own), [own[op]], _solve(after, own))
+
+
+def _parents(family: str, num_ops: int, seed: int, window: int | None) -> tuple[list[int], np.random.Generator]:
+    """Parents of ops 1 to n - 1 of a random recursive tree, each a smaller number; and the generator to go on with."""
+    check_count("num_ops", num_ops, 1)
+    check_count("window", num_ops if window is None else window, 1)
+    rng = generator(family, seed, num_ops, 0 if window is None else window)
+    op = np.arange(1, num_ops)
+    lowest = np.zeros_like(op) if window is None else np.maximum(0, op - window)
+    return rng.integers(lowest, op).tolist(), rng
+
+
+def _schedule(num_ops: int, devices: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Start and end (whole seconds) and device of every op, by ascending start: three `[n] int64`."""
+    counts = 1 + rng.multinomial(num_ops - devices, np.full(devices, 1 / devices))
+    makespan = max(int(counts.max()), round(_MEAN_SECONDS * num_ops / devices))
+    by_device = []
+    for device, count in enumerate(counts.tolist()):
+        cuts = np.sort(rng.choice(np.arange(1, makespan), count - 1, replace=False))
+        ends = np.append(cuts, makespan)
+        by_device.append(np.stack([np.insert(cuts, 0, 0), ends, np.full(count, device)]))
+    pieces = np.concatenate(by_device, axis=1).astype(np.int64)
+    start, end, placement = pieces[:, np.argsort(pieces[0], kind="stable")]
+    return start, end, placement
+
+
+def _edges(
+    start: np.ndarray, end: np.ndarray, inputs: float, window: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct edges from ops that have ended to ops that start then or later: two `[e] int64`, sorted by target."""
+    by_end = np.argsort(end, kind="stable")
+    ended = np.searchsorted(end[by_end], start, side="right")  # [n] number of ops that may come before each
+    targets = np.repeat(np.arange(len(start)), rng.poisson(inputs, len(start)) * (ended > 0))
+    back = rng.integers(np.minimum(window, ended[targets]))
+    sources = by_end[ended[targets] - 1 - back]
+    pairs = np.unique(targets * len(start) + sources)
+    return pairs % len(start), pairs // len(start)
+
+
+def _order(num_ops: int, devices: int, placement: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Ops as they start, each followed by the transfers of its tensor: `[m] int64` node ids."""
+    away = placement[sources] != placement[targets]
+    transfers = np.unique(sources[away] * devices + placement[targets[away]])  # tensor i is op i's
+    nodes = np.concatenate([np.arange(num_ops), num_ops + transfers])
+    return nodes[np.argsort(np.concatenate([np.arange(num_ops), transfers // devices]), kind="stable")]

@@ -1,0 +1,74 @@
+"""Work of programs with bodies (loops, branches, calls): what all readers of programs sum it up by."""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple
+
+
+class Work(NamedTuple):
+    """What running something once takes.
+
+    Attributes:
+      flops: operations.
+      runtime: seconds.
+      workspace_bytes: most bytes that it holds at once beside its inputs and results.
+      step_bytes: the same with its results, as one step of a loop holds them.
+      weight_bytes: bytes of the weights and constants inside its bodies.
+    """
+
+    flops: int = 0
+    runtime: float = 0.0
+    workspace_bytes: int = 0
+    step_bytes: int = 0
+    weight_bytes: int = 0
+
+
+class Step(NamedTuple):
+    """An op of a body as its memory sees it: bytes of what it writes, names of what it reads, its workspace."""
+
+    written: Mapping[Any, int]
+    read: Iterable[Hashable]
+    workspace_bytes: int
+
+
+def in_turn(works: Sequence[Work]) -> Work:
+    """Works one after another; without `step_bytes`."""
+    return Work(
+        sum(work.flops for work in works),
+        sum(work.runtime for work in works),
+        max((work.workspace_bytes for work in works), default=0),
+        weight_bytes=sum(work.weight_bytes for work in works),
+    )
+
+
+def repeated(work: Work, trips: int) -> Work:
+    """The same several times, in the same memory."""
+    return work._replace(flops=trips * work.flops, runtime=trips * work.runtime)
+
+
+def dearest(works: Sequence[Work]) -> Work:
+    """The most expensive branch, for each figure by itself; the weights of all are there."""
+    most = Work(*(max(figures) for figures in zip(*works, strict=True)))
+    return most._replace(weight_bytes=sum(work.weight_bytes for work in works))
+
+
+def traffic(input_bytes: Sequence[int], output_bytes: int, *, partial: bool) -> int:
+    """Bytes between memory and chip: every input once and every output; of the first input, if `partial`, no more than
+    is written.
+    """
+    first = min(input_bytes[0], output_bytes) if partial and input_bytes else sum(input_bytes[:1])
+    return first + sum(input_bytes[1:]) + output_bytes
+
+
+def peak_bytes(steps: Sequence[Step], kept: AbstractSet[Hashable]) -> int:
+    """Most bytes that the steps of a body hold at once of what they write, in their order; `kept` stays to the end."""
+    touched = [{*step.written, *step.read} for step in steps]
+    last = {name: place for place, names in enumerate(touched) for name in names}
+    size: dict[Hashable, int] = {}
+    live = peak = 0
+    for place, step in enumerate(steps):
+        size |= step.written
+        live += sum(step.written.values())
+        peak = max(peak, live + step.workspace_bytes)
+        live -= sum(size.get(name, 0) for name in touched[place] if last[name] == place and name not in kept)
+    return peak
