@@ -33,7 +33,7 @@ class ZooProgram:
     """A traced model as a graph, and what XLA does with it.
 
     Attributes:
-      architecture, family: which model; families are the keys of `splits.SPLITS`.
+      architecture, family: which model; families are the keys of `SPLITS`.
       kind: "inference", or "training": value and gradient of a loss.
       batch: examples.
       level: "jaxpr" (one op per equation, as `from_jax` gives it) or "hlo" (XLA's optimised instructions).
