@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from graphrl.costs.maps.chip import MemoryChip
-from graphrl.costs.maps.chip_file import chip_from_dict
+from graphrl.costs.maps.chip import MemoryChip, chip_from_dict
 from graphrl.costs.maps.exact import MapCosts, compiler, evaluate
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import PlanError
