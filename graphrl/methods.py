@@ -68,7 +68,6 @@ METHODS: dict[str, str] = {
     "hdp": "graphrl.agents.go.hdp",
     # exact
     "cp-sat": "graphrl.solvers.exact.cp_sat.solver",
-    "brute-force": "graphrl.solvers.exact.brute_force",
     # trained
     "regal": "graphrl.agents.regal.agent",
     "regal-hint": "graphrl.agents.regal.agent",
@@ -81,6 +80,7 @@ METHODS: dict[str, str] = {
     "go+": "graphrl.agents.go.agent",
 }
 OLD_NAMES = {"beam": "approximate-dp"}
+DROPPED = {"brute-force": "cp-sat"}  # methods that are no more, and what does their work
 
 MAP_METHODS: dict[str, str] = {
     "auto": "graphrl.solvers.maps.cp_sat",
@@ -213,6 +213,8 @@ def _registered_for_maps(name: str) -> "Method[Any, Any, MemoryMap]":
 
 
 def _import(name: str, methods: Mapping[str, str]) -> None:
+    if methods is METHODS and name in DROPPED:
+        raise ProblemError(f"there is no method {name!r} any more: use {DROPPED[name]!r}")
     if name not in methods:
         raise ProblemError(f"unknown method {name!r}: {near(name, methods)}")
     importlib.import_module(methods[name])

@@ -1,4 +1,4 @@
-"""What the tests of the searches on keys share: problems of every kind, a tiny graph and its optima, Ctrl-C."""
+"""What the tests of the searches on keys share: problems of every kind, a tiny graph, Ctrl-C."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,6 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Task
-from graphrl.solvers.exact.brute_force import solve as brute_force
 from graphrl.solvers.solver import Solver
 
 PROBLEMS = [
@@ -26,11 +25,6 @@ DIAMOND = ComputationGraph(
         Op("d", runtime=1, inputs=("b0", "c0"), outputs=(Tensor("d0", 1),)),
     ),
 )
-
-
-def optimum(graph: ComputationGraph, problem: Problem) -> float:
-    """The best value that any plan has."""
-    return brute_force(Task(graph, problem, Budget(seconds=60.0), 0)).value
 
 
 def interrupted_plan(solve: Solver, graph: ComputationGraph, problem: Problem) -> Plan:

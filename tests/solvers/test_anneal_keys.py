@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from keyed_searches import DIAMOND, PROBLEMS, interrupted_plan, optimum
+from keyed_searches import DIAMOND, PROBLEMS, interrupted_plan
+from optima import optimum
 from random_graphs import graphs, plans, problems
 from search_graphs import SIZES, random_dag
 

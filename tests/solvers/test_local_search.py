@@ -4,7 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from keyed_searches import DIAMOND, PROBLEMS, interrupted_plan, optimum
+from keyed_searches import DIAMOND, PROBLEMS, interrupted_plan
+from optima import optimum
 from search_graphs import random_dag
 
 from graphrl.costs.bounds import lower_bound

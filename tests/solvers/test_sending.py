@@ -11,8 +11,8 @@ import pytest
 from search_graphs import random_dag
 
 import graphrl
-from graphrl.compiled.structures import TRANSFERS
 from graphrl.costs import exact
+from graphrl.costs.host.clocks import TRANSFERS
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.generator import Choices, instance
 from graphrl.errors import ProblemError

@@ -86,7 +86,7 @@ def named_layers(graph: ComputationGraph, least: int) -> np.ndarray | None:
 
 def _by_level(b: Builder, graph: ComputationGraph) -> np.ndarray:
     """The ops `[n]` in an order in which, of those that are ready, what the longest path follows is first."""
-    return np.array(least_first(b.ops["rank"][:-1], graph.arrays.waiting()))
+    return np.array(least_first(b.rank, graph.arrays.waiting()))
 
 
 def _leaders(graph: ComputationGraph) -> np.ndarray:

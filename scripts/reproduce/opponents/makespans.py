@@ -16,8 +16,8 @@ from unittest import mock
 
 import numpy as np
 
-from graphrl.compiled.structures import TRANSFERS as NUMBERS
 from graphrl.costs.exact import evaluate
+from graphrl.costs.host.clocks import TRANSFERS as NUMBERS
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.graph import ComputationGraph
