@@ -72,6 +72,16 @@ def evaluation_program(
     return Program(timed(work), compile_s, Costs(makespan, peak))
 
 
+def mapped_program(function: Callable[..., Any], arguments: tuple, mesh: Mesh, evaluations: int) -> Program:
+    """Calls of a function of a batch with the same arguments over and over, their leading axes spread over the mesh;
+    `evaluations` are those of one call.
+    """
+    local = jax.shard_map(function, mesh=mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
+    arguments = jax.device_put(arguments, NamedSharding(mesh, BY_GRAPH))
+    compiled, compile_s = compile_program(local, *arguments)
+    return Program(over_and_over(compiled, arguments, evaluations), compile_s)
+
+
 def spread(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
     """`function(graphs, per graph, replicated)` on a mesh: CPUs take their graphs one after the other."""
 

@@ -4,19 +4,20 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from graphrl.bench import machine
 from graphrl.bench.cases import Measured, Settings
+from graphrl.bench.report import Table
 from graphrl.errors import ProblemError, clipped
 
 _MAX_RUNS = 100_000
 Say = Callable[[str], None]  # gets what is going on, for a progress line
-R = TypeVar("R", bound="TimedRow")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +70,8 @@ class Program(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TimedRow(Measured):
-    """A program and its timings."""
+class Timing(Measured):
+    """A row of what was timed."""
 
     compile_s: float
     median_s: float  # of a sample
@@ -78,7 +79,7 @@ class TimedRow(Measured):
 
 
 def timed_fields(settings: Settings, pinned: bool, compile_s: float, samples: Samples) -> dict[str, Any]:
-    """The fields of a `TimedRow` but `what`."""
+    """The fields of a `Timing` but `what`."""
     clock = machine.clock(pinned)
     return {
         "threads": settings.threads,
@@ -93,35 +94,81 @@ def timed_fields(settings: Settings, pinned: bool, compile_s: float, samples: Sa
     }
 
 
-def by_size_and_count(
-    settings: Settings,
-    name: str,
-    counts: Sequence[int],
-    most: int,
-    rows: Callable[[Settings, int, int, bool, Say], list[R]],
-    say: Say,
-) -> Iterator[list[R]]:
-    """Rows for each size of graphs and each of the counts: `rows(settings, ops, count, whether pinned, say)`.
+class Prepared(NamedTuple):
+    """Programs by the work that they do, and what their rates are compared with."""
 
-    Args:
-      settings: what to measure.
-      name: of the option that the counts are of.
-      counts: how many at once.
-      most: the largest that a count may be.
-      rows: see above.
-      say: see `Say`.
+    programs: Mapping[str, Program]
+    yardstick: Callable[[int], Sample] | None = None
 
-    Raises:
-      ProblemError: a count is out of range or given twice, or jax has not as many devices as threads are asked for.
+
+class Timed(NamedTuple):
+    """A program that was timed."""
+
+    work: str  # that it does
+    ops: int  # of each graph
+    number: int  # at once
+    rate: float  # a second, by the median
+    ratio: float  # of the rate and the yardstick's, if there is one
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """Something that has a rate, for graphs of some ops and so many of it at once.
+
+    Attributes:
+      option: of the command, whose values are the numbers at once.
+      what: the rows are said to measure.
+      unit: of the numbers, in the singular.
+      most: at once.
+      prepare: (settings, ops, how many, mesh, whether it is the first number) -> what is timed.
+      row: (settings, what was timed, fields of a `Timing`) -> a row.
+      table: how rows are shown.
     """
-    if not counts or len(set(counts)) < len(counts) or not 1 <= min(counts) <= max(counts) <= most:
-        have = clipped(", ".join(map(str, counts))) or "empty"
-        raise ProblemError(f"{name} is {have}: must name numbers from 1 to {most}, each once")
-    with machine.pinned(settings.threads) as pinned:
-        machine.configure(settings.threads)
-        for ops in settings.sizes:
-            for count in counts:
-                yield rows(settings, ops, count, pinned, say)
+
+    option: str
+    what: str
+    unit: str
+    most: int
+    prepare: Callable[[Settings, int, int, Mesh, bool], Prepared]
+    row: Callable[[Settings, Timed, dict[str, Any]], Timing]
+    table: Table
+
+    def measure(self, settings: Settings, counts: Sequence[int], say: Say) -> Iterator[list[Timing]]:
+        """Rows for each size of graphs and each of the counts.
+
+        Args:
+          settings: what to measure.
+          counts: how many at once.
+          say: see `Say`.
+
+        Raises:
+          ProblemError: a count is out of range or given twice, or jax has not as many devices as threads are asked for.
+          GraphrlError: two programs do not compute the same.
+        """
+        if not counts or len(set(counts)) < len(counts) or not 1 <= min(counts) <= max(counts) <= self.most:
+            have = clipped(", ".join(map(str, counts))) or "empty"
+            raise ProblemError(f"{self.option} is {have}: must name numbers from 1 to {self.most}, each once")
+        with machine.pinned(settings.threads) as pinned:
+            machine.configure(settings.threads)
+            for ops in settings.sizes:
+                for count in counts:
+                    yield self._rows(settings, ops, count, count == counts[0], pinned, say)
+
+    def _rows(self, settings: Settings, ops: int, count: int, first: bool, pinned: bool, say: Say) -> list[Timing]:
+        title = f"n = {ops}, {count} {self.unit}{'s' * (count > 1)}"
+        say(f"{title}: preparing")
+        mesh = machine.make_mesh(settings.threads, count)
+        programs, yardstick = self.prepare(settings, ops, count, mesh, first)
+        say(f"{title}: timing")
+        runs = [program.run for program in programs.values()] + ([] if yardstick is None else [yardstick])
+        samples, clock = interleaved(runs, settings.repeats, settings.seconds), machine.clock(pinned)
+        base = 1.0 if yardstick is None else samples[-1].per_second(clock)
+        rows = []
+        for (work, program), taken in zip(programs.items(), samples, strict=False):
+            rate = taken.per_second(clock)
+            fields = {"what": self.what, **timed_fields(settings, pinned, program.compile_s, taken)}
+            rows.append(self.row(settings, Timed(work, ops, count, rate, rate / base), fields))
+        return rows
 
 
 def timed(work: Callable[[int], int]) -> Callable[[int], Sample]:

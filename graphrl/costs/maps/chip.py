@@ -205,7 +205,7 @@ def _converted(value: object, kind: type, where: str) -> dict[str, Any]:
     import msgspec
 
     try:
-        file = msgspec.convert(whole_numbers(value), _file_type(kind))
+        file: Any = msgspec.convert(whole_numbers(value), _file_type(kind))
     except (msgspec.ValidationError, OverflowError) as error:
         raise ProblemError(f"{where}: {error}") from None
     return {field.name: getattr(file, field.name) for field in dataclasses.fields(kind)}
