@@ -71,7 +71,8 @@ def print_table(rows: Sequence[Row]) -> None:
     cases = [list(case) for _, case in itertools.groupby(rows, lambda row: (row.n, row.graphs, title(row)))]
     for case, following in zip(cases, (*cases[1:], None), strict=True):
         ours = case[0]
-        figures = *(row.evaluations_per_s for row in case), *ours.ratios.values()
+        rates = {row.method: row.evaluations_per_s for row in case}
+        figures = *map(rates.get, methods), *map(ours.ratios.get, methods[1:])
         last = following is None or following[0].n != ours.n
         table.add_row(
             *(f"{ours.n:,}", f"{ours.graphs:,}", title(ours), *map(_rounded, figures), f"{ours.compile_s:.1f}"),
@@ -101,7 +102,9 @@ def make_table(heading: str, *columns: str) -> RichTable:
     return table
 
 
-def _rounded(figure: float) -> str:
+def _rounded(figure: float | None) -> str:
+    if figure is None:
+        return "-"
     return f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"
 
 

@@ -13,20 +13,8 @@ from graphrl.costs.maps.problem import map_problem
 
 
 def test_command_measures_the_kernel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [
-        "bench",
-        "--maps",
-        "2,6",
-        "--quick",
-        "--sizes",
-        "80,108",
-        "--threads",
-        "2",
-        "--json",
-        "--output",
-        "out",
-    ]
-    done = run_python(tmp_path, "-m", "graphrl", *arguments)
+    arguments = ["--maps", "2,6", "--quick", "--sizes", "80,108", "--threads", "2", "--json", "--output", "out"]
+    done = run_python(tmp_path, "-m", "graphrl", "bench", *arguments)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "out" / "bench.jsonl").read_text() == done.stdout
