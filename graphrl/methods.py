@@ -67,7 +67,7 @@ METHODS: dict[str, str] = {
     # learned on the graph at hand
     "hdp": "graphrl.agents.go.hdp",
     # exact
-    "cp-sat": "graphrl.solvers.exact.cp_sat.solver",
+    "cp-sat": "graphrl.solvers.exact.solver",
     # trained
     "regal": "graphrl.agents.regal.agent",
     "regal-hint": "graphrl.agents.regal.agent",

@@ -18,9 +18,9 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import PlanError, ProblemError
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Task
-from graphrl.solvers.exact.cp_sat import solver
-from graphrl.solvers.exact.cp_sat.engine import Quanta, byte_unit
-from graphrl.solvers.exact.cp_sat.solver import solve
+from graphrl.solvers.exact import solver
+from graphrl.solvers.exact.engine import Quanta, byte_unit
+from graphrl.solvers.exact.solver import solve
 from graphrl.solvers.rules.list_scheduling import schedule
 from graphrl.solvers.rules.simple import given_order
 

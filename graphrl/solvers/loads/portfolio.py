@@ -19,7 +19,7 @@ from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.exact.cp_sat import solver as cp_sat
+from graphrl.solvers.exact import solver as cp_sat
 from graphrl.solvers.loads import anneal
 from graphrl.solvers.loads.groups import Blocks, placed_order
 from graphrl.solvers.loads.stages import equal_placement, stage_dp

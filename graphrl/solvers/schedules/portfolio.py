@@ -28,7 +28,7 @@ from graphrl.plan import Plan
 from graphrl.solvers import lists as listed
 from graphrl.solvers.base import Budget
 from graphrl.solvers.clusters import moves_clusters
-from graphrl.solvers.exact.cp_sat import solver as cp_sat
+from graphrl.solvers.exact import solver as cp_sat
 from graphrl.solvers.portfolio import Stage, best_as_hint
 from graphrl.solvers.schedules import multilevel
 from graphrl.solvers.schedules import solver as schedules
