@@ -14,9 +14,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from graphrl.bench.cases import DEVICES, PARAMETERS, Settings, problem, random_graphs
-from graphrl.bench.programs import mapped_program, over_and_over
 from graphrl.bench.report import Table
-from graphrl.bench.timing import Bench, Prepared, Program, Sample, Timed, Timing
+from graphrl.bench.timing import Bench, Prepared, Program, Sample, Timed, Timing, mapped_program, over_and_over
 from graphrl.envs import specs
 from graphrl.envs.proposal import ProposalEnv, ProposalParams, State, chosen, gene_choices, instances
 from graphrl.solvers.chromosomes.batch import run_batch

@@ -20,12 +20,11 @@ from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.domain import domain, layers
 from graphrl.agents.egrl.network import networks
 from graphrl.bench.cases import Settings
-from graphrl.bench.programs import EVERYWHERE, compile_program
 from graphrl.bench.report import Table
-from graphrl.bench.timing import Bench, Prepared, Program, Sample, Timed, Timing, timed
+from graphrl.bench.timing import EVERYWHERE, Bench, Prepared, Program, Sample, Timed, Timing, compile_program, timed
 from graphrl.costs.maps import device
 from graphrl.costs.maps.chip import NNP_I
-from graphrl.costs.maps.padding import PaddedMapProblem, pad
+from graphrl.costs.maps.device import PaddedMapProblem, pad
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.layered import layered

@@ -21,8 +21,20 @@ from jax.sharding import Mesh, NamedSharding
 
 from graphrl.bench import machine
 from graphrl.bench.cases import DEVICES, PARAMETERS, Case, Row, Settings, Work
-from graphrl.bench.programs import BY_GRAPH, compile_program, graphrl_evaluation, over_and_over, spread
-from graphrl.bench.timing import Costs, Program, Samples, Say, interleaved, timed, timed_fields
+from graphrl.bench.timing import (
+    BY_GRAPH,
+    Costs,
+    Program,
+    Samples,
+    Say,
+    compile_program,
+    graphrl_evaluation,
+    interleaved,
+    over_and_over,
+    spread,
+    timed,
+    timed_fields,
+)
 from graphrl.costs.device.decisions import DeviceProblem, num_genes
 from graphrl.costs.host.decode import cost_all, host_graph
 from graphrl.errors import GraphrlError

@@ -25,9 +25,8 @@ from graphrl.agents.go.network import networks
 from graphrl.agents.topoformer import learner as topoformer
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.bench.cases import Settings
-from graphrl.bench.programs import BY_GRAPH, mapped_program
 from graphrl.bench.report import Table
-from graphrl.bench.timing import Bench, Prepared, Program, Sample, Timed, Timing, timed
+from graphrl.bench.timing import BY_GRAPH, Bench, Prepared, Program, Sample, Timed, Timing, mapped_program, timed
 from graphrl.costs.problem import Problem
 from graphrl.decoding.beam import beam
 from graphrl.decoding.rollout import greedy, sample

@@ -35,8 +35,8 @@ from graphrl.solvers.base import Budget, PlacedOrder, Task
 from graphrl.solvers.loads import portfolio as pipelined
 from graphrl.solvers.orders import anneal, dfs_dp, min_cut, series_parallel
 from graphrl.solvers.portfolio import Portfolio, Stage
-from graphrl.solvers.rules.expert import layer_stages
 from graphrl.solvers.rules.list_scheduling import etf, etf_seconds, has_time, hlfet, schedule, timely_schedule
+from graphrl.solvers.rules.placements import layer_stages
 from graphrl.solvers.rules.plan_builder import prepare as prepare_lists
 from graphrl.solvers.rules.simple import given_order
 from graphrl.solvers.schedules import portfolio as scheduled

@@ -14,7 +14,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.known_peak import in_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.rules.metis import partition, solve
+from graphrl.solvers.rules.placements import partition, solve_metis
 
 BUDGET = Budget(evaluations=1)
 
@@ -22,7 +22,7 @@ BUDGET = Budget(evaluations=1)
 @settings(max_examples=60)
 @given(graph=graphs(max_ops=12), problem=problems())
 def test_plans_are_valid_and_not_below_the_bound(graph: ComputationGraph, problem: Problem) -> None:
-    plan = solve(Task(graph, problem, BUDGET, 0))
+    plan = solve_metis(Task(graph, problem, BUDGET, 0))
     plan.check(graph)
     assert plan.value >= lower_bound(graph, problem)
 
@@ -57,7 +57,7 @@ def test_parts_are_balanced_by_what_the_objective_counts() -> None:
 
 def test_equal_seeds_give_equal_plans() -> None:
     graph, problem = random_dag(0), Problem("makespan", 4)
-    assert solve(Task(graph, problem, BUDGET, 3)).order == solve(Task(graph, problem, BUDGET, 3)).order
+    assert solve_metis(Task(graph, problem, BUDGET, 3)).order == solve_metis(Task(graph, problem, BUDGET, 3)).order
 
 
 @pytest.mark.parametrize("devices", [2, 3, 8])
@@ -73,4 +73,4 @@ def test_few_ops_are_shared_out_in_silence(devices: int, capfd: pytest.CaptureFi
 def test_without_pymetis_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pymetis", None)
     with pytest.raises(ProblemError, match="needs the package pymetis"):
-        solve(Task(random_dag(0), Problem("makespan", 2), BUDGET, 0))
+        solve_metis(Task(random_dag(0), Problem("makespan", 2), BUDGET, 0))

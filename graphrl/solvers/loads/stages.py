@@ -26,7 +26,7 @@ from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.loads import rules
 from graphrl.solvers.loads.groups import Blocks, Groups, placed_plan
-from graphrl.solvers.rules.expert import equal_parts
+from graphrl.solvers.rules.placements import equal_parts
 from graphrl.solvers.solver import solver
 
 

@@ -25,8 +25,8 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.clusters import EXCHANGES, LEVELS, Clusters, count_at, has_parts
-from graphrl.solvers.rules.expert import layer_stages
 from graphrl.solvers.rules.list_scheduling import etf, etf_seconds, quick_schedule, schedule, timely
+from graphrl.solvers.rules.placements import layer_stages
 from graphrl.solvers.rules.plan_builder import prepare as prepare_lists
 from graphrl.solvers.schedules.solver import is_lone
 from graphrl.solvers.sending.plans import placed, put, with_sends

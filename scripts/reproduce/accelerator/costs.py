@@ -15,12 +15,12 @@ from graphrl.costs import exact
 from graphrl.costs.device.decisions import Decisions, DeviceProblem
 from graphrl.costs.device.evaluate import evaluate
 from graphrl.costs.fusion import device as fusion_device
+from graphrl.costs.fusion import device as fusion_padding
 from graphrl.costs.fusion import exact as fusion_exact
-from graphrl.costs.fusion import padding as fusion_padding
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.maps import device as maps_device
+from graphrl.costs.maps import device as maps_padding
 from graphrl.costs.maps import exact as maps_exact
-from graphrl.costs.maps import padding as maps_padding
 from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.problem import map_problem
 from graphrl.costs.problem import Transfer
