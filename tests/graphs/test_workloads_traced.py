@@ -18,7 +18,7 @@ from reproduce.workloads.transformer_xl import transformer_xl
 from reproduce.workloads.wavenet import wavenet
 from reproduce.workloads.weights import Weights, initial
 
-from graphrl.costs.exact import evaluate, routes
+from graphrl.costs.exact import decode, evaluate
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.workloads import go
 from graphrl.graphs.datasets.zoo import storage
@@ -125,7 +125,7 @@ def test_parameters_stay_where_their_variables_stand() -> None:
     (parameter,) = (name for name in graph.ops[reader].inputs if name.startswith("variable/"))
     size = int(a.tensor_bytes[graph.tensor_names.index(parameter)])
     problem = Problem("makespan", 2, "link", bandwidth=1.0, resident_weights=True)
-    order = routes(graph, problem, placement, np.zeros(n), np.zeros((a.num_tensors, 2)))
+    order = decode(graph, problem, placement, np.zeros(n), np.zeros((a.num_tensors, 2)))
     costs = evaluate(graph, problem, placement, order)
     assert costs.makespan > size
     assert costs.peak_memory[1] >= size

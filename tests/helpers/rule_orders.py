@@ -18,10 +18,10 @@ RULES: dict[str, Callable[[Flow], list[int]]] = {
     "xla-dfs": compilers.xla_depth_first,
     "xla-postorder": compilers.xla_post_order,
     "xla": compilers.xla_best,
-    "inductor-lpmf": compilers.lpmf,
-    "inductor-bfs": compilers.bfs,
-    "inductor-dfs": compilers.dfs,
-    "inductor": compilers.best,
+    "inductor-lpmf": compilers.inductor_lpmf,
+    "inductor-bfs": compilers.inductor_bfs,
+    "inductor-dfs": compilers.inductor_dfs,
+    "inductor": compilers.inductor_best,
 }
 SOLVERS: dict[str, Solver[Any]] = {name: find_solver(name) for name in (*RULES, "random-ready", "random-priorities")}
 BUDGET = Budget(evaluations=1000)

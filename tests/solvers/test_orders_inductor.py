@@ -53,7 +53,7 @@ def test_inductor_lpmf_is_what_a_look_at_all_ready_ops_finds(graph: ComputationG
         peak, live = max(peak, live + size), live + change
         for b in flow.reads[op]:
             uses[b] -= 1
-    assert compilers.lpmf(flow) == order
+    assert compilers.inductor_lpmf(flow) == order
 
 
 def test_inductor_bfs() -> None:

@@ -7,7 +7,9 @@ is a second pass over the order.
 
 Ready nodes are in a binary heap of packed keys, the largest first, in an int32 array. Taking the first key leaves a
 hole at the root. The first push after that fills the hole: one sift instead of two (one for a leaf that moves to the
-root and one for the new key). A sentinel after the last entry is the sibling of an entry that has none.
+root and one for the new key). A sentinel after the last entry is the sibling of an entry that has none. The heap of
+searches (`compiled/structures.py`), with keys by item, costs 10% of the chromosomes a second at 64 ops and a quarter at
+2,048.
 """
 
 from collections.abc import Sequence

@@ -32,7 +32,7 @@ from jax import lax
 
 from graphrl.costs.device.decisions import Decisions, DeviceProblem, from_genes, num_genes, to_genes
 from graphrl.costs.device.evaluate import fitness, objective
-from graphrl.costs.exact import routes
+from graphrl.costs.exact import decode
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
@@ -95,7 +95,7 @@ def decisions(
     placement = affinities.argmax(0)
     op_keys = genes[d * sizes.ops : (d + 1) * sizes.ops][:n]
     transfer_keys = genes[(d + 1) * sizes.ops :].reshape(d, sizes.tensors)[:, :t].T
-    return placement, routes(graph, problem, placement, op_keys, transfer_keys)
+    return placement, decode(graph, problem, placement, op_keys, transfer_keys)
 
 
 _CHUNK_SECONDS = 0.3  # of device work between two looks at the clock

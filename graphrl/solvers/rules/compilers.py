@@ -227,7 +227,7 @@ class _PrefixMin:
         return node - self._leaves
 
 
-def lpmf(flow: Flow) -> list[int]:
+def inductor_lpmf(flow: Flow) -> list[int]:
     """Least peak memory first: of the ready ops that stay within the peak so far the one that leaves least behind; if
     there is none, the one that allocates least, then leaves least behind. Ties by index.
 
@@ -273,7 +273,7 @@ def lpmf(flow: Flow) -> list[int]:
     return order
 
 
-def bfs(flow: Flow) -> list[int]:
+def inductor_bfs(flow: Flow) -> list[int]:
     """The ready op whose predecessors ran earliest: by the sorted list of their places, then by index."""
     waiting, position = flow.waiting(), [0] * flow.num_ops
     queue: list[tuple[list[int], int]] = [([], op) for op in waiting.ready()]
@@ -287,7 +287,7 @@ def bfs(flow: Flow) -> list[int]:
     return order
 
 
-def dfs(flow: Flow) -> list[int]:
+def inductor_dfs(flow: Flow) -> list[int]:
     """Post-order, from all ops and among predecessors by the bytes that an op writes and reads, then by index."""
     workspace = flow.graph.arrays.workspace_bytes.tolist()
     touched = [
@@ -301,12 +301,12 @@ def dfs(flow: Flow) -> list[int]:
     return post_order(flow.num_ops, roots, lambda op: fewest_bytes_first(flow.predecessors[op]))
 
 
-def best(flow: Flow) -> list[int]:
+def inductor_best(flow: Flow) -> list[int]:
     """The one of least peak of the given order, lpmf, bfs and dfs."""
-    return flow.least_peak([flow.topological, lpmf(flow), bfs(flow), dfs(flow)])
+    return flow.least_peak([flow.topological, inductor_lpmf(flow), inductor_bfs(flow), inductor_dfs(flow)])
 
 
-order_rule("inductor", "PyTorch Inductor's: the best of the given order and the next three", best)
-order_rule("inductor-lpmf", "PyTorch Inductor's least peak memory first", lpmf)
-order_rule("inductor-bfs", "PyTorch Inductor's breadth-first order", bfs)
-order_rule("inductor-dfs", "PyTorch Inductor's depth-first order", dfs)
+order_rule("inductor", "PyTorch Inductor's: the best of the given order and the next three", inductor_best)
+order_rule("inductor-lpmf", "PyTorch Inductor's least peak memory first", inductor_lpmf)
+order_rule("inductor-bfs", "PyTorch Inductor's breadth-first order", inductor_bfs)
+order_rule("inductor-dfs", "PyTorch Inductor's depth-first order", inductor_dfs)

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphrl.agents.go.config import FusingSettings, GoSettings
 from graphrl.agents.go.network import Policy, drawn
-from graphrl.costs.exact import routes
+from graphrl.costs.exact import decode
 from graphrl.costs.fusion.device import FusionSizes
 from graphrl.costs.fusion.exact import Fusion, fuse, fused_graph
 from graphrl.costs.fusion.problem import FusionProblem
@@ -121,7 +121,7 @@ def planned(problem: FusionProblem, machine: Problem, params: CompileParams, cho
     keys = np.asarray(op_keys(params, jnp.asarray(choices.priority)))[roots]
     sends = np.zeros((k.num_tensors, machine.devices), keys.dtype)
     np.maximum.at(sends, (k.use_tensor, placement[k.use_op]), keys[k.use_op])
-    order = routes(kernels, machine, placement, keys, sends)
+    order = decode(kernels, machine, placement, keys, sends)
     return Plan.from_order(kernels, machine, placement, order, method="go", seconds=0.0, evaluations=1, seed=0)
 
 

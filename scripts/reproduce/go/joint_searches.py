@@ -9,7 +9,7 @@ import numpy as np
 
 import graphrl
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.exact import routes
+from graphrl.costs.exact import decode
 from graphrl.costs.fusion.exact import KernelGraph, fused_graph
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
@@ -113,7 +113,7 @@ def _with_sends(graph: ComputationGraph, problem: Problem, placement: np.ndarray
     keys = (a.num_ops - 1 - a.rank) / a.num_ops
     sends = np.zeros((a.num_tensors, problem.devices))
     np.maximum.at(sends, (a.use_tensor, placement[a.use_op]), keys[a.use_op])
-    return routes(graph, problem, placement, keys, sends)
+    return decode(graph, problem, placement, keys, sends)
 
 
 def _plan(graph: ComputationGraph, problem: Problem, decisions: tuple[np.ndarray, np.ndarray]) -> Plan:
