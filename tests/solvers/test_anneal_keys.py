@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from keyed_searches import DIAMOND, PROBLEMS, interrupted_plan
+from keyed_searches import PROBLEMS, interrupted_plan
 from optima import optimum
 from random_graphs import graphs, plans, problems
 from search_graphs import SIZES, random_dag
+from worked_example import TINY
 
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
@@ -102,8 +103,8 @@ def test_plans_are_valid_repeatable_and_not_worse_than_list_scheduling(problem: 
     "problem", [Problem("makespan", 2, latency=0.25), Problem("makespan", 2, "link", bandwidth=8.0), Problem(devices=2)]
 )
 def test_tiny_optima_are_found(problem: Problem, start: str) -> None:
-    plan = solve(Task(DIAMOND, problem, Budget(evaluations=6400), 0), start=start)
-    assert plan.value == pytest.approx(optimum(DIAMOND, problem), rel=1e-6)
+    plan = solve(Task(TINY, problem, Budget(evaluations=6400), 0), start=start)
+    assert plan.value == pytest.approx(optimum(TINY, problem), rel=1e-6)
 
 
 def test_better_than_brkga_from_the_same_start() -> None:
@@ -132,7 +133,7 @@ def test_a_memory_limit_is_kept_where_it_can_be() -> None:
 
 
 def test_a_budget_below_one_step_is_kept() -> None:
-    assert solve(Task(DIAMOND, PROBLEMS[0], Budget(evaluations=3), 0)).evaluations == 3
+    assert solve(Task(TINY, PROBLEMS[0], Budget(evaluations=3), 0)).evaluations == 3
 
 
 def test_interrupted_it_has_a_plan() -> None:
@@ -142,4 +143,4 @@ def test_interrupted_it_has_a_plan() -> None:
 @pytest.mark.parametrize("options", [{"start": "none"}, {"chains": 0}, {"tries": 0}, {"hot": 0.1, "cold": 0.2}])
 def test_bad_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ProblemError, match=f"{next(iter(options))} is"):
-        solve(Task(DIAMOND, PROBLEMS[0], Budget(evaluations=100), 0), **options)
+        solve(Task(TINY, PROBLEMS[0], Budget(evaluations=100), 0), **options)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from optima import optimum
 from random_graphs import graphs
 from search_graphs import random_dag
-from worked_example import WORKED
+from worked_example import TINY
 
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
@@ -29,7 +29,7 @@ def ops(plan: Plan) -> list[str]:
 
 @pytest.mark.parametrize("paper", [False, True])
 def test_worked_example(paper: bool) -> None:
-    plan = solve(Task(WORKED, Problem(), LONG, 0), paper=paper)
+    plan = solve(Task(TINY, Problem(), LONG, 0), paper=paper)
     assert plan.value == plan.bound == 12
     assert ops(plan) == ["a", "c", "b", "d"]
 
@@ -136,6 +136,6 @@ def test_interrupted_after_its_first_order_it_has_that(monkeypatch: pytest.Monke
 
 def test_refusals() -> None:
     with pytest.raises(ProblemError, match="devices must be 1, and is 2"):
-        solve(Task(WORKED, Problem(devices=2), LONG, 0))
+        solve(Task(TINY, Problem(devices=2), LONG, 0))
     with pytest.raises(ProblemError, match="states is -1"):
-        solve(Task(WORKED, Problem(), LONG, 0), states=-1)
+        solve(Task(TINY, Problem(), LONG, 0), states=-1)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optima import least_rank, optimum, placements
 from random_graphs import graphs, problems
-from worked_example import WORKED
+from worked_example import TINY
 
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
@@ -66,7 +66,7 @@ def test_it_finds_the_optimum(graph: ComputationGraph, problem: Problem, limit: 
     ],
 )
 def test_worked_example(problem: Problem, value: float) -> None:
-    assert optimum(WORKED, problem) == value
+    assert optimum(TINY, problem) == value
 
 
 def test_the_place_of_a_transfer_matters_under_rendezvous() -> None:

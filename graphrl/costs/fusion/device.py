@@ -21,10 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from graphrl.costs.device.indexing import put, take
+from graphrl.costs.device.indexing import filled, put, take
 from graphrl.costs.fusion.problem import TAKES_IN, FusionProblem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import bucket
+
+_HIGHEST = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,11 +114,6 @@ def pad(problem: FusionProblem, to: FusionSizes | None = None) -> PaddedFusion:
     step_op[:steps] = np.repeat(turns, count)
     changes = step_op[1:] != step_op[:-1]
 
-    def by_op(values: np.ndarray, dtype: type, size: int) -> np.ndarray:
-        out: np.ndarray = np.zeros(size, dtype)
-        out[: len(values)] = values
-        return out
-
     compute = problem.flops / chip.flops_per_second
     moved = np.zeros(problem.num_ops)
     np.add.at(
@@ -126,11 +123,11 @@ def pad(problem: FusionProblem, to: FusionSizes | None = None) -> PaddedFusion:
     alone = np.where(problem.renames, 0.0, chip.launch_seconds + np.maximum(compute, moved + write))
     fields: dict[str, np.ndarray | np.generic] = dict(  # noqa: C408  (reads as the constructor that it fills)
         launch=np.float32(chip.launch_seconds),
-        legal=by_op(problem.legal, np.bool_, to.ops + 1),
-        works=by_op(~problem.renames, np.bool_, to.ops + 1),
-        compute=by_op(compute, np.float32, to.ops + 1),
-        write=by_op(write, np.float32, to.ops + 1),
-        alone=by_op(alone, np.float32, to.ops),
+        legal=filled(problem.legal, to.ops + 1, np.bool_),
+        works=filled(~problem.renames, to.ops + 1, np.bool_),
+        compute=filled(compute, to.ops + 1, np.float32),
+        write=filled(write, to.ops + 1, np.float32),
+        alone=filled(alone, to.ops, np.float32),
         read=read.astype(np.float32),
         producer=producer.astype(np.int32),
         reads=reads.astype(np.int32),
@@ -163,9 +160,6 @@ def _turns(problem: FusionProblem) -> tuple[np.ndarray, np.ndarray]:
 def _readers(problem: FusionProblem) -> np.ndarray:
     """The op of each entry of `read_tensor`: `[e]` int64."""
     return np.repeat(np.arange(problem.num_ops), np.diff(problem.read_start))
-
-
-_HIGHEST = 2**31 - 1
 
 
 class DeviceKernels(NamedTuple):

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from graphrl.costs.device.indexing import add, take
+from graphrl.costs.device.indexing import add, filled, take
 from graphrl.costs.maps.chip import MAX_MEMORIES
 from graphrl.costs.maps.exact import compiler
 from graphrl.costs.maps.problem import MapProblem
@@ -28,6 +28,8 @@ from graphrl.graphs.padding import bucket
 
 READS = 3  # sources of most steps
 MAX_PAGES = 2**30  # of a memory: sums of two stay inside int32
+# Of a memory's number: two make one, as each array that a scan writes costs time.
+_BITS = (MAX_MEMORIES - 1).bit_length()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,13 +115,13 @@ def pad(problem: MapProblem, to: MapSizes | None = None) -> PaddedMapProblem:
     fields: dict[str, Any] = {
         "num_steps": np.int32(problem.steps),
         "compiler_latency": np.float32(compiler(problem).latency),
-        "launch": _filled(np.full(problem.steps, problem.chip.launch), to.steps, np.float32),
-        "weight_share": _filled(problem.weight_bytes / total, to.steps, np.float32),
-        "output_share": _filled(problem.output_bytes / total, to.steps, np.float32),
+        "launch": filled(np.full(problem.steps, problem.chip.launch), to.steps, np.float32),
+        "weight_share": filled(problem.weight_bytes / total, to.steps, np.float32),
+        "output_share": filled(problem.output_bytes / total, to.steps, np.float32),
         "capacity": np.minimum(problem.capacity, MAX_PAGES).astype(np.int32),
     }
     for name in ("compute", "input_seconds", "weight_seconds", "output_seconds"):
-        fields[name] = _filled(getattr(problem, name), to.steps, np.float32)
+        fields[name] = filled(getattr(problem, name), to.steps, np.float32)
     return PaddedMapProblem(**(fields | _reads(problem, to) | _rows(problem, to)))
 
 
@@ -162,14 +164,14 @@ def _rows(problem: MapProblem, to: MapSizes) -> dict[str, np.ndarray]:
     np.add.at(pages, row, problem.tensor_pages)
     np.add.at(outputs, problem.writer, problem.tensor_pages)
     return {
-        "step_row": _filled(np.flatnonzero(first), to.steps, np.int32),
-        "row_step": _filled(step, to.rows, np.int32),
-        "row_first": _filled(first, to.rows, np.bool_),
-        "row_freed": _filled(np.where(first, step, never), to.rows, np.int32, never),
-        "row_weight": _filled(np.where(first, problem.weight_pages[step], 0).clip(max=too_large), to.rows, np.int32),
-        "row_outputs": _filled(outputs[step].clip(max=too_large), to.rows, np.int32),
-        "row_pages": _filled(pages.clip(max=too_large), to.rows, np.int32),
-        "row_frees": _filled(np.where(problem.has_outputs[step], date + 1, never), to.rows, np.int32, never),
+        "step_row": filled(np.flatnonzero(first), to.steps, np.int32),
+        "row_step": filled(step, to.rows, np.int32),
+        "row_first": filled(first, to.rows, np.bool_),
+        "row_freed": filled(np.where(first, step, never), to.rows, np.int32, never),
+        "row_weight": filled(np.where(first, problem.weight_pages[step], 0).clip(max=too_large), to.rows, np.int32),
+        "row_outputs": filled(outputs[step].clip(max=too_large), to.rows, np.int32),
+        "row_pages": filled(pages.clip(max=too_large), to.rows, np.int32),
+        "row_frees": filled(np.where(problem.has_outputs[step], date + 1, never), to.rows, np.int32, never),
     }
 
 
@@ -183,20 +185,8 @@ def _reads(problem: MapProblem, to: MapSizes) -> dict[str, np.ndarray]:
     seconds = np.zeros((to.steps + to.reads, READS, problem.memories), np.float32)
     source[row, number % READS] = problem.read_source
     seconds[row, number % READS] = problem.read_seconds
-    reader = _filled(np.repeat(np.arange(problem.steps), groups), to.reads, np.int32)
+    reader = filled(np.repeat(np.arange(problem.steps), groups), to.reads, np.int32)
     return {"source": source, "source_seconds": seconds, "more_reader": reader}
-
-
-def _filled(values: np.ndarray, size: int, dtype: type, fill: float = 0) -> np.ndarray:
-    """Values along the first axis, the rest filled."""
-    array = np.full((size, *values.shape[1:]), fill, dtype)
-    array[: len(values)] = values
-    return array
-
-
-_BITS = (
-    MAX_MEMORIES - 1
-).bit_length()  # of a memory's number: two make one, as each array that a scan writes costs time
 
 
 class DeviceMapCosts(NamedTuple):

@@ -36,7 +36,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from graphrl.costs.device.indexing import take
+from graphrl.costs.device.indexing import filled, take
 from graphrl.graphs.topology import reached
 from graphrl.solvers.flow import Flow
 
@@ -115,8 +115,8 @@ def model(flow: Flow, seed: int) -> Model:
     fields: dict[str, np.ndarray | np.generic] = dict(  # noqa: C408  (reads as the constructor that it fills)
         num_ops=np.int32(n),
         live_shift=np.uint32(max(0, total.bit_length() - LIVE_BITS)),
-        allocated=_filled([allocated[op] for op in ops], size),
-        held=_filled([held[op] for op in ops], size),
+        allocated=filled([allocated[op] for op in ops], size, np.int32),
+        held=filled([held[op] for op in ops], size, np.int32),
         hashes=np.random.default_rng([seed, n]).integers(0, 2**32, (2, size), dtype=np.uint32),
         successors=_sets([number[flow.successors[op]].tolist() for op in ops], size, words),
         reads=_sets([[buffer for buffer, _ in row] for row in reads], size, buffer_words),
@@ -188,13 +188,6 @@ def _words(count: int) -> int:
     return -(-least // step) * step
 
 
-def _filled(values: list[int], size: int) -> np.ndarray:
-    """The values and then zeros: `[size]` int32."""
-    out = np.zeros(size, np.int32)
-    out[: len(values)] = values
-    return out
-
-
 def _sets(rows: list[list[int]], size: int, words: int) -> np.ndarray:
     """Sets as columns: `[words, size]` uint32."""
     out = np.zeros((words, size), np.uint32)
@@ -226,7 +219,7 @@ def _columns(rows: list[list[tuple[int, int]]], size: int, always: bool) -> tupl
     for column, row in enumerate(rows):
         if row:
             out[:, : len(row), column] = np.array(row).T
-    return out[0], out[1], _filled([len(row) for row in rows], size)
+    return out[0], out[1], filled([len(row) for row in rows], size, np.int32)
 
 
 class States(NamedTuple):
