@@ -1,10 +1,10 @@
 """Lower bounds of peak memory by minimum cuts: the least memory in which each op can run, and what no order can do
 below a peak (probing).
 
-**Cuts.** When op v has run, the ops that have run are a set S. S contains v and all predecessors of its ops, but no successor of
-v. A buffer is then live if its producer is in S and it is pinned or one of its users is not in S. While v ran, its
-inputs, outputs and workspace were there too. So v needs at least the minimum, over all such S, of the bytes of live
-buffers.
+**Cuts.** When op v has run, the ops that have run are a set S. S contains v and all predecessors of its ops, but no
+successor of v. A buffer is then live if its producer is in S and it is pinned or one of its users is not in S. While
+v ran, its inputs, outputs and workspace were there too. So v needs at least the minimum, over all such S, of the
+bytes of live buffers.
 
 This is a cut in a network. Each buffer is a hyperedge from its producer to its users, which costs its bytes if S
 separates them: producer -> buffer with the buffer's bytes as capacity, buffer -> user and op -> predecessor without
