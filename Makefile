@@ -93,7 +93,7 @@ format: venv ## let ruff put things right
 	@$(PY) -m ruff format .
 
 bench: $(INSTALLED) ## throughput table, JSONL and plot
-	@$(VENV)/bin/python scripts/bench.py $(BENCH_ARGS)
+	@$(VENV)/bin/graphrl bench $(BENCH_ARGS)
 
 notebooks: venv ## run the notebooks and store their outputs
 	@$(VENV)/bin/jupyter-execute --inplace notebooks/*.ipynb

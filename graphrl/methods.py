@@ -25,17 +25,17 @@ METHODS: dict[str, str] = {
     "list": "graphrl.solvers.rules.list_scheduling",
     "hlfet": "graphrl.solvers.rules.list_scheduling",
     "etf": "graphrl.solvers.rules.list_scheduling",
-    "metis": "graphrl.solvers.rules.metis",
-    "expert": "graphrl.solvers.rules.expert",
+    "metis": "graphrl.solvers.rules.placements",
+    "expert": "graphrl.solvers.rules.placements",
     # one pass, orders of one device
-    "xla": "graphrl.solvers.rules.xla",
-    "xla-list": "graphrl.solvers.rules.xla",
-    "xla-dfs": "graphrl.solvers.rules.xla",
-    "xla-postorder": "graphrl.solvers.rules.xla",
-    "inductor": "graphrl.solvers.rules.inductor",
-    "inductor-lpmf": "graphrl.solvers.rules.inductor",
-    "inductor-bfs": "graphrl.solvers.rules.inductor",
-    "inductor-dfs": "graphrl.solvers.rules.inductor",
+    "xla": "graphrl.solvers.rules.compilers",
+    "xla-list": "graphrl.solvers.rules.compilers",
+    "xla-dfs": "graphrl.solvers.rules.compilers",
+    "xla-postorder": "graphrl.solvers.rules.compilers",
+    "inductor": "graphrl.solvers.rules.compilers",
+    "inductor-lpmf": "graphrl.solvers.rules.compilers",
+    "inductor-bfs": "graphrl.solvers.rules.compilers",
+    "inductor-dfs": "graphrl.solvers.rules.compilers",
     "depth-first": "graphrl.solvers.rules.simple",
     "breadth-first": "graphrl.solvers.rules.simple",
     "alap": "graphrl.solvers.rules.simple",
@@ -66,8 +66,7 @@ METHODS: dict[str, str] = {
     # learned on the graph at hand
     "hdp": "graphrl.agents.go.hdp",
     # exact
-    "cp-sat": "graphrl.solvers.exact.cp_sat.solver",
-    "brute-force": "graphrl.solvers.exact.brute_force",
+    "cp-sat": "graphrl.solvers.exact.solver",
     # trained
     "regal": "graphrl.agents.regal.agent",
     "regal-hint": "graphrl.agents.regal.agent",
@@ -93,10 +92,9 @@ KINDS = {
         "metis random-ready random-priorities approximate-dp random local-search brkga brkga-tuned brkga+ split "
         "greedy-load hdp"
     ),
-    "test oracle": "brute-force",
 }
 """Of methods that play no policy. Trained ones are agents."""
-SUCCESSORS = {"anneal-keys": "anneal-schedule"}  # of methods that are gone
+SUCCESSORS = {"anneal-keys": "anneal-schedule", "brute-force": "cp-sat"}  # of methods that are gone
 
 MAP_KINDS = {
     "part of `auto`": "auto anneal cp-sat",
@@ -242,8 +240,8 @@ def _registered_for_maps(name: str) -> "Method[Any, Any, MemoryMap]":
 
 
 def _import(name: str, methods: Mapping[str, str]) -> None:
-    if name in SUCCESSORS:
-        raise ProblemError(f"method {name!r} is gone: {SUCCESSORS[name]!r} follows it")
+    if methods is METHODS and name in SUCCESSORS:
+        raise ProblemError(f"there is no method {name!r} any more: use {SUCCESSORS[name]!r}")
     if name not in methods:
         raise ProblemError(f"unknown method {name!r}: {near(name, methods)}")
     importlib.import_module(methods[name])

@@ -1,11 +1,10 @@
-"""Throughput of the search on this machine, against the same in numba; the caller may give further yardsticks.
+"""Throughput of the search on this machine: its decoder against the same in numba.
 
 - cases.py: what is measured, on which random graphs and chromosomes, the settings of a run, and its rows;
-- programs.py: graphrl's programs of costing a population, made ready to be timed;
-- yardstick/: the search in numba;
-- timing.py: clocks, repeats; machine.py: its name, pinning, devices;
-- measure.py: measures a case with graphrl and the yardsticks, whole BRKGA runs and compile time with a cache included;
+- timing.py: programs made ready to be timed, clocks, repeats, and what has a rate (`Bench`);
+- machine.py: the machine's name, pinning, devices;
+- measure.py: measures a case, whole BRKGA runs and compile time with a cache included;
 - report.py: table, JSON lines and picture;
-- envs.py, orders.py, maps.py, decisions.py: an environment's steps, the decoders of orders, memory maps, and GO's
-  decisions: measured and shown.
+- envs.py, maps.py, policies.py: an environment's steps, memory maps, and the decoders, decisions and updates of
+  policies.
 """

@@ -6,18 +6,16 @@ the same proposals. A step must not be slower than that.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import IO
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
-from graphrl.bench import machine
 from graphrl.bench.cases import DEVICES, PARAMETERS, Settings, problem, random_graphs
-from graphrl.bench.programs import BY_GRAPH, compile_program, over_and_over
-from graphrl.bench.report import machine_line, make_console, make_table, write_curves
-from graphrl.bench.timing import Program, Sample, Say, TimedRow, by_size_and_count, interleaved, timed_fields
+from graphrl.bench.report import Table
+from graphrl.bench.timing import Bench, Prepared, Program, Sample, Timed, Timing, mapped_program, over_and_over
 from graphrl.envs import specs
 from graphrl.envs.proposal import ProposalEnv, ProposalParams, State, chosen, gene_choices, instances
 from graphrl.solvers.chromosomes.brkga import run_batch
@@ -27,7 +25,7 @@ MOST_ENVS = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EnvRow(TimedRow):
+class EnvRow(Timing):
     """What so many environments at once took for a step each."""
 
     env: str  # its id
@@ -43,42 +41,12 @@ class EnvRow(TimedRow):
     ratio_to_batch: float  # of that and what `run_batch` makes on the same graphs
 
 
-def measure_envs(settings: Settings, counts: tuple[int, ...], say: Say) -> Iterator[list[EnvRow]]:
-    """One row for each size of graphs and number of environments; see `by_size_and_count`. The first transfer model of
-    `settings` counts.
-    """
-    return by_size_and_count(settings, "envs", counts, MOST_ENVS, _rows, say)
-
-
-def _rows(settings: Settings, n: int, envs: int, pinned: bool, say: Say) -> list[EnvRow]:
-    title = f"n = {n}, {envs} environment{'s' * (envs > 1)}"
-    task = problem("makespan", settings.transfers[0])
-    env = ProposalEnv(task, settings.evaluations, PARAMETERS)
-    mesh = machine.make_mesh(settings.threads, envs)
-    say(f"{title}: preparing")
+def _programs(settings: Settings, n: int, envs: int, mesh: Mesh, first: bool) -> Prepared:
+    """Steps under the first transfer model of the settings, beside `run_batch`."""
+    env = ProposalEnv(problem("makespan", settings.transfers[0]), settings.evaluations, PARAMETERS)
     params = instances(random_graphs(n, envs, settings.seed))
     steps = _steps(env, params, mesh, settings.seed)
-    batches = _batches(env, params, mesh, settings.seed)
-    say(f"{title}: timing")
-    ours, theirs = interleaved([steps.run, batches], settings.repeats, settings.seconds)
-    clock = machine.clock(pinned)
-    each = PARAMETERS.generations(settings.evaluations) * PARAMETERS.offspring
-    row = EnvRow(
-        what="env",
-        env=ENV,
-        n=n,
-        envs=envs,
-        evaluations=each,
-        population=PARAMETERS.population,
-        devices=DEVICES,
-        transfer=task.transfer,
-        objective=task.objective,
-        proposals_per_s=ours.per_second(clock),
-        evaluations_per_s=ours.per_second(clock) * each,
-        ratio_to_batch=ours.per_second(clock) / theirs.per_second(clock),
-        **timed_fields(settings, pinned, steps.compile_s, ours),
-    )
-    return [row]
+    return Prepared({"steps": steps}, _batches(env, params, mesh, settings.seed))
 
 
 def _drawn(env: ProposalEnv, params: ProposalParams, seed: int) -> tuple[jax.Array, jax.Array]:
@@ -92,11 +60,11 @@ def _steps(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> P
     """Steps of all environments from the same state and actions, over and over."""
     keys, actions = _drawn(env, params, seed)
     state = State(keys, jnp.ones(len(keys), jnp.float32))
-    step = jax.shard_map(jax.vmap(env.step), mesh=mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
-    arguments = jax.device_put((keys, state, actions, params), NamedSharding(mesh, BY_GRAPH))
-    compiled, compile_s = compile_program(lambda *arguments: step(*arguments)[1].reward, *arguments)
 
-    return Program(over_and_over(compiled, arguments, len(keys)), compile_s)
+    def rewards(*arguments: Any) -> jax.Array:
+        return jax.vmap(env.step)(*arguments)[1].reward
+
+    return mapped_program(rewards, (keys, state, actions, params), mesh, len(keys))
 
 
 def _batches(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> Callable[[int], Sample]:
@@ -110,27 +78,46 @@ def _batches(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) ->
     return over_and_over(functools.partial(run_batch, mesh=mesh), arguments, len(keys))
 
 
-def print_envs(rows: Sequence[EnvRow]) -> None:
-    """Prints proposals and evaluations a second by number of environments."""
-    first = rows[0]
-    heading = f"{first.env}: proposals evaluated a second ({first.evaluations:,} evaluations each, {first.transfer})"
-    columns = "envs", "proposals / s", "evaluations / s", "/ run_batch", "compile s"
-    table = make_table(f"{heading}\n{machine_line(rows)}", "ops", *columns)
-    for row in rows:
-        table.add_row(
-            f"{row.n:,}",
-            f"{row.envs:,}",
-            f"{row.proposals_per_s:.3g}",
-            f"{row.evaluations_per_s:,.0f}",
-            f"{row.ratio_to_batch:.3g}",
-            f"{row.compile_s:.1f}",
-        )
-    make_console().print(table)
+def _row(settings: Settings, timed: Timed, fields: dict[str, Any]) -> EnvRow:
+    evaluations = PARAMETERS.generations(settings.evaluations) * PARAMETERS.offspring
+    return EnvRow(
+        env=ENV,
+        n=timed.ops,
+        envs=timed.number,
+        evaluations=evaluations,
+        population=PARAMETERS.population,
+        devices=DEVICES,
+        transfer=settings.transfers[0],
+        objective="makespan",
+        proposals_per_s=timed.rate,
+        evaluations_per_s=timed.rate * evaluations,
+        ratio_to_batch=timed.ratio,
+        **fields,
+    )
 
 
-def write_envs_plot(rows: Sequence[EnvRow], file: IO[bytes]) -> None:
-    """Writes a PNG: proposals a second against environments, a line a size of graphs."""
-    points = [
-        (f"{row.evaluations:,} evaluations each", f"{row.n:,} ops", row.envs, row.proposals_per_s) for row in rows
-    ]
-    write_curves(f"{rows[0].env}\n{machine_line(rows)}", ("environments at once", "proposals / s"), points, file)
+ENVS = Bench(
+    option="envs",
+    what="env",
+    unit="environment",
+    most=MOST_ENVS,
+    prepare=_programs,
+    row=_row,
+    table=Table(
+        heading=lambda row: (
+            f"{row.env}: proposals evaluated a second ({row.evaluations:,} evaluations each, {row.transfer})"
+        ),
+        columns={
+            "ops": lambda row: f"{row.n:,}",
+            "envs": lambda row: f"{row.envs:,}",
+            "proposals / s": lambda row: f"{row.proposals_per_s:.3g}",
+            "evaluations / s": lambda row: f"{row.evaluations_per_s:,.0f}",
+            "/ run_batch": lambda row: f"{row.ratio_to_batch:.3g}",
+            "compile s": lambda row: f"{row.compile_s:.1f}",
+        },
+        section=lambda row: 0,
+        title=lambda row: row.env,
+        labels=("environments at once", "proposals / s"),
+        point=lambda row: (f"{row.evaluations:,} evaluations each", f"{row.n:,} ops", row.envs, row.proposals_per_s),
+    ),
+)

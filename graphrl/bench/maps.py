@@ -7,8 +7,8 @@ which is a population's maps, evolution and gradient steps.
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,14 +19,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.domain import domain, layers
 from graphrl.agents.egrl.network import networks
-from graphrl.bench import machine
 from graphrl.bench.cases import Settings
-from graphrl.bench.programs import EVERYWHERE, compile_program
-from graphrl.bench.report import machine_line, make_console, make_table, write_curves
-from graphrl.bench.timing import Program, Sample, Say, TimedRow, by_size_and_count, interleaved, timed, timed_fields
+from graphrl.bench.report import Table
+from graphrl.bench.timing import EVERYWHERE, Bench, Prepared, Program, Sample, Timed, Timing, compile_program, timed
 from graphrl.costs.maps import device
 from graphrl.costs.maps.chip import NNP_I
-from graphrl.costs.maps.padding import PaddedMapProblem, pad
+from graphrl.costs.maps.device import PaddedMapProblem, pad
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.layered import layered
@@ -43,7 +41,7 @@ BY_MAP = PartitionSpec(None, AXIS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MapRow(TimedRow):
+class MapRow(Timing):
     """What the kernel took for so many maps at once, or a generation of EGRL."""
 
     work: str  # `KERNEL` or `GENERATION`
@@ -54,47 +52,37 @@ class MapRow(TimedRow):
     ratio_to_host: float  # of that and maps a second of the host engine, on one core
 
 
-def measure_maps(settings: Settings, counts: tuple[int, ...], say: Say) -> Iterator[list[MapRow]]:
-    """A row of the kernel for each size and number of maps at once, and one of a generation of EGRL beside the first
-    of these for graphs of up to `LARGEST_LEARNT` ops; see `by_size_and_count`.
+def _programs(settings: Settings, n: int, count: int, mesh: Mesh, first: bool) -> Prepared:
+    """The kernel, and beside the first number of maps a generation of EGRL for graphs of up to `LARGEST_LEARNT` ops.
 
     Raises:
       GraphrlError: kernel and host engine do not agree.
     """
-
-    def rows(settings: Settings, n: int, count: int, pinned: bool, say: Say) -> list[MapRow]:
-        return _rows(settings, n, count, n <= LARGEST_LEARNT and count == counts[0], pinned, say)
-
-    return by_size_and_count(settings, "maps", counts, MOST_MAPS, rows, say)
-
-
-def _rows(settings: Settings, n: int, count: int, learning: bool, pinned: bool, say: Say) -> list[MapRow]:
-    title = f"n = {n}, {count} map{'s' * (count > 1)}"
-    say(f"{title}: preparing")
-    by_ops = {len(graph.ops): graph for graph in (make() for make in WORKLOADS.values())}
-    problem = map_problem(by_ops[n] if n in by_ops else layered(n, settings.seed), NNP_I)
+    problem = _problem(settings, n)
     asked = np.random.default_rng(settings.seed).integers(0, problem.memories, (count, 2 * problem.steps))
     host, latency = _host(problem, asked)
-    programs = {KERNEL: _kernel(problem, asked, latency, machine.make_mesh(settings.threads, count))}
-    if learning:
+    programs = {KERNEL: _kernel(problem, asked, latency, mesh)}
+    if first and n <= LARGEST_LEARNT:
         programs[GENERATION] = generation_program(problem, EgrlConfig(), settings.seed)
-    say(f"{title}: timing")
-    runs = [host, *(program.run for program in programs.values())]
-    yardstick, *samples_of = interleaved(runs, settings.repeats, settings.seconds)
-    clock = machine.clock(pinned)
-    return [
-        MapRow(
-            what="maps",
-            work=work,
-            graph=problem.graph.name,
-            n=n,
-            maps=count if work == KERNEL else EgrlConfig().settings.rollouts,
-            maps_per_s=samples.per_second(clock),
-            ratio_to_host=samples.per_second(clock) / yardstick.per_second(clock),
-            **timed_fields(settings, pinned, program.compile_s, samples),
-        )
-        for (work, program), samples in zip(programs.items(), samples_of, strict=True)
-    ]
+    return Prepared(programs, host)
+
+
+def _problem(settings: Settings, n: int) -> MapProblem:
+    """Of the workload of so many ops, else of a layered graph."""
+    by_ops = {len(graph.ops): graph for graph in (make() for make in WORKLOADS.values())}
+    return map_problem(by_ops[n] if n in by_ops else layered(n, settings.seed), NNP_I)
+
+
+def _row(settings: Settings, timed: Timed, fields: dict[str, Any]) -> MapRow:
+    return MapRow(
+        work=timed.work,
+        graph=_problem(settings, timed.ops).graph.name,
+        n=timed.ops,
+        maps=timed.number if timed.work == KERNEL else EgrlConfig().settings.rollouts,
+        maps_per_s=timed.rate,
+        ratio_to_host=timed.ratio,
+        **fields,
+    )
 
 
 def _host(problem: MapProblem, asked: np.ndarray) -> tuple[Callable[[int], Sample], np.ndarray]:
@@ -182,25 +170,27 @@ def generation_program(problem: MapProblem, config: EgrlConfig, seed: int) -> Pr
     return Program(timed(work), compile_s)
 
 
-def print_maps(rows: Sequence[MapRow]) -> None:
-    """Prints maps and generations a second by graph and number of maps at once."""
-    columns = "maps", "work", "maps / s", "calls / s", "/ host engine", "compile s"
-    table = make_table(f"Memory maps made valid and costed a second\n{machine_line(rows)}", "ops", *columns)
-    for row, following in zip(rows, (*rows[1:], None), strict=True):
-        table.add_row(
-            f"{row.n:,}",
-            f"{row.maps:,}",
-            row.work,
-            f"{row.maps_per_s:,.0f}",
-            f"{row.maps_per_s / row.maps:,.3g}",
-            f"{row.ratio_to_host:.2g}",
-            f"{row.compile_s:.1f}",
-            end_section=following is None or following.n != row.n,
-        )
-    make_console().print(table)
-
-
-def write_maps_plot(rows: Sequence[MapRow], file: IO[bytes]) -> None:
-    """Writes a PNG: maps a second against maps at once, a line a graph."""
-    points = [("kernel", f"{row.n:,} ops", row.maps, row.maps_per_s) for row in rows if row.work == KERNEL]
-    write_curves(f"Memory maps a second\n{machine_line(rows)}", ("maps at once", "maps / s"), points, file)
+MAPS = Bench(
+    option="maps",
+    what="maps",
+    unit="map",
+    most=MOST_MAPS,
+    prepare=_programs,
+    row=_row,
+    table=Table(
+        heading=lambda row: "Memory maps made valid and costed a second",
+        columns={
+            "ops": lambda row: f"{row.n:,}",
+            "maps": lambda row: f"{row.maps:,}",
+            "work": lambda row: row.work,
+            "maps / s": lambda row: f"{row.maps_per_s:,.0f}",
+            "calls / s": lambda row: f"{row.maps_per_s / row.maps:,.3g}",
+            "/ host engine": lambda row: f"{row.ratio_to_host:.2g}",
+            "compile s": lambda row: f"{row.compile_s:.1f}",
+        },
+        section=lambda row: row.n,
+        title=lambda row: "Memory maps a second",
+        labels=("maps at once", "maps / s"),
+        point=lambda row: ("kernel", f"{row.n:,} ops", row.maps, row.maps_per_s) if row.work == KERNEL else None,
+    ),
+)

@@ -1,4 +1,4 @@
-"""Measures every case with graphrl and the yardsticks, in turns, and makes the rows.
+"""Measures every case with graphrl, and its decoder beside the one in numba, in turns, and makes the rows.
 
 `search_program` makes whole BRKGA runs, and their parts, ready to be timed. `cached_compile_seconds` measures compiling
 with a filled compilation cache, in processes of their own: `python -m graphrl.bench.measure` is such a process, and
@@ -21,10 +21,22 @@ from jax.sharding import Mesh, NamedSharding
 
 from graphrl.bench import machine
 from graphrl.bench.cases import DEVICES, PARAMETERS, Case, Row, Settings, Work
-from graphrl.bench.programs import BY_GRAPH, compile_program, graphrl_evaluation, over_and_over, spread
-from graphrl.bench.timing import Program, Samples, Say, interleaved, timed_fields
-from graphrl.bench.yardstick.program import program as compiled
+from graphrl.bench.timing import (
+    BY_GRAPH,
+    Costs,
+    Program,
+    Samples,
+    Say,
+    compile_program,
+    graphrl_evaluation,
+    interleaved,
+    over_and_over,
+    spread,
+    timed,
+    timed_fields,
+)
 from graphrl.costs.device.decisions import DeviceProblem, num_genes
+from graphrl.costs.host.decode import cost_all, host_graph
 from graphrl.errors import GraphrlError
 from graphrl.graphs.padding import PaddedGraph, common_sizes, pad_batch
 from graphrl.solvers.chromosomes import brkga
@@ -111,45 +123,52 @@ def search_program(
     return Program(over_and_over(compiled, arguments, graphs * evaluations), compile_s)
 
 
-GRAPHRL = "graphrl"
+GRAPHRL, NUMBA = "graphrl", "numba"
 
 
-Yardstick = Callable[[Work], Program]
-
-
-def measure(settings: Settings, yardsticks: Mapping[str, Yardstick], say: Say) -> Iterator[list[Row]]:
-    """The rows of each case in turn, graphrl's first.
-
-    Args:
-      settings: what to measure.
-      yardsticks: other implementations of the same search to measure beside graphrl and numba, by name.
-      say: see `Say`.
+def measure(settings: Settings, say: Say) -> Iterator[list[Row]]:
+    """The rows of each case in turn, graphrl's first; of decoding a second one, of the same in numba.
 
     Raises:
-      GraphrlError: two methods do not compute the same costs.
+      GraphrlError: the two do not compute the same costs.
       ProblemError: jax has not as many devices as threads are wanted.
     """
     with machine.pinned(settings.threads) as pinned:
         machine.configure(settings.threads)
         for case in settings.cases():
-            yield _rows(settings, case, {GRAPHRL: _graphrl, "numba": compiled, **yardsticks}, pinned, say)
+            yield _rows(settings, case, pinned, say)
 
 
-def _graphrl(work: Work) -> Program:
-    return graphrl_search(work) if work.case.search else graphrl_evaluation(work)
+def _programs(work: Work, say: Say) -> dict[str, Program]:
+    say(f"preparing {GRAPHRL}")
+    if work.case.search:
+        return {GRAPHRL: graphrl_search(work)}
+    ours = graphrl_evaluation(work)
+    say(f"preparing {NUMBA}")
+    return {GRAPHRL: ours, NUMBA: compiled_evaluation(work)}
 
 
-def _rows(settings: Settings, case: Case, methods: Mapping[str, Yardstick], pinned: bool, tell: Say) -> list[Row]:
+def compiled_evaluation(work: Work) -> Program:
+    """The decoder for one core of a CPU (`costs/host/decode.py`), a thread a graph."""
+    case, settings = work.case, work.settings
+    graphs = [host_graph(g, work.problem, timed=case.makespan, memory=case.memory) for g in work.graphs]
+    first = cost_all(graphs, work.chromosomes)
+
+    def evaluations(runs: int) -> int:
+        cost_all(graphs, work.chromosomes, runs, settings.threads)
+        return runs * len(graphs) * PARAMETERS.population
+
+    return Program(timed(evaluations), costs=Costs(*first), on_host=True)
+
+
+def _rows(settings: Settings, case: Case, pinned: bool, tell: Say) -> list[Row]:
     """Makes the programs of a case ready, compares their results, and times them in turns."""
 
     def say(text: str) -> None:
         tell(f"n = {case.num_ops}, {case.title}, {case.graphs} graph{'s' * (case.graphs > 1)}: {text}")
 
     work = Work(settings, case)
-    programs: dict[str, Program] = {}
-    for method, make in methods.items():
-        say(f"preparing {method}")
-        programs[method] = make(work)
+    programs = _programs(work, say)
     check_agreement(programs)
     parts: dict[str, Program] = {}
     cached = None

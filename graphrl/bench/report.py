@@ -3,12 +3,12 @@
 import itertools
 import json
 import math
-from collections.abc import Sequence
-from typing import IO
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import IO, Any, NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 
 from graphrl.bench.cases import Measured, Row
 from graphrl.colours import COLOURS, GRID, MARKERS
@@ -38,6 +38,30 @@ def machine_line(rows: Sequence[Measured]) -> str:
     return f"{first.device_kind} · {cores} · jax {first.jax} · {clock}, median of {first.repeats}"
 
 
+class Table(NamedTuple):
+    """How rows of one kind are shown."""
+
+    heading: Callable[[Any], str]  # of the printed table, from its first row
+    columns: Mapping[str, Callable[[Any], str]]  # what a row has in each
+    section: Callable[[Any], Hashable]  # rows of equal ones stand together
+    title: Callable[[Any], str]  # of the picture, from its first row
+    labels: tuple[str, str]  # of its axes
+    point: Callable[[Any], tuple[str, str, int, float] | None]  # see `write_curves`; None: not in the picture
+
+    def print(self, rows: Sequence[Measured]) -> None:
+        """Prints the rows."""
+        table = make_table(f"{self.heading(rows[0])}\n{machine_line(rows)}", *self.columns)
+        for row, following in zip(rows, (*rows[1:], None), strict=True):
+            last = following is None or self.section(following) != self.section(row)
+            table.add_row(*(text(row) for text in self.columns.values()), end_section=last)
+        make_console().print(table)
+
+    def plot(self, rows: Sequence[Measured], file: IO[bytes]) -> None:
+        """Writes a PNG of curves."""
+        points = [point for point in map(self.point, rows) if point is not None]
+        write_curves(f"{self.title(rows[0])}\n{machine_line(rows)}", self.labels, points, file)
+
+
 def print_table(rows: Sequence[Row]) -> None:
     """Prints evaluations a second, their ratios and graphrl's compile seconds, then the shares of its BRKGA runs."""
     console = make_console()
@@ -47,7 +71,8 @@ def print_table(rows: Sequence[Row]) -> None:
     cases = [list(case) for _, case in itertools.groupby(rows, lambda row: (row.n, row.graphs, title(row)))]
     for case, following in zip(cases, (*cases[1:], None), strict=True):
         ours = case[0]
-        figures = *(row.evaluations_per_s for row in case), *ours.ratios.values()
+        rates = {row.method: row.evaluations_per_s for row in case}
+        figures = *map(rates.get, methods), *map(ours.ratios.get, methods[1:])
         last = following is None or following[0].n != ours.n
         table.add_row(
             *(f"{ours.n:,}", f"{ours.graphs:,}", title(ours), *map(_rounded, figures), f"{ours.compile_s:.1f}"),
@@ -69,15 +94,17 @@ def make_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=140)
 
 
-def make_table(heading: str, *columns: str) -> Table:
+def make_table(heading: str, *columns: str) -> RichTable:
     """An empty table; all columns but that of the case are numbers."""
-    table = Table(title=heading, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
+    table = RichTable(title=heading, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
     for column in columns:
         table.add_column(column, justify="left" if column == "case" else "right")
     return table
 
 
-def _rounded(figure: float) -> str:
+def _rounded(figure: float | None) -> str:
+    if figure is None:
+        return "-"
     return f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"
 
 

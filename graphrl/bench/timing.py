@@ -1,22 +1,34 @@
-"""Clocks and repeats: programs take turns, so that ratios come from the same minutes of the machine."""
+"""Programs made ready to be timed, clocks, repeats, and what has a rate (`Bench`).
+
+Programs take turns, so that ratios come from the same minutes of the machine. JAX programs take a batch of graphs,
+spread over a mesh of devices by graph. On CPUs the graphs of a device follow one another, on accelerators they run
+together.
+"""
 
 import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from graphrl.bench import machine
-from graphrl.bench.cases import Measured, Settings
+from graphrl.bench.cases import DEVICES, PARAMETERS, Measured, Settings, Work, padded
+from graphrl.bench.report import Table
+from graphrl.costs.device.decisions import DeviceProblem, from_genes
+from graphrl.costs.device.evaluate import evaluate
 from graphrl.errors import ProblemError, clipped
+from graphrl.graphs.padding import PaddedGraph, common_sizes, pad_batch
 
+BY_GRAPH, EVERYWHERE = PartitionSpec("graphs"), PartitionSpec()
 _MAX_RUNS = 100_000
 Say = Callable[[str], None]  # gets what is going on, for a progress line
-R = TypeVar("R", bound="TimedRow")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +81,8 @@ class Program(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TimedRow(Measured):
-    """A program and its timings."""
+class Timing(Measured):
+    """A row of what was timed."""
 
     compile_s: float
     median_s: float  # of a sample
@@ -78,7 +90,7 @@ class TimedRow(Measured):
 
 
 def timed_fields(settings: Settings, pinned: bool, compile_s: float, samples: Samples) -> dict[str, Any]:
-    """The fields of a `TimedRow` but `what`."""
+    """The fields of a `Timing` but `what`."""
     clock = machine.clock(pinned)
     return {
         "threads": settings.threads,
@@ -93,35 +105,81 @@ def timed_fields(settings: Settings, pinned: bool, compile_s: float, samples: Sa
     }
 
 
-def by_size_and_count(
-    settings: Settings,
-    name: str,
-    counts: Sequence[int],
-    most: int,
-    rows: Callable[[Settings, int, int, bool, Say], list[R]],
-    say: Say,
-) -> Iterator[list[R]]:
-    """Rows for each size of graphs and each of the counts: `rows(settings, ops, count, whether pinned, say)`.
+class Prepared(NamedTuple):
+    """Programs by the work that they do, and what their rates are compared with."""
 
-    Args:
-      settings: what to measure.
-      name: of the option that the counts are of.
-      counts: how many at once.
-      most: the largest that a count may be.
-      rows: see above.
-      say: see `Say`.
+    programs: Mapping[str, Program]
+    yardstick: Callable[[int], Sample] | None = None
 
-    Raises:
-      ProblemError: a count is out of range or given twice, or jax has not as many devices as threads are asked for.
+
+class Timed(NamedTuple):
+    """A program that was timed."""
+
+    work: str  # that it does
+    ops: int  # of each graph
+    number: int  # at once
+    rate: float  # a second, by the median
+    ratio: float  # of the rate and the yardstick's, if there is one
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """Something that has a rate, for graphs of some ops and so many of it at once.
+
+    Attributes:
+      option: of the command, whose values are the numbers at once.
+      what: the rows are said to measure.
+      unit: of the numbers, in the singular.
+      most: at once.
+      prepare: (settings, ops, how many, mesh, whether it is the first number) -> what is timed.
+      row: (settings, what was timed, fields of a `Timing`) -> a row.
+      table: how rows are shown.
     """
-    if not counts or len(set(counts)) < len(counts) or not 1 <= min(counts) <= max(counts) <= most:
-        have = clipped(", ".join(map(str, counts))) or "empty"
-        raise ProblemError(f"{name} is {have}: must name numbers from 1 to {most}, each once")
-    with machine.pinned(settings.threads) as pinned:
-        machine.configure(settings.threads)
-        for ops in settings.sizes:
-            for count in counts:
-                yield rows(settings, ops, count, pinned, say)
+
+    option: str
+    what: str
+    unit: str
+    most: int
+    prepare: Callable[[Settings, int, int, Mesh, bool], Prepared]
+    row: Callable[[Settings, Timed, dict[str, Any]], Timing]
+    table: Table
+
+    def measure(self, settings: Settings, counts: Sequence[int], say: Say) -> Iterator[list[Timing]]:
+        """Rows for each size of graphs and each of the counts.
+
+        Args:
+          settings: what to measure.
+          counts: how many at once.
+          say: see `Say`.
+
+        Raises:
+          ProblemError: a count is out of range or given twice, or jax has not as many devices as threads are asked for.
+          GraphrlError: two programs do not compute the same.
+        """
+        if not counts or len(set(counts)) < len(counts) or not 1 <= min(counts) <= max(counts) <= self.most:
+            have = clipped(", ".join(map(str, counts))) or "empty"
+            raise ProblemError(f"{self.option} is {have}: must name numbers from 1 to {self.most}, each once")
+        with machine.pinned(settings.threads) as pinned:
+            machine.configure(settings.threads)
+            for ops in settings.sizes:
+                for count in counts:
+                    yield self._rows(settings, ops, count, count == counts[0], pinned, say)
+
+    def _rows(self, settings: Settings, ops: int, count: int, first: bool, pinned: bool, say: Say) -> list[Timing]:
+        title = f"n = {ops}, {count} {self.unit}{'s' * (count > 1)}"
+        say(f"{title}: preparing")
+        mesh = machine.make_mesh(settings.threads, count)
+        programs, yardstick = self.prepare(settings, ops, count, mesh, first)
+        say(f"{title}: timing")
+        runs = [program.run for program in programs.values()] + ([] if yardstick is None else [yardstick])
+        samples, clock = interleaved(runs, settings.repeats, settings.seconds), machine.clock(pinned)
+        base = 1.0 if yardstick is None else samples[-1].per_second(clock)
+        rows = []
+        for (work, program), taken in zip(programs.items(), samples, strict=False):
+            rate = taken.per_second(clock)
+            fields = {"what": self.what, **timed_fields(settings, pinned, program.compile_s, taken)}
+            rows.append(self.row(settings, Timed(work, ops, count, rate, rate / base), fields))
+        return rows
 
 
 def timed(work: Callable[[int], int]) -> Callable[[int], Sample]:
@@ -158,3 +216,97 @@ def _runs_needed(program: Callable[[int], Sample], seconds: float) -> int:
         taken = program(runs).wall_s
         runs = max(runs, min(_MAX_RUNS, math.ceil(runs * seconds / max(taken, 1e-6))))
     return runs
+
+
+def graphrl_evaluation(work: Work) -> Program:
+    """Decoding and costing a population on every graph with graphrl."""
+    graphs, problem, case, d = work.graphs, work.problem, work.case, DEVICES
+    sizes = common_sizes(graphs)
+    batch = pad_batch(graphs, sizes)
+    genes = np.stack([padded(x, graph, sizes, d).T for x, graph in zip(work.chromosomes, graphs, strict=True)])
+
+    def costs(group: PaddedGraph, genes: jax.Array) -> tuple[jax.Array, jax.Array]:
+        decisions = from_genes(jnp.moveaxis(genes, 0, 1), sizes, d)
+        cost = evaluate(group, decisions, DeviceProblem.of(problem), makespan=case.makespan, memory=case.memory)
+        second_unit, byte_unit = group.second_unit[:, None], group.byte_unit[:, None, None]
+        return cost.makespan * second_unit, jnp.moveaxis(cost.peak_memory, 0, -1) * byte_unit
+
+    return evaluation_program(costs, batch, genes, work.mesh(len(graphs)))
+
+
+def evaluation_program(
+    costs: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]], batch: Any, genes: np.ndarray, mesh: Mesh
+) -> Program:
+    """A program that costs the same genes over and over.
+
+    Args:
+      costs: (graphs with leading axis s, genes `[s, ...]`) -> makespan `[s, p]` and peak `[s, p, d]`.
+    """
+
+    def repeated(group: Any, genes: jax.Array, runs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def again(_: jax.Array, state: tuple) -> tuple:
+            # one gene hangs on the last result: else XLA may compute everything once, before the loop
+            genes, (makespan, peak) = state
+            total = makespan.sum() + peak.sum()
+            genes = genes.at[(0,) * genes.ndim].min(jnp.where(total < 0, 0.0, 1.0))
+            return genes, costs(group, genes)
+
+        return lax.fori_loop(0, runs, again, (genes, empty(group, genes)))[1]
+
+    def empty(group: Any, genes: jax.Array) -> Any:
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(costs, group, genes))
+
+    batch, genes = jax.device_put((batch, genes), NamedSharding(mesh, BY_GRAPH))
+    compiled, compile_s = compile_program(spread(repeated, mesh), batch, genes, _replicated(1, mesh))
+    makespan, peak = jax.device_get(compiled(batch, genes, _replicated(1, mesh)))
+
+    def work(runs: int) -> int:
+        jax.block_until_ready(compiled(batch, genes, _replicated(runs, mesh)))
+        return runs * len(genes) * PARAMETERS.population
+
+    return Program(timed(work), compile_s, Costs(makespan, peak))
+
+
+def mapped_program(function: Callable[..., Any], arguments: tuple, mesh: Mesh, evaluations: int) -> Program:
+    """Calls of a function of a batch with the same arguments over and over, their leading axes spread over the mesh;
+    `evaluations` are those of one call.
+    """
+    local = jax.shard_map(function, mesh=mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
+    arguments = jax.device_put(arguments, NamedSharding(mesh, BY_GRAPH))
+    compiled, compile_s = compile_program(local, *arguments)
+    return Program(over_and_over(compiled, arguments, evaluations), compile_s)
+
+
+def spread(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
+    """`function(graphs, per graph, replicated)` on a mesh: CPUs take their graphs one after the other."""
+
+    def one_by_one(graphs: Any, per_graph: Any, replicated: Any) -> Any:
+        singles = jax.tree.map(lambda x: x[:, None], (graphs, per_graph))
+        results = lax.map(lambda single: function(*single, replicated), singles)
+        return jax.tree.map(lambda x: x[:, 0], results)
+
+    local = one_by_one if mesh.devices.flat[0].platform == "cpu" else function
+    specs = (BY_GRAPH, BY_GRAPH, EVERYWHERE)
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=BY_GRAPH, check_vma=False)
+
+
+def compile_program(function: Callable[..., Any], *arguments: Any) -> tuple[Callable[..., Any], float]:
+    """The compiled program for such arguments, and the seconds of tracing and compiling it."""
+    started = time.perf_counter()
+    compiled = jax.jit(function).lower(*arguments).compile()
+    return compiled, time.perf_counter() - started
+
+
+def over_and_over(function: Callable[..., Any], arguments: Any, evaluations: int) -> Callable[[int], Sample]:
+    """Calls of a function with the same arguments, to be timed; `evaluations` are those of one call."""
+
+    def work(runs: int) -> int:
+        for _ in range(runs):
+            jax.block_until_ready(function(*arguments))
+        return runs * evaluations
+
+    return timed(work)
+
+
+def _replicated(value: int, mesh: Mesh) -> jax.Array:
+    return jax.device_put(jnp.int32(value), NamedSharding(mesh, EVERYWHERE))

@@ -2,8 +2,9 @@
 
 import argparse
 import os
+import pkgutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -16,18 +17,12 @@ from graphrl.optimize import check_seed
 from graphrl.units import whole_number
 
 if TYPE_CHECKING:
-    from graphrl.bench.cases import Row, Settings
-    from graphrl.bench.decisions import DecisionRow
-    from graphrl.bench.envs import EnvRow
-    from graphrl.bench.maps import MapRow
-    from graphrl.bench.measure import Yardstick
-    from graphrl.bench.orders import OrderRow
-    from graphrl.costs.problem import Transfer
+    from graphrl.bench.cases import Measured, Settings
 
 DESCRIPTION = """Measure the throughput of the search on this machine: decoding and costing populations of 100
-chromosomes, and whole BRKGA runs of about 5,000 evaluations a graph, on random graphs of three families
-and 2 to 3 edges an op, on two devices, beside the same in numba, as an expert would write it for a CPU.
-The first lines are of one graph and of 64 at once. scripts/bench.py of the repository has a plain JAX version too.
+chromosomes, beside the same in numba, as an expert would write it for a CPU, and whole BRKGA runs of about 5,000
+evaluations a graph, on random graphs of three families and 2 to 3 edges an op, on two devices. The first lines are
+of one graph and of 64 at once.
 
 With --envs, the throughput of an environment instead: steps of Proposal-v0 a second (the proposals of a BRKGA
 run, evaluated) for numbers of environments at once, against run_batch on the same graphs.
@@ -59,29 +54,62 @@ examples:
   graphrl bench --decisions --sizes 1000,10000,50000 --threads 1"""
 
 
+class Kind(NamedTuple):
+    """What is measured in place of the search, for numbers of it at once."""
+
+    bench: str  # the `Bench`, by name
+    counts: tuple[int, ...]  # at once, by default
+    sizes: tuple[int, ...]  # ops of graphs, by default
+    what: str  # for the help
+    refused: tuple[str, ...]  # options that do not go with it
+    why: str
+
+
+KINDS = {
+    "envs": Kind(
+        "graphrl.bench.envs:ENVS",
+        (1, 4, 16, 64),
+        (128,),
+        "an environment, so many",
+        ("graphs",),
+        "measures Proposal-v0 alone",
+    ),
+    "orders": Kind(
+        "graphrl.bench.policies:ORDERS",
+        (1, 4, 16),
+        (128, 512, 2048),
+        "the decoders of orders and learning, so many graphs",
+        ("graphs", "transfers"),
+        "measures decoders on one device",
+    ),
+    "maps": Kind(
+        "graphrl.bench.maps:MAPS",
+        (1, 22, 256, 4096),
+        (57, 108, 376, 2000),
+        "memory maps and EGRL, so many maps",
+        ("graphs", "transfers"),
+        "measures memory maps on one chip",
+    ),
+    "decisions": Kind(
+        "graphrl.bench.policies:DECISIONS",
+        (1,),
+        (1000, 10_000),
+        "GO's network and its learning, so many graphs",
+        ("graphs", "transfers"),
+        "measures GO's network on 8 devices",
+    ),
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command takes."""
-    add_options(parser)
-    others = parser.add_mutually_exclusive_group()
-    for name, counts, what in (
-        ("envs", (1, 4, 16, 64), "an environment, so many"),
-        ("orders", (1, 4, 16), "the decoders of orders and learning, so many graphs"),
-        ("maps", (1, 22, 256, 4096), "memory maps and EGRL, so many maps"),
-        ("decisions", (1,), "GO's network and its learning, so many graphs"),
-    ):
-        text = f"measure {what} at once ({','.join(map(str, counts))})"
-        others.add_argument(f"--{name}", type=option(_numbers), nargs="?", const=counts, metavar="N,...", help=text)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds what says what is measured of the search, and how; `run` reads it."""
     number = option(whole_number)
+    defaults = "; ".join(f"--{name}: {','.join(map(str, kind.sizes))}" for name, kind in KINDS.items())
     parser.add_argument(
         "--sizes",
         type=option(_numbers),
         metavar="N,...",
-        help="ops of graphs (default: 64,128,512,2048; --envs: 128; --orders: 128,512,2048; --maps: 57,108,376,2000; "
-        "--decisions: 1000,10000)",
+        help=f"ops of graphs (default: 64,128,512,2048; {defaults})",
     )
     parser.add_argument("--threads", type=number, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument("--repeats", type=number, metavar="N", help="samples of each method (default: 5; --quick: 2)")
@@ -97,23 +125,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="DIR", help="write bench.jsonl and bench.png there")
     parser.add_argument("--seed", type=number, default=0, metavar="N", help="of everything random (default: 0)")
     parser.add_argument("--json", action="store_true", help="print JSON lines, for machines, in place of a table")
-    parser.set_defaults(envs=None, orders=None, maps=None, decisions=None)
+    others = parser.add_mutually_exclusive_group()
+    for name, kind in KINDS.items():
+        text = f"measure {kind.what} at once ({','.join(map(str, kind.counts))})"
+        others.add_argument(
+            f"--{name}", type=option(_numbers), nargs="?", const=kind.counts, metavar="N,...", help=text
+        )
 
 
-def run(args: argparse.Namespace, yardsticks: Mapping[str, "Yardstick"] = {}) -> int:
-    """Measures; returns the exit code.
-
-    Args:
-      args: of `add_options`.
-      yardsticks: what to measure the search against, beside numba, by name.
-    """
+def run(args: argparse.Namespace) -> int:
+    """Measures; returns the exit code."""
     # jax is imported here at the earliest, and looks for devices only once `measure` has said how many there are
     from graphrl.bench.report import json_lines
 
-    settings = _settings(args)
+    name = next((name for name in KINDS if getattr(args, name) is not None), None)
+    settings = _settings(args, name)
     folder = None if args.output is None else _folder(args.output)
-    measured = _measured(settings, args, yardsticks)
-    rows: list[Row | EnvRow | OrderRow | MapRow | DecisionRow] = []
+    measured = _measured(settings, name, () if name is None else getattr(args, name))
+    rows: list[Measured] = []
     interrupted = False
     try:
         with case_bar(measured.cases) as say:
@@ -144,73 +173,44 @@ class _Measured(NamedTuple):
     plot: Callable[[Any, IO[bytes]], None]
 
 
-def _measured(settings: "Settings", args: argparse.Namespace, yardsticks: Mapping[str, "Yardstick"]) -> _Measured:
-    """The search or, if numbers are given, environments, decoders of orders, memory maps, or GO's network."""
-    counts = next((counts for counts in (args.envs, args.orders, args.maps, args.decisions) if counts is not None), ())
-    cases = len(settings.sizes) * len(counts)
-    if args.envs is not None:
-        from graphrl.bench.envs import measure_envs, print_envs, write_envs_plot
-
-        return _Measured(cases, lambda say: measure_envs(settings, counts, say), print_envs, write_envs_plot)
-    if args.orders is not None:
-        from graphrl.bench.orders import measure_orders, print_orders, write_orders_plot
-
-        return _Measured(cases, lambda say: measure_orders(settings, counts, say), print_orders, write_orders_plot)
-    if args.maps is not None:
-        from graphrl.bench.maps import measure_maps, print_maps, write_maps_plot
-
-        return _Measured(cases, lambda say: measure_maps(settings, counts, say), print_maps, write_maps_plot)
-    if args.decisions is not None:
-        from graphrl.bench.decisions import measure_decisions, print_decisions, write_decisions_plot
-
-        plot = write_decisions_plot
-        return _Measured(cases, lambda say: measure_decisions(settings, counts, say), print_decisions, plot)
+def _measured(settings: "Settings", name: str | None, counts: tuple[int, ...]) -> _Measured:
+    """The search, or one of `KINDS` by name for numbers of it at once."""
+    if name is not None:
+        bench = pkgutil.resolve_name(KINDS[name].bench)
+        cases = len(settings.sizes) * len(counts)
+        return _Measured(cases, lambda say: bench.measure(settings, counts, say), bench.table.print, bench.table.plot)
     from graphrl.bench.measure import measure
     from graphrl.bench.report import print_table, write_plot
 
-    cases = len(list(settings.cases()))
-    return _Measured(cases, lambda say: measure(settings, yardsticks, say), print_table, write_plot)
+    return _Measured(len(list(settings.cases())), lambda say: measure(settings, say), print_table, write_plot)
 
 
-def _settings(args: argparse.Namespace) -> "Settings":
+def _settings(args: argparse.Namespace, name: str | None) -> "Settings":
     """
     Raises:
-      GraphrlError: an option that does not go with --envs, --orders, --maps or --decisions.
+      GraphrlError: an option that does not go with what is measured.
       ProblemError: a value is out of range.
     """
-    from graphrl.bench.cases import TRANSFERS, Settings
+    from graphrl.bench.cases import Settings
 
     check_seed(args.seed)
-    transfers: tuple[Transfer, ...] = TRANSFERS
-    if args.envs is not None:
-        _refuse(args, "--envs, which measures Proposal-v0 alone", "graphs")
-        args.sizes, transfers = (128,) if args.sizes is None else args.sizes, ("rendezvous",)
-    if args.orders is not None:
-        what = "--orders, which measures decoders on one device"
-        _refuse(args, what, "graphs", "transfers")
-        args.sizes = (128, 512, 2048) if args.sizes is None else args.sizes
-    if args.maps is not None:
-        _refuse(args, "--maps, which measures memory maps on one chip", "graphs", "transfers")
-        args.sizes = (57, 108, 376, 2000) if args.sizes is None else args.sizes
-    if args.decisions is not None:
-        _refuse(args, "--decisions, which measures GO's network on 8 devices", "graphs", "transfers")
-        args.sizes = (1000, 10_000) if args.sizes is None else args.sizes
+    if name is not None:
+        kind = KINDS[name]
+        for other in kind.refused:
+            if getattr(args, other):
+                raise GraphrlError(f"--{other} does not go with --{name}, which {kind.why}")
+        args.sizes = kind.sizes if args.sizes is None else args.sizes
+    if name == "envs" and args.transfers is None:
+        args.transfers = ("rendezvous",)
     quick = {"repeats": 2, "seconds": 0.02, "evaluations": 400} if args.quick else {}
-    given = {"sizes": args.sizes, "repeats": args.repeats}
+    given = {"sizes": args.sizes, "repeats": args.repeats, "transfers": args.transfers}
     return Settings(
         threads=count_cores() if args.threads is None else args.threads,
         graphs=args.graphs,
-        transfers=transfers if args.transfers is None else args.transfers,
         quick=args.quick,
         seed=args.seed,
         **{**quick, **{name: value for name, value in given.items() if value is not None}},
     )
-
-
-def _refuse(args: argparse.Namespace, what: str, *names: str) -> None:
-    for name in names:
-        if getattr(args, name):
-            raise GraphrlError(f"--{name} does not go with {what}")
 
 
 def _folder(path: str) -> Path:

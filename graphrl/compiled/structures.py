@@ -2,7 +2,7 @@
 
 - Heaps hold items whose keys are in an array by item. The least key comes first; of equal keys the lower item.
 - Random numbers are splitmix64 (Steele, Lea & Flood 2014), with the state in an array of one word.
-- Graphs and problems are rows of indices and records, with numbers for names.
+- Graphs are rows of indices and records, with numbers for names.
 """
 
 import numpy as np
@@ -74,10 +74,6 @@ def uniform(rng: np.ndarray) -> float:
 def coin(rng: np.ndarray) -> bool:
     """True every second time."""
     return (word(rng) >> _63) == np.uint64(1)
-
-
-FREE, RENDEZVOUS, LINK = range(3)
-TRANSFERS = {"free": FREE, "rendezvous": RENDEZVOUS, "link": LINK}
 
 
 def set_rows(*groups: tuple[np.ndarray, str, np.ndarray, np.ndarray]) -> np.ndarray:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.costs.maps import device
-from graphrl.costs.maps.padding import MapSizes, PaddedMapProblem, common_sizes, pad
+from graphrl.costs.maps.device import MapSizes, PaddedMapProblem, common_sizes, pad
 from graphrl.costs.maps.problem import MapProblem
 from graphrl.envs import specs
 from graphrl.envs.base import TimeStep

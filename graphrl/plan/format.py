@@ -9,7 +9,8 @@ import dataclasses
 import json
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +24,6 @@ from graphrl.graphs.readers.json import read_strict_json
 from graphrl.graphs.roofline import Chip
 from graphrl.plan.steps import OpStep, Step, TransferStep
 from graphrl.units import whole
-
-if TYPE_CHECKING:
-    from graphrl.plan.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,15 +75,18 @@ _CHIP_NUMBERS = ("flops_per_second", "bytes_per_second", "launch_seconds")
 _MODEL_KEYS = ("devices", "transfer", "latency", "bandwidth", "resident_weights")
 
 
-def plan_to_dict(plan: "Plan") -> dict[str, Any]:
+def plan_to_dict(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The plan as the file holds it, keys in the file's order.
+
+    Args:
+      fields: of the plan; the inverse of `plan_from_dict`.
 
     Raises:
       PlanError: a cost is infinite, which JSON cannot hold.
     """
-    if not (math.isfinite(plan.value) and math.isfinite(plan.makespan)):
-        raise PlanError(f"the makespan is {plan.makespan}: only a finite one can be written")
-    problem = plan.problem
+    if not (math.isfinite(fields["value"]) and math.isfinite(fields["makespan"])):
+        raise PlanError(f"the makespan is {fields['makespan']}: only a finite one can be written")
+    problem, inlining = fields["problem"], fields["inlining"]
     model = {key: getattr(problem, key) for key in _MODEL_KEYS}
     if math.isinf(problem.bandwidth):
         model["bandwidth"] = None
@@ -93,34 +94,27 @@ def plan_to_dict(plan: "Plan") -> dict[str, Any]:
         model["memory_limit"] = problem.memory_limit
     if problem.cpus:
         model["cpus"] = problem.cpus
-    inlining = plan.inlining
     fused = {} if inlining is None else {"chip": dataclasses.asdict(inlining.chip), "inlined": list(inlining.inlined)}
-    return {
+    written = {
+        **fields,
         "format": FORMAT,
         "version": FUSED_VERSION if fused else VERSION,
-        "graph": plan.graph,
-        "method": plan.method,
         "objective": problem.objective,
-        "value": plan.value,
-        "makespan": plan.makespan,
-        "peak_memory": list(plan.peak_memory),
-        "seconds": plan.seconds,
-        "evaluations": plan.evaluations,
-        "seed": plan.seed,
+        "peak_memory": list(fields["peak_memory"]),
         "model": model,
         **fused,
-        "placement": dict(plan.placement),
-        "order": [_step_to_dict(step) for step in plan.order],
+        "placement": dict(fields["placement"]),
+        "order": [_step_to_dict(step) for step in fields["order"]],
     }
+    return {key: written[key] for key in (*_KEYS[:-2], *fused, *_KEYS[-2:])}
 
 
-def write_plan(plan: "Plan", path: str | os.PathLike[str]) -> None:
-    """Writes the file whole or not at all: one line a key, one line an op of the placement and a step of the order.
+def write_plan(data: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Writes what `plan_to_dict` gives, whole or not at all: a line a key, an op of the placement, a step of the order.
 
     Raises:
-      GraphrlError: it cannot be written, or a cost is infinite.
+      GraphrlError: it cannot be written.
     """
-    data = plan_to_dict(plan)
     lines = []
     for key, value in data.items():
         if key == "placement":

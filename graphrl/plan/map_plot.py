@@ -16,17 +16,16 @@ from matplotlib.ticker import MaxNLocator
 from graphrl.colours import COLOURS, FAINT, GREY, GRID, LIMIT, PALE, TEXT
 from graphrl.costs.maps.exact import MapCosts
 from graphrl.costs.maps.problem import MapProblem
-from graphrl.plan.memory_map import MemoryMap
 from graphrl.plan.plot import DPI, WIDTH, Picture, clean, draw_heading
-from graphrl.units import byte_unit, format_bytes, format_seconds, time_unit
+from graphrl.units import byte_unit, format_bytes, time_unit
 
 OUTPUTS_ALPHA, LINE = 0.4, 1.2  # weights are drawn full; the width of a capacity's line
 MOST_NAMES = 64  # ops that are named below the last axes; of more, some are numbered
 FAR = 3.0  # times what a memory holds: a capacity beyond that would flatten it
 
 
-def map_figure(memory_map: MemoryMap, problem: MapProblem, costs: MapCosts) -> Figure:
-    """The picture of a map."""
+def map_figure(problem: MapProblem, costs: MapCosts, method: str, facts: Sequence[str]) -> Figure:
+    """The picture of a map; method and facts are for its heading."""
     m = problem.memories
     each, bars = min(1.5, 7.0 / m), 2.2
     figure = Picture(figsize=(WIDTH, 1.7 + each * m + bars), dpi=DPI, layout="constrained")
@@ -37,17 +36,9 @@ def map_figure(memory_map: MemoryMap, problem: MapProblem, costs: MapCosts) -> F
     _draw_steps(axes[m], problem)
     parts = Patch(color=GREY, label="weights"), Patch(color=GREY, alpha=OUTPUTS_ALPHA, label="outputs")
     _legend(axes[0], "held", [Line2D([], [], color=LIMIT, linewidth=LINE, label="capacity"), *parts[::-1]])
-    draw_heading(axes[0], memory_map.graph, memory_map.method, _facts(memory_map), above=14)
+    facts = [*facts, f"chip {clean(problem.chip.name)}", f"{problem.steps:,} ops"]
+    draw_heading(axes[0], problem.graph.name, method, facts, above=14)
     return figure
-
-
-def _facts(memory_map: MemoryMap) -> list[str]:
-    latency, speedup = format_seconds(memory_map.latency), f"{memory_map.speedup:.3f}"
-    facts = [f"latency {latency}", f"{speedup} times as fast as the compiler's own map"]
-    if memory_map.bound and memory_map.gap is not None:
-        near = "optimal" if memory_map.proved else f"gap {100 * memory_map.gap:.1f}%"
-        facts.append(f"bound {format_seconds(memory_map.bound)} ({near})")
-    return [*facts, f"chip {clean(memory_map.chip.name)}", f"{len(memory_map.order):,} ops"]
 
 
 def _draw_memory(axes: Axes, problem: MapProblem, costs: MapCosts, memory: int) -> None:

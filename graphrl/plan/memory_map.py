@@ -14,15 +14,14 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from graphrl.costs.maps.chip import MemoryChip
-from graphrl.costs.maps.chip_file import chip_from_dict
+from graphrl.costs.maps.chip import MemoryChip, chip_from_dict
 from graphrl.costs.maps.exact import MapCosts, compiler, evaluate
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import PlanError
 from graphrl.files import write_atomically
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.json import read_strict_json
-from graphrl.units import whole_numbers
+from graphrl.units import format_seconds, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -197,7 +196,12 @@ class MemoryMap:
         from graphrl.plan.map_plot import map_figure
         from graphrl.plan.plot import write_figure
 
-        figure = map_figure(self, self.problem(graph), self.check(graph))
+        facts = [f"latency {format_seconds(self.latency)}"]
+        facts.append(f"{self.speedup:.3f} times as fast as the compiler's own map")
+        if self.bound and self.gap is not None:
+            near = "optimal" if self.proved else f"gap {100 * self.gap:.1f}%"
+            facts.append(f"bound {format_seconds(self.bound)} ({near})")
+        figure = map_figure(self.problem(graph), self.check(graph), self.method, facts)
         if path is not None:
             write_figure(figure, path)
         return figure

@@ -21,7 +21,7 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan.format import Inlining, plan_from_dict, plan_to_dict, read_plan, write_plan
 from graphrl.plan.steps import PlacedOps, Step, Steps, order_array, placement_array
 from graphrl.plan.trace import Timeline, write_trace
-from graphrl.units import format_objective
+from graphrl.units import format_bytes, format_objective, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -194,7 +194,7 @@ class Plan:
         Raises:
           PlanError: a cost is infinite, which the format cannot hold.
         """
-        return plan_to_dict(self)
+        return plan_to_dict({field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
 
     @staticmethod
     def from_dict(data: object) -> "Plan":
@@ -211,7 +211,7 @@ class Plan:
         Raises:
           GraphrlError: the file cannot be written; an old one is untouched.
         """
-        write_plan(self, path)
+        write_plan(self.to_dict(), path)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Plan":
@@ -247,7 +247,9 @@ class Plan:
           PlanError: the plan has no graph (`attach` gives it one).
           GraphrlError: the file cannot be written; an old one is untouched.
         """
-        write_trace(self, self.timeline(), path)
+        about = {"graph": self.graph, "method": self.method, "objective": self.problem.objective, "value": self.value}
+        about |= {"makespan_seconds": self.makespan, "transfer_model": self.problem.transfer}
+        write_trace(self.timeline(), about, path)
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, by_position: bool | None = None) -> "Figure":
         """Draws device lanes over memory curves, and saves the picture if a path is given.
@@ -262,7 +264,29 @@ class Plan:
         """
         from graphrl.plan.plot import plan_figure, write_figure
 
-        figure = plan_figure(self, self.timeline(by_position=by_position))
+        timeline = self.timeline(by_position=by_position)
+        facts = self._facts(timed=not timeline.by_position)
+        figure = plan_figure(timeline, self.graph, self.method, facts, self.bound)
         if path is not None:
             write_figure(figure, path)
         return figure
+
+    def _facts(self, *, timed: bool) -> list[str]:
+        """The heading of a picture, whose axis is time or the position in the order."""
+        problem, gap, ops = self.problem, "", len(self.placement)
+        facts = [f"{problem.objective.replace('_', ' ')} {format_objective(problem.objective, self.value)}"]
+        if self.bound is not None:
+            if self.gap is not None and not self.excess:
+                gap = f" (gap {100 * self.gap:.1f}%)" if self.gap > 0 else " (optimal)"
+            facts.append(f"bound {format_objective(problem.objective, self.bound)}{gap}")
+        if problem.objective != "makespan" and timed:
+            facts.append(f"makespan {format_seconds(self.makespan)}")
+        if problem.objective != "peak_memory":
+            facts.append(f"peak memory {format_bytes(max(self.peak_memory))}")
+        if self.inlining is None:
+            facts.append(f"{ops:,} op{'s' * (ops > 1)}")
+        else:
+            facts.append(f"{ops:,} kernel{'s' * (ops > 1)} of {ops + len(self.inlining.inlined):,} ops")
+        if problem.devices > 1:
+            facts.append(f"{problem.devices} devices, {problem.transfer} transfers ({len(self.order) - ops:,})")
+        return facts

@@ -21,9 +21,8 @@ from matplotlib.ticker import MaxNLocator
 from graphrl.colours import BRIGHT, COLOURS, FAINT, GREY, GRID, LANE, LIMIT, PALE, TEXT, WORSE
 from graphrl.errors import GraphrlError
 from graphrl.files import PICTURES, check_path, shown, write_atomically
-from graphrl.plan import Plan
 from graphrl.plan.trace import Timeline
-from graphrl.units import byte_unit, format_bytes, format_objective, format_seconds, time_unit
+from graphrl.units import byte_unit, format_bytes, format_seconds, time_unit
 
 _AXIS_WIDTH = 10.1  # inches, about: what the margins leave of the figure
 _OP_HEIGHT = 0.62  # of a lane; the strip of its transfers stands below it
@@ -209,8 +208,15 @@ def write_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     write_atomically(path, lambda file: figure.savefig(file, format=ending), binary=True)
 
 
-def plan_figure(plan: Plan, timeline: Timeline) -> Figure:
+def plan_figure(
+    timeline: Timeline, graph: str, method: str, facts: Sequence[str], bound: float | None = None
+) -> Figure:
     """The picture of a plan.
+
+    Args:
+      timeline: of the plan.
+      graph, method, facts: for the heading, see `draw_heading`.
+      bound: of the objective, seconds or bytes.
 
     Raises:
       GraphrlError: the plan's times are not finite.
@@ -224,36 +230,13 @@ def plan_figure(plan: Plan, timeline: Timeline) -> Figure:
     scale, unit = (1.0, "position in the order") if timeline.by_position else time_unit(timeline.length)
     right = timeline.length / scale or 1.0
     draw_lanes(lanes, timeline, scale)
-    _draw_memory(memory, plan, timeline, scale, right)
-    if plan.problem.objective == "makespan" and plan.bound and not timeline.by_position:
-        _draw_time_bound(lanes, memory, plan.bound, scale, right)
+    _draw_memory(memory, bound, timeline, scale, right)
+    if timeline.problem.objective == "makespan" and bound and not timeline.by_position:
+        _draw_time_bound(lanes, memory, bound, scale, right)
     memory.set_xlim(0, right)
     memory.set_xlabel(unit if timeline.by_position else f"time [{unit}]", color=TEXT)
-    _draw_title(lanes, plan, by_position=timeline.by_position)
+    draw_heading(lanes, graph, method, facts)
     return figure
-
-
-def _draw_title(lanes: Axes, plan: Plan, *, by_position: bool) -> None:
-    problem = plan.problem
-    objective = problem.objective.replace("_", " ")
-    facts = [f"{objective} {format_objective(problem.objective, plan.value)}"]
-    if plan.bound is not None:
-        gap = (
-            "" if plan.gap is None or plan.excess else f" (gap {100 * plan.gap:.1f}%)" if plan.gap > 0 else " (optimal)"
-        )
-        facts.append(f"bound {format_objective(problem.objective, plan.bound)}{gap}")
-    if problem.objective != "makespan" and not by_position:
-        facts.append(f"makespan {format_seconds(plan.makespan)}")
-    if problem.objective != "peak_memory":
-        facts.append(f"peak memory {format_bytes(max(plan.peak_memory))}")
-    ops = len(plan.placement)
-    if plan.inlining is None:
-        facts.append(f"{ops:,} op{'s' * (ops > 1)}")
-    else:
-        facts.append(f"{ops:,} kernel{'s' * (ops > 1)} of {ops + len(plan.inlining.inlined):,} ops")
-    if problem.devices > 1:
-        facts.append(f"{problem.devices} devices, {problem.transfer} transfers ({len(plan.order) - ops:,})")
-    draw_heading(lanes, plan.graph, plan.method, facts)
 
 
 def draw_heading(axes: Axes, graph: str, method: str, facts: Sequence[str], *, above: float = 0.0) -> None:
@@ -266,7 +249,7 @@ def draw_heading(axes: Axes, graph: str, method: str, facts: Sequence[str], *, a
     )  # fmt: skip
 
 
-def _draw_memory(axes: Axes, plan: Plan, timeline: Timeline, scale: float, right: float) -> None:
+def _draw_memory(axes: Axes, bound: float | None, timeline: Timeline, scale: float, right: float) -> None:
     devices, problem = timeline.problem.devices, timeline.problem
     top = max([1, *(curve.peak for curve in timeline.memory)])
     limit = problem.memory_limit
@@ -281,8 +264,8 @@ def _draw_memory(axes: Axes, plan: Plan, timeline: Timeline, scale: float, right
         colour = _DEVICE_COLOURS[device % len(_DEVICE_COLOURS)] if coloured else PALE
         _draw_curve(axes, timeline, device, scale, unit_bytes, colour=colour, label=label)
     _mark_peak(axes, timeline, highest, scale, right, unit_bytes)
-    if problem.objective == "peak_memory" and plan.bound:
-        _level(axes, plan.bound / unit_bytes, f"bound {format_bytes(plan.bound)}", GREY, "--")
+    if problem.objective == "peak_memory" and bound:
+        _level(axes, bound / unit_bytes, f"bound {format_bytes(bound)}", GREY, "--")
     height = reference / unit_bytes * 1.22
     if limit is not None:
         text = f"limit {format_bytes(limit)}"

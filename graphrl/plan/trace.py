@@ -15,8 +15,8 @@ import dataclasses
 import heapq
 import json
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from graphrl.errors import PlanError
 from graphrl.files import write_atomically
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.units import format_bytes
-
-if TYPE_CHECKING:
-    from graphrl.plan.plan import Plan
 
 
 class Timeline:
@@ -118,27 +115,21 @@ _OPS, _TRANSFERS = 1, 2  # track ids; overlapping transfers take 3, 4, ...
 Event = dict[str, Any]
 
 
-def write_trace(plan: "Plan", timeline: Timeline, path: str | os.PathLike[str]) -> None:
+def write_trace(timeline: Timeline, about: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Writes the trace whole or not at all.
+
+    Args:
+      timeline: of a plan.
+      about: what else there is to say of the plan.
+      path: of the file.
 
     Raises:
       GraphrlError: it cannot be written, or its times are not finite.
     """
     if not np.isfinite(timeline.length):
         raise PlanError(f"the plan takes {timeline.length} seconds: only a finite one can be drawn")
-    head = {
-        "displayTimeUnit": "ns",
-        "otherData": {
-            "graph": plan.graph,
-            "method": plan.method,
-            "objective": plan.problem.objective,
-            "value": plan.value,
-            "makespan_seconds": plan.makespan,
-            "transfer_model": plan.problem.transfer,
-            "time_is": "the position in the order" if timeline.by_position else "microseconds",
-        },
-    }
-    text = json.dumps(head)[:-1] + ', "traceEvents": [\n'
+    time = "the position in the order" if timeline.by_position else "microseconds"
+    text = json.dumps({"displayTimeUnit": "ns", "otherData": {**about, "time_is": time}})[:-1] + ', "traceEvents": [\n'
     text += ",\n".join(json.dumps(event) for event in trace_events(timeline)) + "\n]}\n"
     write_atomically(path, lambda file: file.write(text))
 

@@ -22,7 +22,7 @@ from graphrl.plan.memory_map import MemoryMap
 from graphrl.solvers.anneal import lists, loads, orders
 from graphrl.solvers.anneal.clusters import moves_clusters
 from graphrl.solvers.base import Budget, PlacedOrder, Task
-from graphrl.solvers.exact.cp_sat import solver as cp_sat
+from graphrl.solvers.exact import solver as cp_sat
 from graphrl.solvers.loads.groups import Blocks, placed_order
 from graphrl.solvers.loads.stages import equal_placement, stage_dp
 from graphrl.solvers.maps import anneal as maps
@@ -30,8 +30,8 @@ from graphrl.solvers.maps.cp_sat import MAX_STEPS, prove
 from graphrl.solvers.maps.task import MapTask, map_solver
 from graphrl.solvers.orders import dfs_dp, min_cut, series_parallel
 from graphrl.solvers.portfolio import Portfolio, Stage, best_as_hint
-from graphrl.solvers.rules.expert import layer_stages
 from graphrl.solvers.rules.list_scheduling import etf, etf_seconds, has_time, hlfet, schedule, timely_schedule
+from graphrl.solvers.rules.placements import layer_stages
 from graphrl.solvers.rules.plan_builder import prepare as prepare_lists
 from graphrl.solvers.rules.simple import given_order
 from graphrl.solvers.schedules import multilevel

@@ -13,7 +13,7 @@ from graphrl.agents.egrl import agent, domain
 from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.network import networks
 from graphrl.costs.maps.chip import NNP_I
-from graphrl.costs.maps.padding import common_sizes
+from graphrl.costs.maps.device import common_sizes
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.envs.memory_map import MemoryMapEnv, instance
 from graphrl.errors import ProblemError

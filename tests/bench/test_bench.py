@@ -6,14 +6,15 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from processes import check_fault, run_python, run_script
+from processes import run_python
 
 from graphrl.bench.cases import FAMILIES, TRANSFERS, Row, Settings, random_graph
-from graphrl.bench.envs import EnvRow, print_envs
+from graphrl.bench.envs import ENVS, EnvRow
+from graphrl.bench.measure import check_agreement
 from graphrl.bench.report import json_lines, print_table
-from graphrl.bench.timing import Sample, interleaved
+from graphrl.bench.timing import Costs, Program, Sample, interleaved
 from graphrl.cli import main
-from graphrl.errors import ProblemError
+from graphrl.errors import GraphrlError, ProblemError
 
 # Graphs and chromosomes
 
@@ -83,14 +84,25 @@ def test_cases_cover_the_models() -> None:
     assert [case.objective for case in cases if case.search] == ["makespan", "peak_memory"] * 2
 
 
+# What is compared
+
+
+def test_disagreement_is_told() -> None:
+    costs = Costs(np.ones((2, 3)), np.ones((2, 3, 2)))
+    wrong = Costs(np.ones((1, 3)), np.array([[[1, 1], [1, 2], [1, 1]]]))
+    ours = Program(lambda runs: Sample(1, 0.1, 0.1), costs=costs)
+    check_agreement({"graphrl": ours, "plain": ours})
+    with pytest.raises(GraphrlError, match="peak memory of graph 0, chromosome 1"):
+        check_agreement({"graphrl": ours, "none": ours._replace(costs=None), "plain": ours._replace(costs=wrong)})
+
+
 # The command
 
 
-def test_search_is_measured_beside_the_yardsticks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By the script, which has one more than the command. In a process of its own, as the number of CPU devices and
-    the compilation cache are a process's.
-    """
-    done = run_script("bench", tmp_path, "--quick", "--sizes", "16", "--threads", "1", "--json", "--output", "out")
+def test_search_is_measured_beside_the_yardstick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a process of its own, as the number of CPU devices and the compilation cache are a process's."""
+    arguments = ["bench", "--quick", "--sizes", "16", "--threads", "1", "--json", "--output", "out"]
+    done = run_python(tmp_path, "-m", "graphrl", *arguments)
     assert done.returncode == 0, done.stderr
     assert [line.partition(" ")[0] for line in done.stderr.splitlines()] == ["1/2", "2/2"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["bench.jsonl", "bench.png"]
@@ -98,19 +110,19 @@ def test_search_is_measured_beside_the_yardsticks(tmp_path: Path, capsys: pytest
     assert (tmp_path / "out" / "bench.jsonl").read_text() == done.stdout
     rows = [Row(**json.loads(line)) for line in done.stdout.splitlines()]
     assert json_lines(rows) == done.stdout
-    both, methods = "decode + makespan + memory", ("graphrl", "numba", "plain")
+    both = "decode + makespan + memory"
     assert [(row.what, row.graphs, row.method) for row in rows] == [
-        (*case, method) for case in ((both, 64), ("brkga", 3)) for method in methods
+        (both, 64, "graphrl"),
+        (both, 64, "numba"),
+        ("brkga", 3, "graphrl"),
     ]
     for row in rows:
         assert 0 < row.min_s <= row.median_s
         assert row.evaluations_per_s == pytest.approx(row.evaluations / row.median_s)
         assert (row.compile_s is None) == (row.method == "numba")
-        assert (row.own_share is None) == (row.what != "brkga" or row.method != "graphrl")
-    for ours, numba, plain in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-        rates = {row.method: ours.evaluations_per_s / row.evaluations_per_s for row in (numba, plain)}
-        assert ours.ratios == pytest.approx(rates)
-    search = rows[3]
+        assert (row.own_share is None) == (row.what != "brkga")
+    ours, numba, search = rows
+    assert ours.ratios == pytest.approx({"numba": ours.evaluations_per_s / numba.evaluations_per_s})
     assert search.own_share is not None
     assert search.beta_share is not None
     assert search.cached_compile_s is not None
@@ -121,10 +133,6 @@ def test_search_is_measured_beside_the_yardsticks(tmp_path: Path, capsys: pytest
     table = capsys.readouterr().out
     assert "/ numba" in table
     assert table.index(" 64 ") < table.index("BRKGA")
-
-
-def test_faults_of_the_script_are_one_line(tmp_path: Path) -> None:
-    check_fault(run_script("bench", tmp_path, "--output", ""), "bench: cannot make the folder '': it is no name of a")
 
 
 def test_command_measures_environments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +147,7 @@ def test_command_measures_environments(tmp_path: Path, capsys: pytest.CaptureFix
     for row in rows:
         assert row.evaluations_per_s == pytest.approx(row.proposals_per_s * row.evaluations)
         assert row.ratio_to_batch > 0
-    print_envs(rows)
+    ENVS.table.print(rows)
     assert "proposals / s" in capsys.readouterr().out
 
 
@@ -152,6 +160,11 @@ def test_command_measures_environments(tmp_path: Path, capsys: pytest.CaptureFix
         (["--sizes", ""], 2, "sizes is empty"),
         (["--envs", "--transfers", ""], 2, "transfers is empty"),
         (["--envs", "--graphs", "3"], 1, "--graphs does not go with --envs"),
+        (["--orders", "0"], 2, "orders is 0: must name numbers from 1 to 4096, each once"),
+        (["--orders", "--transfers", "link"], 1, "--transfers does not go with --orders"),
+        (["--maps", "--transfers", "link"], 1, "--transfers does not go with --maps"),
+        (["--maps", "--orders"], 2, "not allowed with argument"),
+        (["--decisions", "--transfers", "link"], 1, "--transfers does not go with --decisions"),
         (["--sizes", "many"], 2, "'many' is not an integer"),
         (["--sizes", "8"], 2, "must be from 16"),
         (["--transfers", "guess"], 2, "transfers has 'guess'"),

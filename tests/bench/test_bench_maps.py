@@ -4,30 +4,17 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import check_failure
 from map_problems import WORKED_CHIP, WORKED_GRAPH
 from processes import run_python
 
 from graphrl.agents.egrl.config import EgrlConfig
-from graphrl.bench.maps import KERNEL, MapRow, generation_program, print_maps
+from graphrl.bench.maps import KERNEL, MAPS, MapRow, generation_program
 from graphrl.costs.maps.problem import map_problem
 
 
 def test_command_measures_the_kernel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [
-        "bench",
-        "--maps",
-        "2,6",
-        "--quick",
-        "--sizes",
-        "80,108",
-        "--threads",
-        "2",
-        "--json",
-        "--output",
-        "out",
-    ]
-    done = run_python(tmp_path, "-m", "graphrl", *arguments)
+    arguments = ["--maps", "2,6", "--quick", "--sizes", "80,108", "--threads", "2", "--json", "--output", "out"]
+    done = run_python(tmp_path, "-m", "graphrl", "bench", *arguments)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "out" / "bench.jsonl").read_text() == done.stdout
@@ -35,7 +22,7 @@ def test_command_measures_the_kernel(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [(row.work, row.n, row.maps) for row in rows] == [(KERNEL, n, maps) for n in (80, 108) for maps in (2, 6)]
     assert rows[-1].graph == "resnet101"
     assert all(row.maps_per_s > 0 and row.ratio_to_host > 0 for row in rows)
-    print_maps(rows)
+    MAPS.table.print(rows)
     assert "maps / s" in capsys.readouterr().out
 
 
@@ -44,17 +31,3 @@ def test_generations_follow_each_other() -> None:
     program = generation_program(map_problem(WORKED_GRAPH, WORKED_CHIP), config, 0)
     assert program.run(2).evaluations == 2 * config.settings.rollouts
     assert program.compile_s > 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "fault"),
-    [
-        (["--maps", "0"], 2, "maps is 0: must name numbers from 1 to 65536, each once"),
-        (["--maps", "--transfers", "link"], 1, "--transfers does not go with --maps"),
-        (["--maps", "--orders"], 2, "not allowed with argument"),
-    ],
-)
-def test_command_tells_faults_in_a_line(
-    arguments: list[str], code: int, fault: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    check_failure(["bench", *arguments, "--threads", "1"], code, fault, capsys)

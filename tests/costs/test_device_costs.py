@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import math
 
 import chex
 import jax
@@ -26,7 +25,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_graphs import decisions as drawn_decisions
 from random_graphs import graphs as drawn_graphs
-from worked_example import TINY
+from worked_example import MAKESPANS, TINY
 
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
@@ -118,17 +117,7 @@ def test_worked_example_on_one_device(op_keys: list[float], order: list[int], pe
     assert tiny_costs(Problem(), [0, 0, 0, 0], op_keys) == (order, 7.0, [peak])
 
 
-@pytest.mark.parametrize(
-    ("transfer", "latency", "bandwidth", "makespan"),
-    [
-        ("rendezvous", 0.0, math.inf, 7.0),
-        ("rendezvous", 0.5, 4.0, 10.25),
-        ("free", 0.0, math.inf, 5.0),
-        ("free", 0.5, 4.0, 8.25),
-        ("link", 0.0, math.inf, 5.0),
-        ("link", 0.5, 4.0, 8.25),
-    ],
-)
+@pytest.mark.parametrize(("transfer", "latency", "bandwidth", "makespan"), MAKESPANS)
 def test_worked_example_on_two_devices(transfer: str, latency: float, bandwidth: float, makespan: float) -> None:
     problem = Problem("makespan", 2, transfer, latency, bandwidth)  # type: ignore[arg-type]
     a0_to_1, c0_to_0 = 4 + 0 * 2 + 1, 4 + 2 * 2 + 0

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from exact_peaks import peaks
-from worked_example import TINY
+from worked_example import MAKESPANS, TINY
 
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem, Transfer
@@ -24,17 +24,7 @@ def test_worked_example_on_one_device(order: list[int], peak: int) -> None:
     assert costs.objective(Problem()) == peak
 
 
-@pytest.mark.parametrize(
-    ("transfer", "latency", "bandwidth", "makespan"),
-    [
-        ("rendezvous", 0.0, math.inf, 7.0),
-        ("rendezvous", 0.5, 4.0, 10.25),
-        ("free", 0.0, math.inf, 5.0),
-        ("free", 0.5, 4.0, 8.25),
-        ("link", 0.0, math.inf, 5.0),
-        ("link", 0.5, 4.0, 8.25),
-    ],
-)
+@pytest.mark.parametrize(("transfer", "latency", "bandwidth", "makespan"), MAKESPANS)
 def test_worked_example_on_two_devices(transfer: str, latency: float, bandwidth: float, makespan: float) -> None:
     problem = Problem("makespan", 2, transfer, latency, bandwidth)  # type: ignore[arg-type]
     placement = [0, 0, 1, 0]

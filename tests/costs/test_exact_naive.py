@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from random_graphs import decisions, graphs, plans, problems
 
 from graphrl.costs import exact
+from graphrl.costs.exact.memory import MemoryWalk
+from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Tensor
 
@@ -193,3 +195,24 @@ def test_memory_scales_with_the_unit_and_ends_with_what_is_kept(data: st.DataObj
         kept = sum(tensor.bytes for op in here for tensor in op.outputs if tensor.name in graph.outputs)
         weights = problem.resident_weights * sum(op.weight_bytes for op in here)
         assert costs.memory[device][-1, 1] == kept + weights
+
+
+@given(st.data())
+def test_the_walk_is_the_exact_memory_and_goes_back(data: st.DataObject) -> None:
+    graph, problem = data.draw(graphs(max_ops=8)), data.draw(problems())
+    placement, order = data.draw(plans(graph, problem))
+    routes = Routes(graph, problem, placement)
+    walk = MemoryWalk(graph, problem, routes)
+    start = list(walk.live)
+    slots = np.searchsorted(routes.nodes, order).tolist()
+    for _ in range(2):
+        peak, live = max(start), []
+        for slot in slots:
+            peak = max(peak, walk.step(slot))
+            live.append(list(walk.live))
+        costs = exact.evaluate(graph, problem, placement, order)
+        assert peak == max(costs.peak_memory)
+        assert live == np.stack([device[:, 1] for device in costs.memory], axis=1).tolist()
+        for slot in reversed(slots):
+            walk.back(slot)
+        assert walk.live == start

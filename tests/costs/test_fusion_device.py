@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphrl.costs.fusion import device
+from graphrl.costs.fusion.device import FusionSizes, PaddedFusion, common_sizes, pad, pad_batch, sizes
 from graphrl.costs.fusion.exact import fuse
-from graphrl.costs.fusion.padding import FusionSizes, PaddedFusion, common_sizes, pad, pad_batch, sizes
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.zoo import load

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphrl.costs.fusion import device
+from graphrl.costs.fusion.device import FusionSizes, PaddedFusion, pad
 from graphrl.costs.fusion.exact import fuse, fused_graph
 from graphrl.costs.fusion.padded_graph import PaddedKernels, kernel_sizes, padded_kernels
-from graphrl.costs.fusion.padding import FusionSizes, PaddedFusion, pad
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph

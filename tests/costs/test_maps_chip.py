@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from map_problems import chips
 
-from graphrl.costs.maps.chip import NNP_I, ChipMemory, MemoryChip, find_chip
-from graphrl.costs.maps.chip_file import chip_from_dict, read_chip
+from graphrl.costs.maps.chip import NNP_I, ChipMemory, MemoryChip, chip_from_dict, find_chip, read_chip
 from graphrl.errors import GraphrlError, ProblemError
 
 GOOD: dict[str, Any] = {

@@ -13,7 +13,7 @@ from map_problems import WORKED_CHIP, WORKED_GRAPH, asked, problems
 
 from graphrl.costs.maps import device, exact
 from graphrl.costs.maps.chip import BANDWIDTHS, NNP_I, PEAKS, SECONDS, ChipMemory, MemoryChip
-from graphrl.costs.maps.padding import MapSizes, PaddedMapProblem, common_sizes, pad, pad_batch
+from graphrl.costs.maps.device import MapSizes, PaddedMapProblem, common_sizes, pad, pad_batch
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered

@@ -14,9 +14,9 @@ import graphrl
 from graphrl.agents.go.config import GoConfig
 from graphrl.agents.go.network import networks
 from graphrl.costs import exact
+from graphrl.costs.fusion.device import FusionSizes
 from graphrl.costs.fusion.exact import fuse, fused_graph
 from graphrl.costs.fusion.padded_graph import kernel_sizes
-from graphrl.costs.fusion.padding import FusionSizes
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.generator import Choices, CompileParams, Task, instance, instances

@@ -9,7 +9,7 @@ from map_problems import WORKED_CHIP, WORKED_GRAPH
 import graphrl
 from graphrl.costs.maps import exact
 from graphrl.costs.maps.chip import NNP_I
-from graphrl.costs.maps.padding import MapSizes
+from graphrl.costs.maps.device import MapSizes
 from graphrl.costs.maps.problem import map_problem
 from graphrl.envs.memory_map import instance, instances
 from graphrl.envs.testing import check_env

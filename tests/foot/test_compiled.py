@@ -32,7 +32,7 @@ from graphrl.costs.device.decode import schedule
 from graphrl.costs.device.evaluate import evaluate, node_seconds
 from graphrl.costs.device.lanes import implied
 from graphrl.costs.fusion.device import fuse
-from graphrl.costs.fusion.padding import pad as pad_fusion
+from graphrl.costs.fusion.device import pad as pad_fusion
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import Problem
 from graphrl.graphs.padding import PaddedGraph

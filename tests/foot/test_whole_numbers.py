@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from graphrl.costs.maps.chip import ChipMemory, MemoryChip
-from graphrl.costs.maps.chip_file import chip_from_dict, read_chip
+from graphrl.costs.maps.chip import ChipMemory, MemoryChip, chip_from_dict, read_chip
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers import read_graph

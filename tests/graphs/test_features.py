@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worked_example import WORKED
+from worked_example import TINY
 
 from graphrl.graphs.features import (
     BUCKETS,
@@ -110,7 +110,7 @@ def test_units_do_not_matter(graph: ComputationGraph, seconds: float, factor: in
 
 
 def test_features_of_the_worked_example() -> None:
-    column = dict(zip(NODE_FEATURES, node_features(WORKED).T.astype(float), strict=True))
+    column = dict(zip(NODE_FEATURES, node_features(TINY).T.astype(float), strict=True))
     np.testing.assert_allclose(column["depth"], [0, 0.5, 0.5, 1])
     np.testing.assert_allclose(column["height"], [1, 0.5, 0.5, 0])
     np.testing.assert_allclose(column["top_level"], [0, 0.2, 0.2, 0.8], rtol=1e-6)
@@ -119,7 +119,7 @@ def test_features_of_the_worked_example() -> None:
     np.testing.assert_allclose(column["need_of_largest"], np.array([4, 7, 11, 9]) / 11, rtol=1e-6)
     np.testing.assert_allclose(column["released_bytes"], np.log1p(np.array([0, 2, 2, 8]) / 3.25), rtol=1e-6)
     np.testing.assert_allclose(column["uses"], np.log1p([2, 1, 1, 0]), rtol=1e-6)
-    edge = dict(zip(EDGE_FEATURES, edge_features(WORKED).T.astype(float), strict=True))
+    edge = dict(zip(EDGE_FEATURES, edge_features(TINY).T.astype(float), strict=True))
     np.testing.assert_allclose(edge["bytes_of_largest"], [0.8, 0.8, 0.6, 1])
     np.testing.assert_allclose(edge["consumers"], np.log1p([2, 2, 1, 1]), rtol=1e-6)
     np.testing.assert_allclose(edge["share_of_inputs"], [1, 1, 0.375, 0.625])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import graphs
-from worked_example import WORKED
+from worked_example import TINY
 
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph, Op, Tensor
@@ -24,7 +24,7 @@ def one(**fields: object) -> ComputationGraph:
 
 
 def test_arrays_of_the_worked_example() -> None:
-    arrays = WORKED.arrays
+    arrays = TINY.arrays
     assert (arrays.num_ops, arrays.num_tensors) == (4, 4)
     assert arrays.runtime.tolist() == [1, 2, 3, 1]
     assert arrays.workspace_bytes.tolist() == [0, 0, 2, 0]
@@ -88,7 +88,7 @@ def test_a_single_op_without_tensors() -> None:
 
 
 def test_equality_hash_repr_and_pickle() -> None:
-    graph, same = WORKED, copy.deepcopy(WORKED)
+    graph, same = TINY, copy.deepcopy(TINY)
     assert graph == same
     assert hash(graph) == hash(same)
     assert graph != one()

@@ -1,12 +1,11 @@
-"""What the tests of the searches on keys share: problems of every kind, a tiny graph and its optima, Ctrl-C."""
+"""What the tests of the searches on keys share: problems of every kind, Ctrl-C."""
 
 from collections.abc import Callable
 
 from graphrl.costs.problem import Problem
-from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Task
-from graphrl.solvers.exact.brute_force import solve as brute_force
 from graphrl.solvers.solver import Solver
 
 PROBLEMS = [
@@ -16,21 +15,6 @@ PROBLEMS = [
     Problem("peak_memory", 2, "rendezvous"),
     Problem("peak_memory", 1),
 ]
-
-DIAMOND = ComputationGraph(
-    "diamond",
-    (
-        Op("a", runtime=1, outputs=(Tensor("a0", 4),)),
-        Op("b", runtime=2, inputs=("a0",), outputs=(Tensor("b0", 3),)),
-        Op("c", runtime=3, inputs=("a0",), outputs=(Tensor("c0", 5),), workspace_bytes=2),
-        Op("d", runtime=1, inputs=("b0", "c0"), outputs=(Tensor("d0", 1),)),
-    ),
-)
-
-
-def optimum(graph: ComputationGraph, problem: Problem) -> float:
-    """The best value that any plan has."""
-    return brute_force(Task(graph, problem, Budget(seconds=60.0), 0)).value
 
 
 def interrupted_plan(solve: Solver, graph: ComputationGraph, problem: Problem) -> Plan:

@@ -7,21 +7,21 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.methods import find_solver
 from graphrl.solvers.base import Budget
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.rules import inductor, simple, xla
+from graphrl.solvers.rules import compilers, simple
 from graphrl.solvers.solver import Solver
 
 RULES: dict[str, Callable[[Flow], list[int]]] = {
     "depth-first": lambda flow: simple.depth_first(flow.waiting()),
     "breadth-first": simple.breadth_first,
     "alap": simple.as_late_as_possible,
-    "xla-list": xla.xla_list,
-    "xla-dfs": xla.xla_depth_first,
-    "xla-postorder": xla.xla_post_order,
-    "xla": xla.xla_best,
-    "inductor-lpmf": inductor.lpmf,
-    "inductor-bfs": inductor.bfs,
-    "inductor-dfs": inductor.dfs,
-    "inductor": inductor.best,
+    "xla-list": compilers.xla_list,
+    "xla-dfs": compilers.xla_depth_first,
+    "xla-postorder": compilers.xla_post_order,
+    "xla": compilers.xla_best,
+    "inductor-lpmf": compilers.inductor_lpmf,
+    "inductor-bfs": compilers.inductor_bfs,
+    "inductor-dfs": compilers.inductor_dfs,
+    "inductor": compilers.inductor_best,
 }
 SOLVERS: dict[str, Solver[Any]] = {name: find_solver(name) for name in (*RULES, "random-ready", "random-priorities")}
 BUDGET = Budget(evaluations=1000)

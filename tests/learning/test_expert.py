@@ -9,7 +9,7 @@ from graphrl.graphs.graph import ComputationGraph, Op, Pipelined, Tensor
 from graphrl.methods import find_solver
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.rules.expert import named_layers
+from graphrl.solvers.rules.placements import named_layers
 
 SIZE = 8
 

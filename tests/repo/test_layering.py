@@ -1,4 +1,4 @@
-"""Imports run downwards only: the rooms of the house and who may know whom.
+"""Imports run downwards only: the rooms of the house and who may know whom. No two files import each other.
 
 Every import counts, also those inside functions and under TYPE_CHECKING: what is hidden from the interpreter at start
 is still knowledge of a higher room.
@@ -6,12 +6,13 @@ is still knowledge of a higher room.
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "graphrl"
+MOST_MODULES, MOST_WITH_ONE_NEIGHBOUR = 350, 30
 
 # From the top floor down. A module may import from its own room and from the floors below; rooms on one floor do not
 # know one another, but for the top floor, which is one program in several files.
@@ -151,3 +152,89 @@ def test_imports_downwards_are_allowed(tmp_path: Path, file: str, source: str) -
     path.parent.mkdir(parents=True)
     path.write_text(source)
     assert violations(tmp_path / "graphrl") == []
+
+
+def imported_files(package: Path) -> dict[str, set[str]]:
+    """By module: the other modules of the package that it imports, in whatever way."""
+    paths = {module_of(path, package): path for path in sorted(package.rglob("*.py"))}
+    return {
+        module: set(_files(path.read_text(encoding="utf-8"), module, path.name == "__init__.py", paths)) - {module}
+        for module, path in paths.items()
+    }
+
+
+def _files(source: str, module: str, is_package: bool, modules: Collection[str]) -> Iterator[str]:
+    """The modules that a source imports; of `from a import b` module a.b if there is one, else a."""
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = _resolve(node, module, is_package)
+            inner = [f"{base}.{alias.name}" for alias in node.names]
+            names = [name if name in modules else base for name in inner]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE.fullmatch(node.value):
+            names = [node.value.partition(":")[0]]
+        yield from (name for name in names if name in modules)
+
+
+def circles(package: Path) -> list[list[str]]:
+    """Groups of modules that import one another, straight or through others, each sorted."""
+    files = imported_files(package)
+    reached = {module: _reached(module, files) for module in files}
+    groups = {frozenset(one for one in reached[module] if module in reached[one]) for module in files}
+    return sorted(sorted(group) for group in groups if group)
+
+
+def _reached(module: str, files: Mapping[str, set[str]]) -> set[str]:
+    """All that a module imports, straight or through others."""
+    reached: set[str] = set()
+    waiting = list(files[module])
+    while waiting:
+        if (one := waiting.pop()) not in reached:
+            reached.add(one)
+            waiting += files[one]
+    return reached
+
+
+def test_no_two_files_import_each_other() -> None:
+    assert circles(PACKAGE) == []
+
+
+@pytest.mark.parametrize(
+    ("sources", "circle"),
+    [
+        ({"a": "from graphrl.b import f", "b": "def g():\n    import graphrl.a"}, ["a", "b"]),
+        (
+            {
+                "a": "from graphrl import b",
+                "b": "from .c import f",
+                "c": "import typing\nif typing.TYPE_CHECKING:\n    from graphrl.a import A",
+                "d": "import graphrl.a",
+            },
+            ["a", "b", "c"],
+        ),
+        ({"a": "METHODS = {'b': 'graphrl.b:solve'}", "b": "import graphrl.a"}, ["a", "b"]),
+        ({"a": "from graphrl import b, c", "b": "from graphrl import c", "c": ""}, None),
+    ],
+)
+def test_a_circle_is_found(tmp_path: Path, sources: dict[str, str], circle: list[str] | None) -> None:
+    package = tmp_path / "graphrl"
+    package.mkdir()
+    for name, source in {"__init__": "", **sources}.items():
+        (package / f"{name}.py").write_text(source)
+    assert circles(package) == ([] if circle is None else [[f"graphrl.{name}" for name in circle]])
+
+
+def test_files_are_chapters() -> None:
+    """There are few modules, and few that only one file of their own folder imports."""
+    files = imported_files(PACKAGE)
+    importers: dict[str, list[str]] = {module: [] for module in files}
+    for module, imported in files.items():
+        for one in imported:
+            importers[one].append(module)
+    alone = [
+        one for one, by in importers.items() if len(by) == 1 and by[0].rpartition(".")[0] == one.rpartition(".")[0]
+    ]
+    assert len(files) <= MOST_MODULES
+    assert len(alone) <= MOST_WITH_ONE_NEIGHBOUR, alone

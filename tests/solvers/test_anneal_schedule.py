@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from keyed_searches import DIAMOND, optimum
+from optima import optimum
 from random_graphs import colocated, graphs, plans, problems
 from search_graphs import random_dag
+from worked_example import TINY
 
 from graphrl.compiled import entry
 from graphrl.costs import exact
@@ -141,7 +142,7 @@ def test_plans_are_valid_and_not_worse_than_list_scheduling(problem: Problem) ->
     "problem", [Problem("makespan", 2, latency=0.25), Problem("makespan", 2, "link", bandwidth=8.0)]
 )
 def test_tiny_optima_are_found(problem: Problem) -> None:
-    assert solved(DIAMOND, problem).value == pytest.approx(optimum(DIAMOND, problem), rel=1e-9)
+    assert solved(TINY, problem).value == pytest.approx(optimum(TINY, problem), rel=1e-9)
 
 
 def test_one_core_and_two_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,4 +217,4 @@ def test_it_climbs_out_of_a_schedule_that_leaves_devices_idle() -> None:
 @pytest.mark.parametrize("options", [{"chains": -1}, {"hot": 0.1, "cold": 0.2}])
 def test_bad_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ProblemError, match=f"{next(iter(options))} is"):
-        solved(DIAMOND, PROBLEMS[0], **options)
+        solved(TINY, PROBLEMS[0], **options)

@@ -12,8 +12,7 @@ from graphrl.costs.exact import evaluate
 from graphrl.graphs.datasets.layered import layered
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.approximate_dp import program
-from graphrl.solvers.orders.approximate_dp.keys import LAST, Keys
-from graphrl.solvers.orders.approximate_dp.model import model
+from graphrl.solvers.orders.approximate_dp.model import LAST, Keys, model
 from graphrl.solvers.orders.approximate_dp.program import least_of_equals
 from graphrl.solvers.rules.memory_orders import greedy
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from optima import optimum
 from search_graphs import tangle
 from worked_example import TINY
 
@@ -16,7 +17,6 @@ from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
 from graphrl.solvers.auto import candidates
 from graphrl.solvers.base import Budget, Interrupted, Task
-from graphrl.solvers.exact import brute_force
 from graphrl.solvers.portfolio import Portfolio, Stage
 from graphrl.solvers.rules.list_scheduling import etf
 from graphrl.solvers.solver import Solver
@@ -71,14 +71,14 @@ def test_small_graphs_are_solved_exactly(seed: int) -> None:
     plan = graphrl.optimize(graph, seconds=30)
     assert plan.value == plan.bound  # proved
     if len(graph.ops) <= 12:
-        assert plan.value == brute_force.solve(Task(graph, Problem(), Budget(seconds=60), 0)).value
+        assert plan.value == optimum(graph, Problem())
 
 
 @pytest.mark.parametrize("transfer", ["free", "rendezvous", "link"])
 def test_a_budget_in_seconds_finds_optimal_makespans(transfer: Any) -> None:
     problem: dict[str, Any] = {"objective": "makespan", "devices": 2, "transfer": transfer, "latency": 0.5}
     plan = graphrl.optimize(TINY, seconds=20, **problem)
-    assert plan.value == brute_force.solve(Task(TINY, Problem(**problem), Budget(seconds=60), 0)).value
+    assert plan.value == optimum(TINY, Problem(**problem))
     assert plan.bound == plan.value  # CP-SAT proves it
     assert plan.seconds < 15
 

@@ -15,7 +15,7 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.methods import find_solver
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.fusion.rules import everything
-from graphrl.solvers.rules.metis import partition
+from graphrl.solvers.rules.placements import partition
 from graphrl.solvers.sending.solver import quick_plan
 
 METHODS = ("given", "list", "hlfet", "etf", "metis", "expert", "anneal-schedule", "auto")

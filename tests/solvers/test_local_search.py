@@ -4,8 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from keyed_searches import DIAMOND, PROBLEMS, optimum
+from keyed_searches import PROBLEMS
+from optima import optimum
 from search_graphs import random_dag
+from worked_example import TINY
 
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
@@ -33,8 +35,8 @@ def test_plans_are_valid_and_mostly_better_than_random_ones() -> None:
     "problem", [Problem("makespan", 2, latency=0.25), Problem("makespan", 2, "free"), Problem(devices=2)]
 )
 def test_tiny_optima_are_found(problem: Problem) -> None:
-    plan = solve_local_search(Task(DIAMOND, problem, Budget(evaluations=4000), 0), patience=50)
-    assert plan.value == pytest.approx(optimum(DIAMOND, problem), rel=1e-6)
+    plan = solve_local_search(Task(TINY, problem, Budget(evaluations=4000), 0), patience=50)
+    assert plan.value == pytest.approx(optimum(TINY, problem), rel=1e-6)
 
 
 def test_it_starts_anew_when_it_is_stuck() -> None:
@@ -67,4 +69,4 @@ def test_without_moves_it_ends() -> None:
 
 def test_bad_options_are_refused() -> None:
     with pytest.raises(ProblemError, match="must be at least 1"):
-        solve_local_search(Task(DIAMOND, PROBLEMS[0], Budget(evaluations=100), 0), patience=0)
+        solve_local_search(Task(TINY, PROBLEMS[0], Budget(evaluations=100), 0), patience=0)

@@ -156,7 +156,7 @@ def test_problems_that_are_refused(options: dict[str, object], message: str) -> 
     assert message in str(fault.value)
 
 
-@pytest.mark.parametrize("method", ["list", "brkga", "anneal", "metis", "anneal-schedule", "brute-force", "given"])
+@pytest.mark.parametrize("method", ["list", "brkga", "anneal", "metis", "anneal-schedule", "given"])
 def test_methods_that_order_say_so(method: str) -> None:
     graph, _ = two_readers()
     with pytest.raises(ProblemError) as fault:

@@ -36,8 +36,10 @@ def test_every_registered_solver_is_there() -> None:
     assert [method.name for method in describe()] == list(METHODS)
     with pytest.raises(ProblemError, match=rf"^unknown method 'brgka': the nearest of {len(METHODS)} known are brkga,"):
         find_solver("brgka")
-    with pytest.raises(ProblemError, match=r"^method 'anneal-keys' is gone: 'anneal-schedule' follows it$"):
+    with pytest.raises(ProblemError, match=r"^there is no method 'anneal-keys' any more: use 'anneal-schedule'$"):
         find_solver("anneal-keys:chains=4")
+    with pytest.raises(ProblemError, match=r"^there is no method 'brute-force' any more: use 'cp-sat'$"):
+        find_solver("brute-force:steps=9")
     with pytest.raises(ProblemError, match="method is of type int: must be a name"):
         find_solver(3)  # type: ignore[arg-type]
 

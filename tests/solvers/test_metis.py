@@ -11,7 +11,7 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.known_optima import in_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.rules.metis import partition, solve
+from graphrl.solvers.rules.placements import partition, solve_metis
 
 BUDGET = Budget(evaluations=1)
 
@@ -19,7 +19,7 @@ BUDGET = Budget(evaluations=1)
 @settings(max_examples=60)
 @given(graph=graphs(max_ops=12), problem=problems())
 def test_plans_are_valid_and_not_below_the_bound(graph: ComputationGraph, problem: Problem) -> None:
-    plan = solve(Task(graph, problem, BUDGET, 0))
+    plan = solve_metis(Task(graph, problem, BUDGET, 0))
     plan.check(graph)
     assert plan.value >= lower_bound(graph, problem)
 
@@ -54,7 +54,7 @@ def test_parts_are_balanced_by_what_the_objective_counts() -> None:
 
 def test_equal_seeds_give_equal_plans() -> None:
     graph, problem = random_dag(0), Problem("makespan", 4)
-    assert solve(Task(graph, problem, BUDGET, 3)).order == solve(Task(graph, problem, BUDGET, 3)).order
+    assert solve_metis(Task(graph, problem, BUDGET, 3)).order == solve_metis(Task(graph, problem, BUDGET, 3)).order
 
 
 @pytest.mark.parametrize("devices", [2, 3, 8])

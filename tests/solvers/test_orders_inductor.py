@@ -7,7 +7,7 @@ from rule_orders import names, program
 
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.rules import inductor
+from graphrl.solvers.rules import compilers
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_inductor_lpmf_is_what_a_look_at_all_ready_ops_finds(graph: ComputationG
         peak, live = max(peak, live + size), live + change
         for b in flow.reads[op]:
             uses[b] -= 1
-    assert inductor.lpmf(flow) == order
+    assert compilers.inductor_lpmf(flow) == order
 
 
 def test_inductor_bfs() -> None:

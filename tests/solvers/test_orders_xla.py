@@ -11,7 +11,7 @@ from rule_orders import names, program
 
 from graphrl.graphs.datasets.layered import Layered, layered
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.rules import xla
+from graphrl.solvers.rules import compilers
 
 
 def test_xla_list_on_the_example_of_its_source() -> None:
@@ -109,6 +109,6 @@ def test_xla_itself_gives_the_same_orders(seed: int) -> None:
     name = {int(index): name for name, index in calls}
     renamed = tuple(dataclasses.replace(op, name=name[i]) for i, op in enumerate(graph.ops))
     graph = dataclasses.replace(graph, ops=renamed)  # XLA breaks ties by its names
-    assert [int(index) for _, index in calls] == xla.xla_depth_first(Flow(graph))
+    assert [int(index) for _, index in calls] == compilers.xla_depth_first(Flow(graph))
     unscheduled = lowered.as_text("hlo")
-    assert [int(i) for i in re.findall(r"index = (\d+)", unscheduled)] == xla.xla_post_order(Flow(graph))
+    assert [int(i) for i in re.findall(r"index = (\d+)", unscheduled)] == compilers.xla_post_order(Flow(graph))

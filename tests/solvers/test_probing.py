@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from random_graphs import graphs, plans, problems
 
 from graphrl.costs import exact
-from graphrl.costs.bounds import lower, lower_bound, probing
+from graphrl.costs.bounds import cuts as probing
+from graphrl.costs.bounds import lower, lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor

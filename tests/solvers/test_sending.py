@@ -11,8 +11,8 @@ import pytest
 from search_graphs import random_dag
 
 import graphrl
-from graphrl.compiled.structures import TRANSFERS
 from graphrl.costs import exact
+from graphrl.costs.host.clocks import TRANSFERS
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.generator import Choices, instance
 from graphrl.errors import ProblemError
@@ -20,8 +20,8 @@ from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.datasets.workloads.go import load
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.solvers.rules.expert import layer_stages
 from graphrl.solvers.rules.list_scheduling import quick_schedule
+from graphrl.solvers.rules.placements import layer_stages
 from graphrl.solvers.sending import search, solver
 from graphrl.solvers.sending.plans import in_order_of, placed, put, with_sends
 from graphrl.solvers.sending.solver import quick_plan, quick_start

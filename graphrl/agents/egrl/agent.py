@@ -17,7 +17,7 @@ from graphrl.agents.egrl.domain import Layers, domain, layers
 from graphrl.agents.egrl.learner import learner
 from graphrl.agents.egrl.network import OF_NETWORKS, Policy, networks
 from graphrl.costs.maps.chip import NNP_I
-from graphrl.costs.maps.padding import MapSizes, common_sizes
+from graphrl.costs.maps.device import MapSizes, common_sizes
 from graphrl.costs.maps.problem import map_problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.sets import load_layers

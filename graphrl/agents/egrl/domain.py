@@ -18,7 +18,7 @@ import jraph
 import numpy as np
 
 from graphrl.costs.maps import device
-from graphrl.costs.maps.padding import READS, MapSizes, PaddedMapProblem, common_sizes, pad
+from graphrl.costs.maps.device import READS, MapSizes, PaddedMapProblem, common_sizes, pad
 from graphrl.costs.maps.problem import MapProblem, live_pages
 from graphrl.graphs.features import layer_features
 from graphrl.learning.sac import Domain

@@ -11,7 +11,7 @@ import numpy as np
 
 from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.domain import Layers, layers, observe, start, uniform
-from graphrl.costs.maps.padding import MapSizes, common_sizes
+from graphrl.costs.maps.device import MapSizes, common_sizes
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import ProblemError
 from graphrl.learning.sac import ActorCritic

@@ -35,8 +35,7 @@ import math
 
 import numpy as np
 
-from graphrl.costs.bounds.cuts import Cuts, Needs, work
-from graphrl.costs.bounds.probing import probed_bound
+from graphrl.costs.bounds.cuts import Cuts, Needs, probed_bound, work
 from graphrl.costs.problem import Pipeline, Problem
 from graphrl.graphs.graph import ComputationGraph
 

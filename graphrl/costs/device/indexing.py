@@ -1,13 +1,24 @@
-"""Reads and writes at indices that are known to be inside: no clamping, no wrapping of negative ones.
+"""Arrays of fixed sizes: padding, and reads and writes at indices that are known to be inside.
 
-What jnp adds for those is a kernel or two for each read in the decoder's step.
+These neither clamp indices nor wrap negative ones. What jnp adds for that is a kernel or two for each read in the
+decoder's step.
 """
 
 from typing import Any
 
 import jax
+import numpy as np
+from numpy.typing import ArrayLike
 
 _INSIDE: dict[str, Any] = {"mode": "promise_in_bounds", "wrap_negative_indices": False}
+
+
+def filled(values: ArrayLike, size: int, dtype: type, fill: float = 0) -> np.ndarray:
+    """Values `[k, ...]` along the first axis, and behind them `fill`: `[size, ...]`, on the host."""
+    values = np.asarray(values)
+    array: np.ndarray = np.full((size, *values.shape[1:]), fill, dtype)
+    array[: len(values)] = values
+    return array
 
 
 def take(array: jax.Array, index: jax.Array) -> jax.Array:

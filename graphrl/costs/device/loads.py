@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from graphrl.costs.device.indexing import filled
 from graphrl.costs.problem import ACCELERATOR, Pipeline, Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, sizes
@@ -79,22 +80,16 @@ def padded_pipeline(
     return PaddedPipeline(
         second_unit=np.asarray(second_unit, np.float32),
         byte_unit=np.asarray(byte_unit, np.float32),
-        runtime=_padded(pipeline.runtime / second_unit, shape.ops, 0, np.float32),
-        weight=_padded(a.weight_bytes / byte_unit, shape.ops, 0, np.float32),
-        transfer=_padded(pipeline.transfer / second_unit, shape.tensors, 0, np.float32),
-        producer=_padded(a.producer, shape.tensors, shape.ops, np.int32),
-        read_tensor=_padded(tensor[others], shape.uses, shape.tensors, np.int32),
-        reader=_padded(reader[others], shape.uses, shape.ops, np.int32),
+        runtime=filled(pipeline.runtime / second_unit, shape.ops, np.float32),
+        weight=filled(a.weight_bytes / byte_unit, shape.ops, np.float32),
+        transfer=filled(pipeline.transfer / second_unit, shape.tensors, np.float32),
+        producer=filled(a.producer, shape.tensors, np.int32, shape.ops),
+        read_tensor=filled(tensor[others], shape.uses, np.int32, shape.tensors),
+        reader=filled(reader[others], shape.uses, np.int32, shape.ops),
         leader=np.concatenate([graph.leaders, np.arange(a.num_ops, shape.ops)]).astype(np.int32),
-        kinds=_padded(pipeline.kinds, problem.devices if devices is None else devices, ACCELERATOR, np.int32),
+        kinds=filled(pipeline.kinds, problem.devices if devices is None else devices, np.int32, ACCELERATOR),
         limit=np.asarray(limit, np.float32),
     )
-
-
-def _padded(values: np.ndarray, size: int, fill: int, dtype: type) -> np.ndarray:
-    array = np.full((size, *values.shape[1:]), fill, dtype)
-    array[: len(values)] = values
-    return array
 
 
 def traffic(pipeline: PaddedPipeline, placement: jax.Array) -> Traffic:

@@ -3,8 +3,7 @@
 Every number that leaves the library comes from `evaluate`: O((n + e) log n), its loops over the order are compiled.
 """
 
-from graphrl.costs.exact.decode import decode, key_bits, quantise
 from graphrl.costs.exact.evaluate import Costs, evaluate, prepare, run_times
-from graphrl.costs.exact.routes import Routes
+from graphrl.costs.exact.routes import Routes, decode, key_bits, quantise
 
 __all__ = ["Costs", "Routes", "decode", "evaluate", "key_bits", "prepare", "quantise", "run_times"]

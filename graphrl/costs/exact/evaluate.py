@@ -8,84 +8,19 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from graphrl.compiled import late_entry, shared
-from graphrl.compiled.structures import LINK, RENDEZVOUS, TRANSFERS, rows_by
+from graphrl.compiled import late_entry
+from graphrl.compiled.structures import rows_by
 from graphrl.costs.exact.memory import memory_changes
 from graphrl.costs.exact.routes import Routes
+from graphrl.costs.host.clocks import TRANSFERS, run_op, run_transfer
 from graphrl.costs.problem import ACCELERATOR, CPU, Pipeline, Problem, Transfer
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.topology import distinct
-
-
-class _Run(NamedTuple):
-    """A run of s slots on d devices, times in the unit of their lengths: of arrays where it is compiled, else lists."""
-
-    transfer: int
-    num_ops: int
-    here: Any  # [s] int, device that a slot starts from
-    there: Any  # [s] int, device that it ends on
-    length: Any  # [s] float
-    begins: Any  # [s + 1] int, where in `sources` those of a slot begin
-    sources: Any  # [x] int, slots that others wait for
-    free: Any  # [d] float, when devices are free
-    link: Any  # [d] float, when their outgoing links are
-    end: Any  # [s] float, of the slots that have run
-
-
-@shared
-def _step(run: _Run, slot: int) -> float:
-    """Runs a slot: its start."""
-    transfer, num_ops, device, to, length, begins, sources, free, link, end = run  # in Python quicker than each by name
-    here, there, begin = device[slot], to[slot], 0.0
-    for row in range(begins[slot], begins[slot + 1]):
-        if end[sources[row]] > begin:
-            begin = end[sources[row]]
-    if slot < num_ops or transfer == RENDEZVOUS:
-        begin = max(begin, free[here], free[there])
-        free[here] = free[there] = begin + length[slot]
-    elif transfer == LINK:
-        begin = max(begin, link[here])
-        link[here] = begin + length[slot]
-    end[slot] = begin + length[slot]
-    return begin
-
-
-@late_entry
-def _run_all(run: _Run, slots: np.ndarray, start: np.ndarray) -> None:
-    for place in range(len(slots)):
-        start[place] = _step(run, slots[place])
-
-
-class Clocks:
-    """Clocks and ends of the slots that have run, in the unit of their lengths; steps can be taken back.
-
-    Attributes:
-      free, link: by device, when it and its outgoing link are free.
-      end: by slot, of those that have run.
-    """
-
-    def __init__(self, routes: Routes, lengths: np.ndarray, transfer: Transfer, devices: int) -> None:
-        run = _begun(routes, lengths, transfer, devices)
-        self._run = _Run(*(field.tolist() if isinstance(field, np.ndarray) else field for field in run))
-        self.free, self.link, self.end = self._run.free, self._run.link, self._run.end
-        self._undo: list[tuple[float, float, float]] = []
-
-    def step(self, slot: int) -> tuple[float, float]:
-        """Runs a slot: its start and its end."""
-        here, there = self._run.here[slot], self._run.there[slot]
-        self._undo.append((self.free[here], self.free[there], self.link[here]))
-        return _step(self._run, slot), self.end[slot]
-
-    def back(self, slot: int) -> None:
-        """Takes back the last step, which ran `slot`."""
-        here, there = self._run.here[slot], self._run.there[slot]
-        self.free[here], self.free[there], self.link[here] = self._undo.pop()
 
 
 def run_times(
@@ -97,27 +32,46 @@ def run_times(
       slots: `[m]` a topological order of all slots.
       lengths: `[slots]`, how long each op and each transfer takes.
     """
-    run, start = _begun(routes, np.asarray(lengths), transfer, devices), np.empty(len(slots))
-    _run_all(run, slots, start)
-    return start, run.end[slots]
+    seconds, clocks = np.asarray(lengths, np.float64), np.zeros((2, devices))
+    start, end = np.empty(len(slots)), np.empty(len(seconds))
+    waits = rows_by(routes.after, routes.before, len(seconds))
+    ends = routes.reads_on, routes.writes_on
+    _run_all(TRANSFERS[transfer], routes.num_ops, ends, waits, seconds, clocks, slots, start, end)
+    return start, end[slots]
 
 
-def _begun(routes: Routes, lengths: np.ndarray, transfer: Transfer, devices: int) -> _Run:
-    """Before anything has run."""
-    slots = len(routes.nodes)
-    begins, sources = rows_by(routes.after, routes.before, slots)
-    return _Run(
-        transfer=TRANSFERS[transfer],
-        num_ops=routes.num_ops,
-        here=routes.reads_on,
-        there=routes.writes_on,
-        length=lengths.astype(np.float64),
-        begins=begins,
-        sources=sources,
-        free=np.zeros(devices),
-        link=np.zeros(devices),
-        end=np.zeros(slots),
-    )
+@late_entry
+def _run_all(
+    transfer: int,
+    num_ops: int,
+    routes: tuple[np.ndarray, np.ndarray],
+    waits: tuple[np.ndarray, np.ndarray],
+    seconds: np.ndarray,
+    clocks: np.ndarray,
+    slots: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+) -> None:
+    """Writes `start` by order entry and `end` by slot.
+
+    Args:
+      transfer, num_ops: the model's number, and how many slots are ops.
+      routes: `[s]` int each, the devices that a slot starts from and ends on.
+      waits: `[s + 1]` and `[x]` int, where each slot's row begins, and the slots that it waits for.
+      seconds: `[s]` of each slot.
+      clocks: `[2, d]`, 0.
+      slots: `[m]` the order.
+    """
+    (here, there), (begins, sources) = routes, waits
+    for place in range(len(slots)):
+        slot, ready = slots[place], 0.0
+        for row in range(begins[slot], begins[slot + 1]):
+            ready = max(ready, end[sources[row]])
+        if slot < num_ops:
+            start[place] = run_op(clocks, here[slot], ready, seconds[slot])
+        else:
+            start[place] = run_transfer(transfer, clocks, here[slot], there[slot], ready, seconds[slot])
+        end[slot] = start[place] + seconds[slot]
 
 
 class Stages:

@@ -15,8 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from graphrl.costs.device.indexing import take
-from graphrl.costs.fusion.device import DeviceKernels
-from graphrl.costs.fusion.padding import PaddedFusion
+from graphrl.costs.fusion.device import DeviceKernels, PaddedFusion
 from graphrl.graphs.padding import NEVER, READS, ROW_WIDTH, WAITS, PaddedGraph, Sizes, bucket
 
 

@@ -1,9 +1,11 @@
-"""Chips with several memories: checked figures, known chips with their sources, and writing to a file.
+"""Chips with several memories: checked figures, known chips with their sources, and their files (format "graphrl-chip",
+version 1). `find_chip` takes a name or such a file.
 
-`chip_file` reads chips from files; `find_chip` takes a name or such a file.
+msgspec is imported when a file is read: training without files does without.
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -12,6 +14,8 @@ from typing import Any
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import write_atomically
+from graphrl.graphs.readers.json import read_strict_json
+from graphrl.units import whole_numbers
 
 FORMAT, VERSION = "graphrl-chip", 1
 PAGE = 64  # bytes
@@ -106,7 +110,7 @@ def _check_memory(where: str, memory: ChipMemory) -> None:
     capacity = memory.capacity
     if capacity is not None and (type(capacity) is not int or not 0 <= capacity <= 2**62):
         raise ProblemError(
-            f"{where}: capacity is {short(capacity)}: must be an integer of bytes from 0 to 2^62, or null"
+            f"{where}: capacity is {_short(capacity)}: must be an integer of bytes from 0 to 2^62, or null"
         )
     _check_figure(where, "read", memory.read, BANDWIDTHS)
     _check_figure(where, "write", memory.write, BANDWIDTHS)
@@ -117,10 +121,10 @@ def _check_figure(where: str, key: str, value: float, limits: tuple[float, float
     least, most = limits
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not least <= value <= most:
-        raise ProblemError(f"{where}: {key} is {short(value)}: must be a number from {least:g} to {most:g}")
+        raise ProblemError(f"{where}: {key} is {_short(value)}: must be a number from {least:g} to {most:g}")
 
 
-def short(value: object) -> str:
+def _short(value: object) -> str:
     """A value as messages show it."""
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge integer"
     return text if len(text) <= 40 else text[:37] + "..."
@@ -163,11 +167,61 @@ def find_chip(chip: str | os.PathLike[str] | MemoryChip) -> MemoryChip:
     name = os.fspath(chip)
     if name in CHIPS:
         return CHIPS[name]
-    from graphrl.costs.maps.chip_file import read_chip
-
     try:
         return read_chip(name)
     except ProblemError:
         raise
     except GraphrlError as error:
         raise ProblemError(f"{error}; chips by name are {', '.join(CHIPS)}") from None
+
+
+def read_chip(path: str | os.PathLike[str]) -> MemoryChip:
+    """The chip of a file.
+
+    Raises:
+      GraphrlError: the file cannot be read.
+      ProblemError: it holds no chip; one line that names the file and the first fault.
+    """
+    return read_strict_json(path, chip_from_dict, ProblemError)
+
+
+def chip_from_dict(value: object) -> MemoryChip:
+    """The chip of an object of the file's shape.
+
+    Raises:
+      ProblemError: one line that names the first fault.
+    """
+    if isinstance(value, dict):
+        for key, right in (("format", FORMAT), ("version", VERSION)):
+            if value.get(key) != right or isinstance(value[key], bool):
+                raise ProblemError(f"{key} is {_short(value.get(key))}: must be {right!r}")
+    figures = _converted(value, MemoryChip, "a chip")
+    memories = (_converted(entry, ChipMemory, f"memory number {i}") for i, entry in enumerate(figures.pop("memories")))
+    return MemoryChip(memories=tuple(ChipMemory(**memory) for memory in memories), **figures)
+
+
+def _converted(value: object, kind: type, where: str) -> dict[str, Any]:
+    """The fields of a chip or a memory in a file, of their types, and no others."""
+    import msgspec
+
+    try:
+        file: Any = msgspec.convert(whole_numbers(value), _file_type(kind))
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise ProblemError(f"{where}: {error}") from None
+    return {field.name: getattr(file, field.name) for field in dataclasses.fields(kind)}
+
+
+@functools.cache
+def _file_type(kind: type) -> type:
+    """What msgspec checks: the fields of the dataclass, and of a chip first those that say so."""
+    import msgspec
+
+    head = [("format", str), ("version", int)] if kind is MemoryChip else []
+    types = {"memories": list[dict[str, Any]]}
+    fields: list[Any] = [
+        (field.name, types.get(field.name, field.type))
+        if field.default is dataclasses.MISSING
+        else (field.name, field.type, field.default)
+        for field in dataclasses.fields(kind)
+    ]
+    return msgspec.defstruct(kind.__name__, head + fields, forbid_unknown_fields=True)

@@ -1,23 +1,192 @@
-"""What the compiler makes of maps and what that costs, in pure JAX: many maps of one problem at once, maps minor.
+"""Maps in pure JAX: problems as fixed-size arrays, what the compiler makes of maps and what that costs. Many maps of
+one problem at once, maps minor; `jax.vmap` over a leading axis takes batches of problems.
 
-`jax.vmap` over a leading axis takes batches of problems. The compiler is a scan over rows (`padding.py`) that keeps two
-numbers for each memory and map, the room that it has now and that at the fullest step so far, and adds up what each
-later step frees: nothing that grows with a live range (see `graphrl.costs.maps`).
+Letters used in shapes: N steps and R rows, padded; M memories; X groups of K = `READS` reads beyond the first K of each
+step; p maps; g problems in a batch.
+
+A **row** is a step with one date at which outputs of it die: a step has as many rows as its outputs have dates, at
+least one, and they stand one after the other. The compiler is a scan over rows that keeps two numbers for each memory
+and map, the room that it has now and that at the fullest step so far, and adds up what each later step frees: nothing
+that grows with a live range (see `graphrl.costs.maps`).
 """
 
-from typing import NamedTuple
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from graphrl.costs.device.indexing import add, take
+from graphrl.costs.device.indexing import add, filled, take
 from graphrl.costs.maps.chip import MAX_MEMORIES
-from graphrl.costs.maps.padding import READS, PaddedMapProblem
+from graphrl.costs.maps.exact import compiler
+from graphrl.costs.maps.problem import MapProblem
+from graphrl.errors import ProblemError
+from graphrl.graphs.padding import bucket
 
-_BITS = (
-    MAX_MEMORIES - 1
-).bit_length()  # of a memory's number: two make one, as each array that a scan writes costs time
+READS = 3  # sources of most steps
+MAX_PAGES = 2**30  # of a memory: sums of two stay inside int32
+# Of a memory's number: two make one, as each array that a scan writes costs time.
+_BITS = (MAX_MEMORIES - 1).bit_length()
+
+
+@dataclasses.dataclass(frozen=True)
+class MapSizes:
+    """Array sizes of a padded problem: problems of equal sizes and memories share one compiled program."""
+
+    steps: int
+    rows: int
+    reads: int  # groups of K reads beyond the first K of each step
+
+    @property
+    def ops(self) -> int:
+        """Each step is one."""
+        return self.steps
+
+    def covers(self, other: "MapSizes") -> bool:
+        """Whether a problem of sizes `other` fits."""
+        return self.steps >= other.steps and self.rows >= other.rows and self.reads >= other.reads
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PaddedMapProblem:
+    """One problem or, with a leading axis g on every field, a batch of problems, as arrays; NumPy before first use.
+
+    Seconds are float32, pages int32 (those of tensors that fit in no memory but 0 are cut to what is too large).
+    Padding steps and rows take no time and no room.
+    """
+
+    num_steps: jax.Array  # [] int32, real steps
+    compiler_latency: jax.Array  # [] float32, seconds of the compiler's own map
+    launch: jax.Array  # [N] float32, seconds; 0 for padding
+    compute: jax.Array  # [N] float32, seconds
+    input_seconds: jax.Array  # [N] float32, external inputs from memory 0
+    weight_seconds: jax.Array  # [N, M] float32
+    output_seconds: jax.Array  # [N, M] float32
+    weight_share: jax.Array  # [N] float32, of all bytes
+    output_share: jax.Array  # [N] float32, of all bytes
+    source: jax.Array  # [N + X, K] int32, steps whose outputs are read: the first K of each step, then the groups
+    source_seconds: jax.Array  # [N + X, K, M] float32; 0 for padding
+    more_reader: jax.Array  # [X] int32, the step of each group; 0 for padding
+    capacity: jax.Array  # [M] int32, pages; that of memory 0 means nothing
+    step_row: jax.Array  # [N] int32, the first row of each step
+    row_step: jax.Array  # [R] int32
+    row_first: jax.Array  # [R] bool, whether it is the first of its step
+    row_freed: jax.Array  # [R] int32, the step whose frees it makes: its own if it is the first, else N + 1, never any
+    row_weight: jax.Array  # [R] int32, pages of the step's weights; 0 where it is not the first
+    row_outputs: jax.Array  # [R] int32, pages of all outputs of the step
+    row_pages: jax.Array  # [R] int32, pages of its own
+    row_frees: jax.Array  # [R] int32, the step before which its pages are free again; N + 1 where it has none
+
+    @property
+    def sizes(self) -> MapSizes:
+        """The padded sizes, the same for every problem of a batch."""
+        return MapSizes(self.launch.shape[-1], self.row_step.shape[-1], self.more_reader.shape[-1])
+
+    @property
+    def memories(self) -> int:
+        """M."""
+        return self.capacity.shape[-1]
+
+
+def common_sizes(problems: Sequence[MapProblem]) -> MapSizes:
+    """The bucketed sizes that hold all problems."""
+    each = [_sizes(problem) for problem in problems]
+    return MapSizes(*(bucket(max(column)) for column in zip(*map(dataclasses.astuple, each), strict=True)))
+
+
+def pad(problem: MapProblem, to: MapSizes | None = None) -> PaddedMapProblem:
+    """A problem as fixed-size arrays.
+
+    Args:
+      to: sizes to pad to; by default the problem's own bucket.
+
+    Raises:
+      ProblemError: `to` is too small, or a memory has more pages than int32 counts.
+    """
+    to, own = common_sizes([problem]) if to is None else to, _sizes(problem)
+    if not to.covers(own):
+        raise ProblemError(f"graph {problem.graph.name!r} has sizes {own}, more than the {to} it is padded to")
+    _check_pages(problem)
+    total = max(1, problem.total_bytes)
+    fields: dict[str, Any] = {
+        "num_steps": np.int32(problem.steps),
+        "compiler_latency": np.float32(compiler(problem).latency),
+        "launch": filled(np.full(problem.steps, problem.chip.launch), to.steps, np.float32),
+        "weight_share": filled(problem.weight_bytes / total, to.steps, np.float32),
+        "output_share": filled(problem.output_bytes / total, to.steps, np.float32),
+        "capacity": np.minimum(problem.capacity, MAX_PAGES).astype(np.int32),
+    }
+    for name in ("compute", "input_seconds", "weight_seconds", "output_seconds"):
+        fields[name] = filled(getattr(problem, name), to.steps, np.float32)
+    return PaddedMapProblem(**(fields | _reads(problem, to) | _rows(problem, to)))
+
+
+def pad_batch(problems: Sequence[MapProblem], to: MapSizes | None = None) -> PaddedMapProblem:
+    """A batch of problems with equally many memories, padded to common sizes, stacked along a new leading axis g."""
+    to = common_sizes(problems) if to is None else to
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *(pad(problem, to) for problem in problems))
+
+
+def _sizes(problem: MapProblem) -> MapSizes:
+    reads = np.bincount(problem.read_step, minlength=problem.steps)
+    return MapSizes(problem.steps, len(_dates(problem)[0]), int(np.maximum(-(-reads // READS) - 1, 0).sum()))
+
+
+def _check_pages(problem: MapProblem) -> None:
+    chip = problem.chip
+    for memory, pages in zip(chip.memories[1:], problem.capacity[1:].tolist(), strict=True):
+        if pages >= MAX_PAGES:
+            raise ProblemError(
+                f"chip {chip.name!r}: memory {memory.name!r} has {pages} pages of {chip.page} B: below 2^30 can be "
+                "counted, make the page larger"
+            )
+
+
+def _dates(problem: MapProblem) -> tuple[np.ndarray, np.ndarray]:
+    """The step and the date of every row (for steps without outputs: their own), `[R]` int64 each."""
+    n = problem.steps
+    bare = np.flatnonzero(~problem.has_outputs)
+    pairs = np.unique(np.concatenate([problem.writer, bare]) * n + np.concatenate([problem.last, bare]))
+    return pairs // n, pairs % n
+
+
+def _rows(problem: MapProblem, to: MapSizes) -> dict[str, np.ndarray]:
+    never, n = to.steps + 1, problem.steps
+    step, date = _dates(problem)
+    first = np.append(True, step[1:] != step[:-1])
+    too_large = int(problem.capacity[1:].max(initial=0)) + 1
+    pages, outputs = np.zeros(len(step), np.int64), np.zeros(n, np.int64)
+    row = np.searchsorted(step * n + date, problem.writer * n + problem.last)
+    np.add.at(pages, row, problem.tensor_pages)
+    np.add.at(outputs, problem.writer, problem.tensor_pages)
+    return {
+        "step_row": filled(np.flatnonzero(first), to.steps, np.int32),
+        "row_step": filled(step, to.rows, np.int32),
+        "row_first": filled(first, to.rows, np.bool_),
+        "row_freed": filled(np.where(first, step, never), to.rows, np.int32, never),
+        "row_weight": filled(np.where(first, problem.weight_pages[step], 0).clip(max=too_large), to.rows, np.int32),
+        "row_outputs": filled(outputs[step].clip(max=too_large), to.rows, np.int32),
+        "row_pages": filled(pages.clip(max=too_large), to.rows, np.int32),
+        "row_frees": filled(np.where(problem.has_outputs[step], date + 1, never), to.rows, np.int32, never),
+    }
+
+
+def _reads(problem: MapProblem, to: MapSizes) -> dict[str, np.ndarray]:
+    step = problem.read_step
+    number = np.arange(len(step)) - np.searchsorted(step, step)  # of a read among its step's
+    groups = np.maximum(-(-np.bincount(step, minlength=problem.steps) // READS) - 1, 0)
+    first = to.steps + np.cumsum(groups) - groups  # row of a step's first further group
+    row = np.where(number < READS, step, first[step] + number // READS - 1)
+    source = np.zeros((to.steps + to.reads, READS), np.int32)
+    seconds = np.zeros((to.steps + to.reads, READS, problem.memories), np.float32)
+    source[row, number % READS] = problem.read_source
+    seconds[row, number % READS] = problem.read_seconds
+    reader = filled(np.repeat(np.arange(problem.steps), groups), to.reads, np.int32)
+    return {"source": source, "source_seconds": seconds, "more_reader": reader}
 
 
 class DeviceMapCosts(NamedTuple):

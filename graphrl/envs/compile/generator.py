@@ -15,12 +15,11 @@ import numpy as np
 from graphrl.costs import exact
 from graphrl.costs.device.decisions import DeviceProblem
 from graphrl.costs.device.loads import PaddedPipeline, padded_pipeline
-from graphrl.costs.fusion.device import fuse
+from graphrl.costs.fusion.device import FusionSizes, PaddedFusion, fuse
+from graphrl.costs.fusion.device import common_sizes as common_fusion_sizes
+from graphrl.costs.fusion.device import pad as pad_fusion
 from graphrl.costs.fusion.exact import fused_graph
 from graphrl.costs.fusion.padded_graph import PaddedKernels, kernel_sizes, padded_kernels
-from graphrl.costs.fusion.padding import FusionSizes, PaddedFusion
-from graphrl.costs.fusion.padding import common_sizes as common_fusion_sizes
-from graphrl.costs.fusion.padding import pad as pad_fusion
 from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.costs.problem import Pipeline, Problem, Transfer
 from graphrl.errors import ProblemError

@@ -22,7 +22,7 @@ from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
 from graphrl.solvers.loads.groups import Blocks, Groups, placed_plan
-from graphrl.solvers.rules.expert import equal_parts
+from graphrl.solvers.rules.placements import equal_parts
 from graphrl.solvers.solver import solver
 
 

@@ -13,7 +13,7 @@ from graphrl.costs.maps.problem import MapProblem
 from graphrl.errors import ProblemError
 from graphrl.plan.memory_map import MemoryMap
 from graphrl.solvers.base import MAX_EVALUATIONS
-from graphrl.solvers.exact.cp_sat.engine import Expression, Limits, Literal, Model, minimise
+from graphrl.solvers.exact.engine import Expression, Limits, Literal, Model, minimise
 from graphrl.solvers.maps.task import MapTask, map_solver
 
 DEFAULT_SECONDS = 60.0  # where the budget says evaluations alone

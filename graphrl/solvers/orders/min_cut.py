@@ -20,8 +20,8 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow, Usage
+from graphrl.solvers.rules.compilers import xla_depth_first, xla_list, xla_post_order
 from graphrl.solvers.rules.memory_orders import memory_orders
-from graphrl.solvers.rules.xla import xla_depth_first, xla_list, xla_post_order
 from graphrl.solvers.solver import solver
 
 

@@ -197,7 +197,7 @@ PAIR_SECONDS, USE_SECONDS = 6e-9, 1.5e-7  # of ETF: for two ops that are ready a
 def hlfet(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     """HLFET. O((n + e) (log n + d)) for d devices. Ties of level go to the lower op, of starts to the lower device."""
     b = builder(graph, problem)
-    order = least_first(b.ops["rank"][:-1], graph.arrays.waiting())
+    order = least_first(b.rank, graph.arrays.waiting())
     return in_order(b, np.array(order), Choice(START))
 
 

@@ -1,7 +1,6 @@
 """Compiled list construction of plans: each op goes to the device of a `Choice`, with the transfers that it needs.
 
-The order is given, or by highest level or earliest start from queues, binary heaps whose least key comes first. `place`
-appends an op on a device. The clocks are those of `exact.evaluate`.
+The order is given, or by highest level or earliest start from queues. `place` appends an op on a device.
 
 Memory is estimated from above: every device that has a tensor of a buffer holds the buffer until all its users are
 placed, since their devices are not known before.
@@ -14,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import announced, beside, entry, inlined, integer, part
-from graphrl.compiled.structures import FREE, LINK, RENDEZVOUS
+from graphrl.compiled.structures import pop, push
+from graphrl.costs.host.clocks import LINK, RENDEZVOUS, run_op, run_transfer
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import NONE, ComputationGraph, Op
 from graphrl.solvers.base import PlacedOrder
@@ -48,14 +48,12 @@ def choose(b: Builder, op: int, choice: Choice) -> int:
     home = integer(ops[ops[op].leader].home)
     if home != NONE:
         return home
-    free = np.inf
-    for device in range(len(devices)):
-        free = min(free, devices[device].free)
+    free = b.clocks[0, _first_free(b)]
     best, best_over, best_first, best_second, best_third = integer(0), np.inf, np.inf, np.inf, np.inf
     for device in range(len(devices)):
         entry = devices[device]
         start, lost, added = transfer(b, op, device, integer(NONE))
-        busy = entry.free - free
+        busy = b.clocks[0, device] - free
         for e in range(ops[op].writes, ops[op + 1].writes):
             size, takes = _room(b, integer(rows[e]), device)
             added += 0 if takes else size
@@ -118,10 +116,11 @@ def transfer(b: Builder, op: int, device: int, count: int) -> tuple[float, float
       When the op would start; the seconds by which the clocks of other devices advance (rendezvous: they send); and
       the bytes that arrive or, if it is no trial, the number of nodes.
     """
-    ops, tensors, copies, devices, rows = b.ops, b.tensors, b.copies, b.devices, b.rows
+    ops, tensors, copies, devices, rows, trial = b.ops, b.tensors, b.copies, b.devices, b.rows, b.trial
     d = len(devices)
+    moved = _moved(b)
     for other in range(d):
-        devices[other].now = devices[other].link if b.transfer == LINK else devices[other].free
+        trial[moved, other] = b.clocks[moved, other]
     start, added, senders, written = 0.0, integer(0), integer(0), count
     for i in range(ops[op + 1].inputs - ops[op].inputs):
         t = b.inputs[i]
@@ -132,14 +131,7 @@ def transfer(b: Builder, op: int, device: int, count: int) -> tuple[float, float
             if copy.arrival >= 0.0:
                 arrival = copy.arrival
             else:
-                if b.transfer != FREE:
-                    arrival = max(arrival, devices[home].now)
-                if b.transfer == RENDEZVOUS:
-                    arrival = max(arrival, devices[device].now)
-                    devices[device].now = arrival + tensor.seconds
-                arrival += tensor.seconds
-                if b.transfer != FREE:
-                    devices[home].now = arrival
+                arrival = run_transfer(b.transfer, trial, home, device, arrival, tensor.seconds) + tensor.seconds
                 sender = 0
                 while sender < senders and devices[sender].sender != home:
                     sender += 1
@@ -156,8 +148,14 @@ def transfer(b: Builder, op: int, device: int, count: int) -> tuple[float, float
     lost = 0.0
     for i in range(senders if b.transfer == RENDEZVOUS else 0):
         sender = devices[i].sender
-        lost += devices[sender].now - devices[sender].free
-    return max(start, devices[device].free), lost, added if count == NONE else written
+        lost += trial[0, sender] - b.clocks[0, sender]
+    return max(start, b.clocks[0, device]), lost, added if count == NONE else written
+
+
+@inlined
+def _moved(b: Builder) -> int:
+    """The clocks that transfers move: those of links or those of devices."""
+    return integer(1 if b.transfer == LINK else 0)
 
 
 @inlined
@@ -184,13 +182,11 @@ def place(b: Builder, op: int, device: int, count: int) -> int:
     """Appends an op, whose inputs are sorted, on a device. Takes and gives the number of nodes."""
     ops, devices, rows = b.ops, b.devices, b.rows
     start, _, count = transfer(b, op, device, count)
+    moved = _moved(b)
     for other in range(len(devices)):
-        if b.transfer == LINK:
-            devices[other].link = devices[other].now
-        else:
-            devices[other].free = devices[other].now
+        b.clocks[moved, other] = b.trial[moved, other]
     ops[op].device = ops[ops[op].leader].home = device
-    ops[op].end = devices[device].free = start + ops[op].runtime
+    ops[op].end = run_op(b.clocks, device, start, ops[op].runtime) + ops[op].runtime
     b.nodes[count] = op
     devices[device].weights += ops[op].weight
     for e in range(ops[op + 1].writes - 1, ops[op].writes - 1, -1):  # the one that takes a buffer over comes last
@@ -218,38 +214,6 @@ def _release(b: Builder, buffer: int) -> None:
             if copy.held != NONE:
                 b.devices[device].live -= copy.held
                 copy.held = NONE
-
-
-@part
-def push(b: Builder, queue: int, key: float, item: int) -> None:
-    """Adds an item."""
-    queues, lengths = b.queues, b.lengths
-    base, i = queue * len(b.inputs), lengths[queue]
-    lengths[queue] += 1
-    while i > 0 and queues[base + (i - 1) // 2].key > key:
-        above = queues[base + (i - 1) // 2]
-        queues[base + i].key, queues[base + i].item = above.key, above.item
-        i = (i - 1) // 2
-    queues[base + i].key, queues[base + i].item = key, item
-
-
-@part
-def pop(b: Builder, queue: int) -> int:
-    """Takes the first item."""
-    queues, lengths = b.queues, b.lengths
-    lengths[queue] -= 1
-    base, i, length = queue * len(b.inputs), 0, lengths[queue]
-    item, last = queues[base].item, queues[base + length]
-    while True:
-        child = 2 * i + 1
-        if child + 1 < length and queues[base + child + 1].key < queues[base + child].key:
-            child += 1
-        if child >= length or queues[base + child].key >= last.key:
-            break
-        queues[base + i].key, queues[base + i].item = queues[base + child].key, queues[base + child].item
-        i = child
-    queues[base + i].key, queues[base + i].item = last.key, last.item
-    return item
 
 
 GIVEN, HIGHEST, LOCAL_FIRST, EARLIEST = range(4)
@@ -333,44 +297,55 @@ def build(b: Builder, rule: int, order: np.ndarray, choice: Choice) -> int:
 @part
 def _highest(b: Builder, local_first: bool) -> int:
     """The next op of `highest_level_first`."""
-    ops, devices, queues, lengths, width = b.ops, b.devices, b.queues, b.lengths, len(b.inputs)
-    used = LOCAL + len(devices) if local_first else LOCAL
+    queues, lengths, pending = b.queues, b.lengths, b.queues[PENDING]
+    used = LOCAL + len(b.devices) if local_first else LOCAL
     for queue in range(AVAILABLE, used):
-        while lengths[queue] > 0 and ops[queues[queue * width].item].device != NONE:
-            pop(b, queue)
-    device = 0
-    for other in range(len(devices)):
-        if devices[other].free < devices[device].free:
-            device = other
-    now = devices[device].free
+        while lengths[queue] > 0 and b.ops[queues[queue, 0]].device != NONE:
+            lengths[queue] = pop(queues[queue], b.rank, lengths[queue])
+    device = _first_free(b)
+    now = b.clocks[0, device]
     if lengths[AVAILABLE] == 0:
-        now = max(now, queues[0].key)
-    while lengths[PENDING] > 0 and queues[0].key <= now:
-        op = pop(b, integer(PENDING))
+        now = max(now, b.ready[pending[0]])
+    while lengths[PENDING] > 0 and b.ready[pending[0]] <= now:
+        op = pending[0]
+        lengths[PENDING] = pop(pending, b.ready, lengths[PENDING])
         for queue in range(AVAILABLE, used):
             if queue == AVAILABLE or _has_inputs(b, op, queue - LOCAL):
-                push(b, queue, float(ops[op].rank), op)
-    return pop(b, integer(LOCAL + device if local_first and lengths[LOCAL + device] > 0 else AVAILABLE))
+                lengths[queue] = push(queues[queue], b.rank, lengths[queue], op)
+    queue = integer(LOCAL + device if local_first and lengths[LOCAL + device] > 0 else AVAILABLE)
+    op = queues[queue, 0]
+    lengths[queue] = pop(queues[queue], b.rank, lengths[queue])
+    return op
+
+
+@inlined
+def _first_free(b: Builder) -> int:
+    """The device that is free first; of equals, the lower one."""
+    device = integer(0)
+    for other in range(len(b.devices)):
+        if b.clocks[0, other] < b.clocks[0, device]:
+            device = other
+    return device
 
 
 @part
 def _earliest(b: Builder) -> int:
     """The next op of `earliest_first`, and its device. The first queue is a mere list here."""
-    ops, queues, lengths = b.ops, b.queues, b.lengths
+    ops, pending, lengths = b.ops, b.queues[PENDING], b.lengths
     best, device, least = 0, 0, np.inf
     for i in range(lengths[PENDING]):
-        op = queues[i].item
+        op = pending[i]
         sort_inputs(b, op)
         home = integer(ops[ops[op].leader].home)
         for there in range(len(b.devices)):
             if home != NONE and home != there:
                 continue
             start, _, _ = transfer(b, op, there, integer(NONE))
-            if start < least or (start == least and ops[op].rank < ops[queues[best].item].rank):
+            if start < least or (start == least and b.rank[op] < b.rank[pending[best]]):
                 best, device, least = i, there, start
-    op = queues[best].item
+    op = pending[best]
     lengths[PENDING] -= 1
-    queues[best].item = queues[lengths[PENDING]].item
+    pending[best] = pending[lengths[PENDING]]
     ops[op].device = device
     return op
 
@@ -387,7 +362,8 @@ def _queue_successors(b: Builder, op: int) -> None:
                 ready = max(ready, ops[b.tensors[rows[i]].producer].end)
             for i in range(ops[after].awaits, ops[after + 1].awaits):
                 ready = max(ready, ops[rows[i]].end)
-            push(b, integer(PENDING), ready, after)
+            b.ready[after] = ready
+            b.lengths[PENDING] = push(b.queues[PENDING], b.ready, b.lengths[PENDING], after)
 
 
 @inlined

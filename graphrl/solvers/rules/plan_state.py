@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.compiled.structures import TRANSFERS, set_rows
+from graphrl.compiled.structures import set_rows
 from graphrl.costs.exact.memory import SharedBuffers
 from graphrl.costs.exact.routes import Routes
+from graphrl.costs.host.clocks import TRANSFERS
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import NONE, ComputationGraph, GraphArrays
 from graphrl.graphs.topology import distinct
@@ -19,7 +20,6 @@ OP = np.dtype(
     [
         ("runtime", np.float64),  # seconds
         ("end", np.float64),  # seconds
-        ("rank", np.int64),  # among the ops, by level, of equals by index; 0 is the highest
         ("workspace", np.int64),  # bytes
         ("weight", np.int64),  # bytes that it holds on its device from the start
         ("device", np.int64),  # NONE before it has one
@@ -54,9 +54,6 @@ TENSOR = np.dtype(
 COPY = np.dtype([("arrival", np.float64), ("held", np.int64)], align=True)  # seconds, and a buffer's bytes, or NONE
 DEVICE = np.dtype(
     [
-        ("free", np.float64),  # seconds
-        ("link", np.float64),  # seconds, when its outgoing link is free
-        ("now", np.float64),  # the clock that transfers wait for, in a trial
         ("sender", np.int64),  # of those that send in a trial the one of this number
         ("live", np.int64),  # bytes
         ("peak", np.int64),  # bytes, without weights
@@ -64,7 +61,6 @@ DEVICE = np.dtype(
     ],
     align=True,
 )
-ENTRY = np.dtype([("key", np.float64), ("item", np.int64)], align=True)
 
 
 class Builder(NamedTuple):
@@ -76,9 +72,13 @@ class Builder(NamedTuple):
     copies: np.ndarray  # [t * d] COPY, of tensors and buffers on devices
     devices: np.ndarray  # [d] DEVICE
     rows: np.ndarray  # uint32
-    queues: np.ndarray  # [(2 + d) * w] ENTRY, heaps of w places
+    clocks: np.ndarray  # [2, d] float64, see `costs.host.clocks`
+    trial: np.ndarray  # [2, d] float64, the clocks after the transfers that an op would need
+    rank: np.ndarray  # [n] int64, of ops by level, of equals by index; 0 is the highest
+    ready: np.ndarray  # [n] float64, seconds, when the last of an op's predecessors ends
+    queues: np.ndarray  # [2 + d, n] int64, heaps of ops: PENDING by `ready`, the others by `rank`
     lengths: np.ndarray  # [2 + d] int64, of the queues
-    inputs: np.ndarray  # [w] int64, tensors; w is at least n and t
+    inputs: np.ndarray  # [t] int64, tensors
     nodes: np.ndarray  # [n + e] int64, ids as costs have them
 
     def clear(self) -> None:
@@ -86,12 +86,13 @@ class Builder(NamedTuple):
         self.ops["left"], self.tensors["left"] = self.ops["waits"], self.tensors["users"]
         self.ops["home"] = NONE
         self.copies["arrival"], self.copies["held"] = -1.0, NONE
-        for clock in ("free", "link", "live", "peak", "weights"):
-            self.devices[clock] = 0
+        for count in ("live", "peak", "weights"):
+            self.devices[count] = 0
+        self.clocks[:] = self.ready[:] = 0.0
         ready = np.flatnonzero(self.ops["waits"][:-1] == 0)
         self.lengths[:] = 0
         self.lengths[PENDING] = len(ready)
-        self.queues["key"][: len(ready)], self.queues["item"][: len(ready)] = 0.0, ready
+        self.queues[PENDING, : len(ready)] = ready
 
     @property
     def makespan(self) -> float:
@@ -110,13 +111,14 @@ class _OfGraph(NamedTuple):
     ops: np.ndarray  # [n + 1] OP
     tensors: np.ndarray  # [t] TENSOR
     rows: np.ndarray  # uint32
+    rank: np.ndarray  # [n] int64
 
 
 def builder(graph: ComputationGraph, problem: Problem) -> Builder:
     """Room for plans of a problem, one after the other."""
     a, d = graph.arrays, problem.devices
     n, t, same = a.num_ops, a.num_tensors, _of_graph(graph)
-    ops, tensors, width = same.ops.copy(), same.tensors.copy(), max(n, t)
+    ops, tensors = same.ops.copy(), same.tensors.copy()
     ops["weight"][:n] = a.weight_bytes if problem.resident_weights else 0
     tensors["seconds"] = problem.latency + a.tensor_bytes / problem.bandwidth
     return Builder(
@@ -126,9 +128,13 @@ def builder(graph: ComputationGraph, problem: Problem) -> Builder:
         copies=np.zeros(t * d, COPY),
         devices=np.zeros(d, DEVICE),
         rows=same.rows,
-        queues=np.zeros((2 + d) * width, ENTRY),
+        clocks=np.zeros((2, d)),
+        trial=np.zeros((2, d)),
+        rank=same.rank,
+        ready=np.zeros(n),
+        queues=np.zeros((2 + d, n), np.int64),
         lengths=np.zeros(2 + d, np.int64),
-        inputs=np.zeros(width, np.int64),
+        inputs=np.zeros(t, np.int64),
         nodes=np.zeros(n + len(a.use_op), np.int64),
     )
 
@@ -152,7 +158,8 @@ def _made_of(graph: ComputationGraph) -> _OfGraph:
     own = np.flatnonzero(buffers.of == np.arange(t))
     ops, tensors = np.zeros(n + 1, OP), np.zeros(t, TENSOR)
     ops["runtime"][:n], ops["workspace"][:n] = a.runtime, a.workspace_bytes
-    ops["rank"][np.argsort(-(a.tail + a.runtime), kind="stable")] = np.arange(n)
+    rank = np.empty(n, np.int64)
+    rank[np.argsort(-(a.tail + a.runtime), kind="stable")] = np.arange(n)
     ops["leader"] = np.append(graph.leaders, n)
     ops["waits"] = np.bincount(target, minlength=n + 1)
     tensors["bytes"], tensors["producer"], tensors["buffer"] = a.tensor_bytes, a.producer, buffers.of
@@ -168,7 +175,7 @@ def _made_of(graph: ComputationGraph) -> _OfGraph:
         (ops, "reads", user, used),
         (ops, "writes", a.producer[own], own),
     )
-    return _OfGraph(ops, tensors, rows)
+    return _OfGraph(ops, tensors, rows, rank)
 
 
 def _sources(reuses: np.ndarray, buffers: SharedBuffers) -> np.ndarray:

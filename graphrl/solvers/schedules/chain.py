@@ -25,7 +25,8 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import entry, inlined, integer, part
-from graphrl.compiled.structures import FREE, RENDEZVOUS, uniform
+from graphrl.compiled.structures import uniform
+from graphrl.costs.host.clocks import FREE, RENDEZVOUS
 from graphrl.costs.problem import Problem
 from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.schedules.memory import Memory, excess, write_nodes

@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import inlined, integer, part
-from graphrl.compiled.structures import TRANSFERS, set_rows
+from graphrl.compiled.structures import set_rows
+from graphrl.costs.host.clocks import TRANSFERS
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import distinct

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import entry, integer, part
-from graphrl.compiled.structures import FREE, RENDEZVOUS, TRANSFERS, pop, push, rows_by, set_rows
+from graphrl.compiled.structures import pop, push, rows_by, set_rows
+from graphrl.costs.host.clocks import FREE, RENDEZVOUS, TRANSFERS
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import numbered

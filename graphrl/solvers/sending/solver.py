@@ -24,8 +24,8 @@ from graphrl.plan import Plan
 from graphrl.solvers.anneal.clusters import Clusters, has_parts
 from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
 from graphrl.solvers.base import PlacedOrder, Task
-from graphrl.solvers.rules.expert import layer_stages
 from graphrl.solvers.rules.list_scheduling import etf, etf_seconds, quick_schedule, schedule, timely
+from graphrl.solvers.rules.placements import layer_stages
 from graphrl.solvers.rules.plan_builder import prepare as prepare_lists
 from graphrl.solvers.schedules.solver import is_lone
 from graphrl.solvers.sending.plans import placed, put, with_sends

@@ -16,11 +16,9 @@ from graphrl.costs.device.decisions import Decisions, DeviceProblem
 from graphrl.costs.device.evaluate import evaluate
 from graphrl.costs.fusion import device as fusion_device
 from graphrl.costs.fusion import exact as fusion_exact
-from graphrl.costs.fusion import padding as fusion_padding
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.maps import device as maps_device
 from graphrl.costs.maps import exact as maps_exact
-from graphrl.costs.maps import padding as maps_padding
 from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.problem import map_problem
 from graphrl.costs.problem import Transfer
@@ -74,7 +72,7 @@ def _schedules(job: Job, transfer: Transfer) -> Row:
 def _maps(job: Job) -> Row:
     """Random maps of ResNet-50 on the chip of EGRL."""
     task = map_problem(WORKLOADS["resnet50"](), NNP_I)
-    padded, count = maps_padding.pad(task), 16 if job.small else 256
+    padded, count = maps_device.pad(task), 16 if job.small else 256
     asked = np.random.default_rng(job.seed).integers(0, task.memories, (2, padded.sizes.steps, count))
     given = jax.jit(maps_device.evaluate)(jax.tree.map(jnp.asarray, padded), *jnp.asarray(asked, jnp.int32))
     right = [maps_exact.evaluate(task, *asked[:, : task.steps, i]) for i in range(count)]
@@ -85,8 +83,8 @@ def _maps(job: Job) -> Row:
 def _kernels(job: Job) -> Row:
     """Random fusion priorities of a training step."""
     task = fusion_problem(load("lstm2/training/b8/jaxpr" if job.small else "vgg16/training/b8/jaxpr").graph)
-    padded, count = fusion_padding.pad(task), 4 if job.small else 64
-    asked = np.random.default_rng(job.seed).integers(0, 4, (count, fusion_padding.common_sizes([task]).ops))
+    padded, count = fusion_device.pad(task), 4 if job.small else 64
+    asked = np.random.default_rng(job.seed).integers(0, 4, (count, fusion_device.common_sizes([task]).ops))
     fuse = jax.jit(jax.vmap(fusion_device.fuse, (None, 0)))
     given = fuse(jax.tree.map(jnp.asarray, padded), jnp.asarray(asked, jnp.int32))
     right = [fusion_exact.fuse(task, one[: task.num_ops]) for one in asked]

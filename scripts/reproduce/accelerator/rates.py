@@ -19,8 +19,7 @@ from jax.sharding import NamedSharding
 from graphrl.bench import machine
 from graphrl.bench.cases import PARAMETERS, Case, Settings, Work, problem, random_graphs
 from graphrl.bench.measure import graphrl_search
-from graphrl.bench.programs import BY_GRAPH, compile_program, graphrl_evaluation, over_and_over
-from graphrl.bench.timing import interleaved
+from graphrl.bench.timing import BY_GRAPH, compile_program, graphrl_evaluation, interleaved, over_and_over
 from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.problem import map_problem
 from graphrl.envs import specs

@@ -10,8 +10,8 @@ import numpy as np
 from graphrl.agents.go.config import FusingSettings, GoSettings
 from graphrl.agents.go.network import Policy, drawn
 from graphrl.costs.exact import decode
+from graphrl.costs.fusion.device import FusionSizes
 from graphrl.costs.fusion.exact import Fusion, fuse, fused_graph
-from graphrl.costs.fusion.padding import FusionSizes
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.features import Played

@@ -2,8 +2,8 @@
 
 The generators' graphs are random DAGs of a kind of its own (`stochastic-block`), which the default sets of
 `graphrl train go` leave out; the set `regal-like` would draw it for a quarter of its seeds. The programs are those of
-the zoo's test split, whose families the training does not see (`datasets.zoo.SPLITS`). A gap is to the best that any run in
-the file of measurements came to, whichever the command that made it.
+the zoo's test split, whose families the training does not see (`datasets.zoo.SPLITS`). A gap is to the best that any
+run in the file of measurements came to, whichever the command that made it.
 """
 
 import functools

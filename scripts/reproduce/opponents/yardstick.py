@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from graphrl.compiled.structures import TRANSFERS as NUMBERS
+from graphrl.costs.host.clocks import TRANSFERS as NUMBERS
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import ComputationGraph

@@ -20,14 +20,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from graphrl.costs.device.indexing import put, put_max, take
-from graphrl.solvers.orders.approximate_dp.keys import (
+from graphrl.solvers.orders.approximate_dp.model import (
     LAST,
     LAST_TIE,
+    WORD,
     Choice,
     Keys,
     Rule,
     States,
     Step,
+    Tables,
     alone,
     at_most,
     expand,
@@ -36,7 +38,6 @@ from graphrl.solvers.orders.approximate_dp.keys import (
     keys_of_word,
     ready,
 )
-from graphrl.solvers.orders.approximate_dp.model import WORD, Tables
 
 _SLOTS = 4  # of the hash table, for each candidate at least
 

@@ -32,8 +32,7 @@ from graphrl.errors import ProblemError
 from graphrl.plan import Plan
 from graphrl.solvers.base import REPORT_SECONDS, Task
 from graphrl.solvers.flow import Flow
-from graphrl.solvers.orders.approximate_dp.keys import LAST, Rule
-from graphrl.solvers.orders.approximate_dp.model import model
+from graphrl.solvers.orders.approximate_dp.model import LAST, Rule, model
 from graphrl.solvers.orders.approximate_dp.program import Beam, advance, begin, best_order
 from graphrl.solvers.rules.memory_orders import greedy, memory_orders
 from graphrl.solvers.solver import solver

@@ -9,7 +9,7 @@ import time
 import numpy as np
 
 from graphrl.errors import ProblemError
-from graphrl.solvers.exact.cp_sat.engine import Expression, Literal, or_tools
+from graphrl.solvers.exact.engine import Expression, Literal, or_tools
 from graphrl.xla.checkpoint.solvers.choice import Pricing, State
 from graphrl.xla.checkpoint.solvers.goal import Found, Goal, best_of
 from graphrl.xla.checkpoint.solvers.knapsack import unit_of

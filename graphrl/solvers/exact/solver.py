@@ -13,10 +13,11 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import MAX_EVALUATIONS, PlacedOrder, Task
-from graphrl.solvers.exact.cp_sat.engine import Limits, Quanta, minimise
-from graphrl.solvers.exact.cp_sat.load import load_model, load_quanta, room_model
-from graphrl.solvers.exact.cp_sat.makespan import MAX_PAIRS, check_memory, makespan_model, num_pairs, peak_model
-from graphrl.solvers.exact.cp_sat.model import Built, Lengths, Reference
+from graphrl.solvers.exact.engine import Limits, Quanta, minimise
+from graphrl.solvers.exact.load import load_model, load_quanta, room_model
+from graphrl.solvers.exact.makespan import MAX_PAIRS, makespan_model, num_pairs
+from graphrl.solvers.exact.memory import check_memory, peak_model
+from graphrl.solvers.exact.model import Built, Lengths, Reference
 from graphrl.solvers.loads.groups import Blocks, Groups, placed_order
 from graphrl.solvers.loads.stages import equal_placement
 from graphrl.solvers.rules.list_scheduling import schedule

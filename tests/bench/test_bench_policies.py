@@ -1,13 +1,18 @@
-"""`graphrl bench --orders`: small runs that must work; nothing here says how fast."""
+"""`graphrl bench --orders` and `--decisions`: small runs that must work; nothing here says how fast."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
-from command_line import check_failure
 from processes import run_python
 
-from graphrl.bench.orders import CONFIG, DECODERS, LEARNING, SAMPLES, OrderRow, print_orders
+from graphrl.agents.go.config import GoConfig
+from graphrl.bench import policies
+from graphrl.bench.policies import CONFIG, DECODERS, LEARNING, ORDERS, SAMPLES, OrderRow
+from graphrl.cli import main
+
+SMALL = GoConfig(width=8, rounds=1, layers=0, heads=1, superposition="none", coupling="none")
 
 
 def test_command_measures_decoders_and_learning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,19 +26,15 @@ def test_command_measures_decoders_and_learning(tmp_path: Path, capsys: pytest.C
     assert [(row.work, row.n, row.graphs) for row in rows] == [(work, 16, 2) for work in (*DECODERS, LEARNING)]
     assert [row.orders for row in rows] == [1, SAMPLES, SAMPLES, CONFIG.samples]
     assert all(row.orders_per_s > 0 and row.ratio_to_drawing > 0 for row in rows)
-    print_orders(rows)
+    ORDERS.table.print(rows)
     assert "orders / s" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "fault"),
-    [
-        (["--orders", "0"], 2, "orders is 0: must name numbers from 1 to 4096, each once"),
-        (["--orders", "--transfers", "link"], 1, "--transfers does not go with --orders"),
-        (["--orders", "--envs"], 2, "not allowed with argument"),
-    ],
-)
-def test_command_tells_faults_in_a_line(
-    arguments: list[str], code: int, fault: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    check_failure(["bench", *arguments, "--threads", "1"], code, fault, capsys)
+@pytest.mark.slow
+def test_rows_of_deciding_and_learning(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "GO", dataclasses.replace(policies.GO, network=SMALL))
+    arguments = ["--decisions", "1", "--sizes", "40,1100", "--threads", "1", "--quick", "--json"]
+    assert main(["bench", *arguments]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["n"], row["work"]) for row in rows] == [(40, "deciding"), (40, "learning"), (1100, "deciding")]
+    assert all(row["per_s"] > 0 for row in rows)

@@ -24,7 +24,7 @@ from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import grouped
 from graphrl.solvers.base import PlacedOrder
-from graphrl.solvers.exact.cp_sat.engine import Expression, Literal, Model
+from graphrl.solvers.exact.engine import Expression, Literal, Model
 
 
 class Placement:

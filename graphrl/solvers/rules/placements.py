@@ -1,11 +1,18 @@
-"""The human expert's placement: contiguous stages of equal work along the layers, one a device.
+"""Placements without search: the human expert's stages of layers, and METIS' parts of few edges.
 
-GO (Zhou et al. 2020, section 4) compares with a human expert's placements and says no more of them: this is how experts
-split such models. A layer is what the model's author named so, the first part of the scope in the ops' names (all
-`jvp(lstm0/t3)/add.9` are of `lstm0`, unrolled or not); where fewer than the devices have names, every op is one. The
-layers follow one another as their first ops do. An op goes with the first of those that it is colocated with, so that a
-backward op stands where its forward op does, and what takes no time and depends on nothing, such as a parameter, with
-its first reader.
+**Expert** (method "expert"): contiguous stages of equal work along the layers, one a device. GO (Zhou et al. 2020,
+section 4) compares with a human expert's placements and says no more of them: this is how experts split such models. A
+layer is what the model's author named so, the first part of the scope in the ops' names (all `jvp(lstm0/t3)/add.9` are
+of `lstm0`, unrolled or not); where fewer than the devices have names, every op is one. The layers follow one another as
+their first ops do. An op goes with the first of those that it is colocated with, so that a backward op stands where its
+forward op does, and what takes no time and depends on nothing, such as a parameter, with its first reader.
+
+**METIS** (method "metis"), REGAL's "graph partitioning + depth first search": METIS places the ops, XLA's depth-first
+rule orders them. The ops are divided into parts of equal run time (for makespan) or bytes (for peak memory) so that few
+bytes cross (Karypis & Kumar 1998, through pymetis); each device then runs its ops in the order of
+`rules.compilers.xla_depth_first`, and a transfer runs right before its first reader. Deviations: REGAL partitions with
+XLA's Kernighan-Lin variant, which is not published; an edge weighs its tensor's bytes even where several readers share
+one transfer, since METIS counts the edges that are cut.
 """
 
 import re
@@ -13,22 +20,25 @@ import re
 import numpy as np
 
 from graphrl.costs.problem import Problem
-from graphrl.errors import ProblemError
+from graphrl.errors import ProblemError, require
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import least_first
 from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.flow import Flow
+from graphrl.solvers.rules.compilers import xla_depth_first
 from graphrl.solvers.rules.plan_builder import placed, prepare
 from graphrl.solvers.rules.plan_state import Builder, builder
 from graphrl.solvers.rules.simple import breadth_first
 from graphrl.solvers.solver import solver
 
+LARGEST = 2**20  # weight of an op or an edge: METIS adds them up as 32-bit integers
+TOTAL = 2**30  # of all ops or edges
 _TRANSFORMS = re.compile(r"^(?:\w+\()*/*")  # of JAX, before a scope: jvp(, vmap(
 
 
 @solver("expert", "layers in contiguous stages of equal work, one a device", colocates=True, prepare=prepare)
-def solve(task: Task, *, order: str = "fifo") -> Plan:
+def solve_expert(task: Task, *, order: str = "fifo") -> Plan:
     """One plan, whatever the budget and the seed; two if stages of equal work are more than the memory limit, where
     stages of equal bytes may not be.
 
@@ -86,7 +96,7 @@ def named_layers(graph: ComputationGraph, least: int) -> np.ndarray | None:
 
 def _by_level(b: Builder, graph: ComputationGraph) -> np.ndarray:
     """The ops `[n]` in an order in which, of those that are ready, what the longest path follows is first."""
-    return np.array(least_first(b.ops["rank"][:-1], graph.arrays.waiting()))
+    return np.array(least_first(b.rank, graph.arrays.waiting()))
 
 
 def _leaders(graph: ComputationGraph) -> np.ndarray:
@@ -125,3 +135,72 @@ def _bytes(graph: ComputationGraph, problem: Problem) -> np.ndarray:
     a = graph.arrays
     written = np.bincount(a.producer, a.tensor_bytes, minlength=a.num_ops)
     return written + (a.weight_bytes if problem.resident_weights else 0)
+
+
+@solver(
+    "metis",
+    "METIS places the ops, XLA's depth-first rule orders them (REGAL's baseline)",
+    colocates=True,
+    prepare=prepare,
+)
+def solve_metis(task: Task) -> Plan:
+    """One plan, whatever the budget; the seed is METIS's.
+
+    Raises:
+      MissingExtraError: pymetis is not installed.
+    """
+    placement = partition(task.graph, task.problem, task.seed)
+    plan = placed(builder(task.graph, task.problem), np.array(xla_depth_first(Flow(task.graph))), placement)
+    return task.answer(task.plan(*plan, evaluations=1))
+
+
+def partition(graph: ComputationGraph, problem: Problem, seed: int) -> np.ndarray:
+    """The device of each op, `[n] int64`; what is colocated is one vertex. Fewer than two a device go to the devices in
+    turn.
+
+    Raises:
+      MissingExtraError: pymetis is not installed.
+    """
+    pymetis = require("pymetis", "metis", "method 'metis'")
+    a = graph.arrays
+    group = np.arange(a.num_ops) if graph.colocation is None else graph.colocation
+    count = int(group.max()) + 1
+    if problem.devices == 1 or count < 2 * problem.devices:  # METIS bisects, and complains of parts without ops
+        return group % problem.devices
+    if problem.objective == "makespan":
+        weight = a.runtime
+    else:
+        weight = a.workspace_bytes + (a.weight_bytes if problem.resident_weights else 0)
+        weight = weight + np.bincount(a.producer, a.tensor_bytes, minlength=a.num_ops)
+    weight = np.bincount(group, weight)
+    source, target, num_bytes = _edges(graph, group)
+    options = pymetis.Options(seed=seed % 2**31)
+    parts = pymetis.part_graph(
+        problem.devices,
+        pymetis.CSRAdjacency(np.searchsorted(source, np.arange(count + 1)).tolist(), target.tolist()),
+        vweights=_integers(weight).tolist(),
+        eweights=np.maximum(1, _integers(num_bytes)).tolist(),
+        options=options,
+    )
+    return np.array(parts.vertex_part, np.int64)[group]
+
+
+def _edges(graph: ComputationGraph, group: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Groups `[n]` of ops that share a tensor, both ways, ascending, and the bytes that they share: three `[x]`."""
+    a = graph.arrays
+    writer, reader = group[a.producer[a.use_tensor]], group[a.use_op]
+    apart = writer != reader
+    writer, reader = writer[apart], reader[apart]
+    pair = np.concatenate([writer * a.num_ops + reader, reader * a.num_ops + writer])
+    both = np.tile(a.tensor_bytes[a.use_tensor[apart]].astype(np.float64), 2)
+    pairs, index = np.unique(pair, return_inverse=True)
+    source, target = np.divmod(pairs, a.num_ops)
+    return source, target, np.bincount(index, both, minlength=len(pairs))
+
+
+def _integers(weights: np.ndarray) -> np.ndarray:
+    """Weights in proportion, small enough for METIS: `int64`."""
+    if not weights.size or weights.max() <= 0:
+        return np.ones(len(weights), np.int64)
+    scale = min(LARGEST / float(weights.max()), TOTAL / float(weights.sum(dtype=np.float64)))
+    return np.round(weights * scale).astype(np.int64)

@@ -7,8 +7,8 @@ import numpy as np
 from graphrl.costs.problem import ACCELERATOR, Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import PlacedOrder
-from graphrl.solvers.exact.cp_sat.engine import Literal, Model, Quanta, byte_unit
-from graphrl.solvers.exact.cp_sat.model import Built
+from graphrl.solvers.exact.engine import Literal, Model, Quanta, byte_unit
+from graphrl.solvers.exact.model import Built
 from graphrl.solvers.loads.groups import Groups, placed_order
 
 

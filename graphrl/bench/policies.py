@@ -1,0 +1,238 @@
+"""Throughput of policies on layered graphs, by the number of graphs at once: Topoformer's decoders of orders, GO's
+decisions, and updates of both policies.
+
+Orders: `greedy`, `sample` and `beam` of decoding/ make orders from random priorities, costs of the orders included.
+They are compared with drawing random-priority orders and computing their peaks on the host: a decoder must not be
+slower than that. An update is one of `graphrl train topoformer`.
+
+Decisions: a call of GO's network, and the likeliest option of each task for every op. An update is one of
+`graphrl train go`, on plans of the same graphs on 8 devices.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+
+from graphrl.agents.go import learner as go
+from graphrl.agents.go.config import SENDS, GoSettings
+from graphrl.agents.go.network import networks
+from graphrl.agents.topoformer import learner as topoformer
+from graphrl.agents.topoformer.config import TopoformerConfig
+from graphrl.bench.cases import Settings
+from graphrl.bench.report import Table
+from graphrl.bench.timing import BY_GRAPH, Bench, Prepared, Program, Sample, Timed, Timing, mapped_program, timed
+from graphrl.costs.problem import Problem
+from graphrl.decoding.beam import beam
+from graphrl.decoding.rollout import greedy, sample
+from graphrl.decoding.stepwise import Rollout
+from graphrl.envs.compile.generator import CompileParams
+from graphrl.envs.compile.generator import instances as compile_instances
+from graphrl.envs.compile.observation import seen
+from graphrl.envs.ordering import instances as ordering_instances
+from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import PaddedGraph, pad_batch
+from graphrl.learning.learner import on_mesh
+from graphrl.learning.ppo.settings import likeliest
+from graphrl.solvers.flow import Flow, Usage
+from graphrl.solvers.orders.random_orders import LANES, Drawing
+
+MOST_GRAPHS = 4096
+DECIDING, LEARNING = "deciding", "learning"
+
+Decoder = Literal["greedy", "sample", "beam"]
+DECODERS: tuple[Decoder, ...] = get_args(Decoder)
+CONFIG = TopoformerConfig()  # of what learns orders: the default, which trained the policy that the package ships
+ORDERS_LEARNT = 512  # ops; attention is quadratic: an update of 16 graphs of 2,048 would take some 10 s on a core
+SAMPLES = 16  # orders of a graph that sample and beam decode: the paper's
+SPREAD = 5.0  # of the priorities: alpha of eq. 17
+
+DEVICES = 8
+GO = GoSettings(transfers=("rendezvous",), devices=(DEVICES,), slowness=(0.0,), rounds=1)
+DECISIONS_LEARNT = 1000  # ops: an update of one graph of 10,000 takes minutes on a core
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OrderRow(Timing):
+    """What a decoder, or an update of a policy (compiled once the first is done), took for so many graphs at once."""
+
+    work: str  # of `DECODERS`, or `LEARNING`
+    n: int  # ops of each graph
+    graphs: int  # at once
+    orders: int  # of each graph: greedy 1, learning `CONFIG.samples`, sample and beam (the best of them) `SAMPLES`
+    orders_per_s: float  # by the median
+    ratio_to_drawing: float  # of that and random-priority orders drawn and costed a second, on one core
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecisionRow(Timing):
+    """What decisions, or updates of the policy (compiled once the first is done), took for so many graphs at once."""
+
+    work: str  # `DECIDING` or `LEARNING`
+    n: int  # ops of each graph
+    graphs: int  # at once
+    per_s: float  # decisions of a graph, or updates, by the median
+
+
+def _order_programs(settings: Settings, n: int, count: int, mesh: Mesh, first: bool) -> Prepared:
+    """The decoders, and learning up to `ORDERS_LEARNT` ops, beside drawing."""
+    graphs = [layered(n, settings.seed + i) for i in range(count)]
+    batch = pad_batch(graphs)
+    programs: dict[str, Program] = {decoder: _decoding(decoder, batch, mesh, settings.seed) for decoder in DECODERS}
+    if n <= ORDERS_LEARNT:
+        learnt = ordering_instances(graphs)
+        programs[LEARNING] = _learning(topoformer.learner(CONFIG), learnt, mesh, settings.seed, count * CONFIG.samples)
+    return Prepared(programs, _drawing(graphs[0], settings.seed))
+
+
+def _order_row(settings: Settings, timed: Timed, fields: dict[str, Any]) -> OrderRow:
+    return OrderRow(
+        work=timed.work,
+        n=timed.ops,
+        graphs=timed.number,
+        orders=_orders(timed.work),
+        orders_per_s=timed.rate,
+        ratio_to_drawing=timed.ratio,
+        **fields,
+    )
+
+
+def _orders(work: str) -> int:
+    return {"greedy": 1, LEARNING: CONFIG.samples}.get(work, SAMPLES)
+
+
+def _decoding(decoder: Decoder, batch: PaddedGraph, mesh: Mesh, seed: int) -> Program:
+    """The decoder on a batch of graphs with random priorities, over and over, the graphs spread over the mesh."""
+    count, n = batch.runtime.shape
+    priorities = SPREAD * np.random.default_rng(seed).normal(size=(count, n)).astype(np.float32)
+
+    def decode(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array) -> Rollout:
+        if decoder == "greedy":
+            return greedy(graph, priorities)
+        return sample(graph, priorities, keys, SAMPLES) if decoder == "sample" else beam(graph, priorities, SAMPLES)
+
+    keys = jax.random.split(jax.random.key(seed), count)
+    on_one = jax.tree.map(jnp.asarray, batch), jnp.asarray(priorities), keys
+    return mapped_program(decode, on_one, mesh, count * _orders(decoder))
+
+
+def _drawing(graph: ComputationGraph, seed: int) -> Callable[[int], Sample]:
+    """Random-priority orders of a graph drawn and costed as the solver of that name does."""
+    flow = Flow(graph)
+    drawing, usage, rng = Drawing(flow), Usage(flow), np.random.default_rng(seed)
+
+    def work(runs: int) -> int:
+        for _ in range(runs):
+            orders = drawing.draw(rng, LANES, by_priority=True)
+            assert orders is not None
+            usage.peaks(orders)
+        return runs * LANES
+
+    return timed(work)
+
+
+def _decision_programs(settings: Settings, n: int, count: int, mesh: Mesh, first: bool) -> Prepared:
+    """Deciding by an untrained network, and learning up to `DECISIONS_LEARNT` ops."""
+    graphs = [layered(n, settings.seed + i) for i in range(count)]
+    programs = {DECIDING: _deciding(graphs, mesh, settings.seed)}
+    if n <= DECISIONS_LEARNT:
+        sizes = compile_instances(graphs, [GO.problem] * count).graph.sizes
+        programs[LEARNING] = _learning(go.learner(GO), go.batch(GO, graphs, sizes), mesh, settings.seed, 1)
+    return Prepared(programs)
+
+
+def _decision_row(settings: Settings, timed: Timed, fields: dict[str, Any]) -> DecisionRow:
+    return DecisionRow(work=timed.work, n=timed.ops, graphs=timed.number, per_s=timed.rate, **fields)
+
+
+def _deciding(graphs: list[ComputationGraph], mesh: Mesh, seed: int) -> Program:
+    rows = compile_instances(graphs, [Problem("makespan", DEVICES)] * len(graphs), levels=GO.levels)
+    policy, tasks = networks(GO.network).policy, GO.network.tasks
+    one = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), rows)
+    params = policy.init(jax.random.key(seed), seen(one, one.start, tasks, SENDS))
+
+    def decide(row: CompileParams) -> dict[str, jax.Array]:
+        chosen: dict[str, jax.Array] = likeliest(policy.apply(params, seen(row, row.start, tasks, SENDS)))
+        return chosen
+
+    return mapped_program(lambda rows: jax.lax.map(decide, rows), (rows,), mesh, len(graphs))
+
+
+def _learning(learner: Any, batch: Any, mesh: Mesh, seed: int, each: int) -> Program:
+    """Updates on the same batch, over and over, its graphs spread over the mesh.
+
+    A batch is not made anew: in training, threads make the next ones while the device learns from this one.
+
+    Args:
+      each: what an update counts as.
+    """
+    functions, key = on_mesh(learner, mesh), jax.random.key(seed)
+    batch = jax.device_put(batch, NamedSharding(mesh, BY_GRAPH))
+    state = functions.init(key)
+    started = time.perf_counter()
+    state = jax.block_until_ready(functions.update(state, key, batch)[0])
+    compile_s = time.perf_counter() - started
+
+    def work(runs: int) -> int:
+        nonlocal state
+        for _ in range(runs):
+            state = jax.block_until_ready(functions.update(state, key, batch)[0])
+        return runs * each
+
+    return Program(timed(work), compile_s)
+
+
+ORDERS = Bench(
+    option="orders",
+    what="orders",
+    unit="graph",
+    most=MOST_GRAPHS,
+    prepare=_order_programs,
+    row=_order_row,
+    table=Table(
+        heading=lambda row: "Orders decoded and costed a second (layered graphs)",
+        columns={
+            "ops": lambda row: f"{row.n:,}",
+            "graphs": lambda row: f"{row.graphs:,}",
+            "work": lambda row: row.work,
+            "orders / graph": lambda row: f"{row.orders:,}",
+            "orders / s": lambda row: f"{row.orders_per_s:,.0f}",
+            "graphs / s": lambda row: f"{row.orders_per_s / row.orders:,.0f}",
+            "/ drawing": lambda row: f"{row.ratio_to_drawing:.3g}",
+            "compile s": lambda row: f"{row.compile_s:.1f}",
+        },
+        section=lambda row: (row.n, row.graphs),
+        title=lambda row: "Orders decoded and costed a second",
+        labels=("graphs at once", "orders / s"),
+        point=lambda row: (f"{row.n:,} ops", row.work, row.graphs, row.orders_per_s),
+    ),
+)
+
+DECISIONS = Bench(
+    option="decisions",
+    what="decisions",
+    unit="graph",
+    most=MOST_GRAPHS,
+    prepare=_decision_programs,
+    row=_decision_row,
+    table=Table(
+        heading=lambda row: "GO: decisions of a graph, and updates of the policy, a second (layered graphs)",
+        columns={
+            "ops": lambda row: f"{row.n:,}",
+            "graphs": lambda row: f"{row.graphs:,}",
+            "work": lambda row: row.work,
+            "a second": lambda row: f"{row.per_s:.3g}",
+            "compile s": lambda row: f"{row.compile_s:.1f}",
+        },
+        section=lambda row: (row.n, row.graphs),
+        title=lambda row: "GO",
+        labels=("graphs at once", "a second"),
+        point=lambda row: (f"{row.n:,} ops", row.work, row.graphs, row.per_s),
+    ),
+)

@@ -1,0 +1,177 @@
+"""The model of memory along an order of nodes, as a limit or as the objective (`peak_model`). It is exact.
+
+Memory of every device follows the rules of `costs/exact/memory.py`. A tensor occupies memory where it is made, from the
+start of its producer to the end of its last local use: an op that reads it, a transfer that sends it, or the last use
+of an alias made there. A copy occupies memory from the start of its transfer. Kept tensors stay. Ends are only bounded
+from below, and minimal in the best solution: a solution's peak is never below its plan's, and some solution has each
+plan's own peak. An output that `reuses` an input does so exactly if its op is the last user of the buffer: a literal on
+one device, refused on several.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.graphs.graph import NONE, ComputationGraph
+from graphrl.solvers.exact.engine import Expression, Literal, Model, byte_unit
+from graphrl.solvers.exact.model import Built, Clock, Placement, Reference, built, order_axis
+from graphrl.solvers.flow import Flow
+
+Term = tuple[Expression, int, tuple[Literal, ...]]  # an end, the same in the reference, and when it counts
+
+
+def check_memory(graph: ComputationGraph, problem: Problem) -> int:
+    """The unit of memory, bytes.
+
+    Raises:
+      ProblemError: a graph whose memory cannot be modelled on so many devices, or that has too many bytes.
+    """
+    a = graph.arrays
+    if problem.devices > 1 and (a.reuses >= 0).any():
+        raise ProblemError(
+            "method 'cp-sat' plans outputs that reuse an input's buffer on one device: "
+            f"devices must be 1, and is {problem.devices}"
+        )
+    weights = a.weight_bytes if problem.resident_weights else a.weight_bytes[:0]
+    every = np.concatenate([*[a.tensor_bytes] * problem.devices, a.workspace_bytes, weights])
+    return byte_unit(every.tolist())
+
+
+def peak_model(
+    graph: ComputationGraph, problem: Problem, reference: Reference, unit: int, low: int, high: int
+) -> Built:
+    """Minimises the largest device peak.
+
+    Args:
+      reference: a plan.
+      unit: bytes, of `check_memory`.
+      low: units at which a peak is as good as any lower one.
+      high: units of the reference's peak, at least `low`.
+    """
+    model = Model()
+    where = Placement(model, graph, problem.devices, reference.placement)
+    axis = order_axis(model, graph, where, reference)
+    peak = model.integer(low, high, high)
+    Memory(axis, graph, problem, unit).limit(peak)
+    return built(model, peak, axis, graph, problem)
+
+
+class Memory:
+    """Every device's memory along an axis, in units of bytes.
+
+    Args:
+      axis: where nodes start, of at least length 1 each, alone on the devices that they concern.
+      unit: bytes, of `check_memory`.
+    """
+
+    def __init__(self, axis: Clock, graph: ComputationGraph, problem: Problem, unit: int) -> None:
+        self.axis, self.model, self.where = axis, axis.model, axis.where
+        self.graph, self.problem = graph, problem
+        a = graph.arrays
+        self.size = (a.tensor_bytes // unit).tolist()
+        self.workspace, self.weights = (a.workspace_bytes // unit).tolist(), (a.weight_bytes // unit).tolist()
+        self.held: list[list[tuple[Expression, int]]] = [[] for _ in range(self.where.devices)]  # intervals, sizes
+        self.end: dict[int, tuple[Expression, int]] = {}  # of each tensor where it is made
+        self.copies: list[list[tuple[int, int]]] = [[] for _ in self.size]  # by tensor
+        for copy in self.where.copies:
+            self.copies[copy[0]].append(copy)
+        self.flow = Flow(graph)
+        self.takes = self._takeovers()
+        sharers = np.flatnonzero(a.alias >= 0).tolist()
+        self.aliases = {
+            tensor: [x for x in sharers if a.alias[x] == tensor] for tensor in set(a.alias[sharers].tolist())
+        }
+        for tensor in np.argsort(-a.rank[a.producer], kind="stable").tolist():  # those that share it come before
+            self._add_home(tensor)
+            for copy in self.copies[tensor]:
+                self._add_copy(*copy)
+
+    def limit(self, peak: Expression) -> None:
+        """Holds it at or below `peak`, a variable or a number."""
+        cp, where = self.model.cp, self.where
+        for device, held in enumerate(self.held):
+            for op, bytes_held in enumerate(self.workspace):
+                if bytes_held:
+                    here = where.on[op][device], ""
+                    run = cp.new_optional_fixed_size_interval_var(self.axis.start[op], self.axis.lengths.op[op], *here)
+                    held.append((run, bytes_held))
+            if self.problem.resident_weights and any(self.weights):
+                held.append((cp.new_fixed_size_interval_var(0, self.axis.horizon, ""), self._weights_on(device)))
+            cp.add_cumulative([run for run, _ in held], [size for _, size in held], peak)
+
+    def _weights_on(self, device: int) -> Expression:
+        on = [(weight, here[device]) for weight, here in zip(self.weights, self.where.on, strict=True) if weight]
+        hint = sum(weight for weight, here in on if self.model.holds(here))
+        weights = self.model.integer(0, sum(self.weights), hint)
+        self.model.cp.add(weights == sum(weight * here for weight, here in on))
+        return weights
+
+    def _add_home(self, tensor: int) -> None:
+        axis, where, a = self.axis, self.where, self.graph.arrays
+        producer = where.producer[tensor]
+        last = [self._end(producer)]
+        last += [self._end(user, where.same(producer, user)) for user in where.users[tensor]]
+        last += [self._end(where.node(*copy), where.copies[copy]) for copy in self.copies[tensor]]
+        last += [(*self.end[x], (where.same(producer, where.producer[x]),)) for x in self.aliases.get(tensor, ())]
+        last += [(*self.end[x], (takes,)) for x, (source, takes) in self.takes.items() if source == tensor]
+        if a.kept[tensor]:
+            last.append((axis.horizon, axis.horizon, ()))
+        self.end[tensor] = self._latest(last)
+        if a.alias[tensor] == NONE and self.size[tensor]:
+            allocates = ~self.takes[tensor][1] if tensor in self.takes else self.model.true
+            present = [self.model.both(on, allocates) for on in where.on[producer]]
+            self._hold(tensor, producer, self.end[tensor], present)
+
+    def _add_copy(self, tensor: int, device: int) -> None:
+        where = self.where
+        if not self.size[tensor]:
+            return
+        node, copied = where.node(tensor, device), where.copies[tensor, device]
+        last = [(0, 0, ()), self._end(node, copied)]
+        last += [self._end(user, where.on[user][device]) for user in where.users[tensor]]
+        last += [(*self.end[x], (where.on[where.producer[x]][device],)) for x in self.aliases.get(tensor, ())]
+        present = [copied if other == device else None for other in range(where.devices)]
+        self._hold(tensor, node, self._latest(last), present)
+
+    def _end(self, node: int, *when: Literal) -> Term:
+        return self.axis.end[node], self.axis.hint_end[node], when
+
+    def _latest(self, ends: Sequence[Term]) -> tuple[Expression, int]:
+        """The end of a buffer, and the same in the reference."""
+        hint = max(value for _, value, when in ends if all(map(self.model.holds, when)))
+        variable = self.model.integer(0, self.axis.horizon, hint)
+        for end, _, when in ends:
+            self.model.ordered(end, variable, *when)
+        return variable, hint
+
+    def _hold(self, tensor: int, node: int, end: tuple[Expression, int], present: Sequence[Literal | None]) -> None:
+        start, hint = self.axis.start[node], self.axis.hint_start[node]
+        size = self.model.integer(0, self.axis.horizon, max(0, end[1] - hint))
+        for held, here in zip(self.held, present, strict=True):
+            if here is not None:
+                run = self.model.cp.new_optional_interval_var(start, size, end[0], here, "")
+                held.append((run, self.size[tensor]))
+
+    def _takeovers(self) -> dict[int, tuple[int, Literal]]:
+        """By tensor that reuses: the buffer that it may take over, and whether it does."""
+        takes: dict[int, tuple[int, Literal]] = {}
+        if self.where.devices > 1:
+            return takes
+        wanted = set()
+        for tensor, source in sorted(self.flow.reuses.items()):
+            op = self.where.producer[tensor]
+            if not self.flow.pinned[source] and (op, source) not in wanted:  # the first output that wants it has it
+                wanted.add((op, source))
+                takes[tensor] = source, self._is_last(op, self.flow.users[source])
+        return takes
+
+    def _is_last(self, op: int, users: Sequence[int]) -> Literal:
+        axis, hint = self.axis, max(self.axis.hint_end[user] for user in users)
+        last = self.model.integer(0, axis.horizon, hint)
+        self.model.cp.add_max_equality(last, [axis.end[user] for user in users])
+        is_last = self.model.boolean(hint == axis.hint_end[op])
+        self.model.ordered(last, axis.end[op], is_last)
+        self.model.ordered(axis.end[op] + 1, last, ~is_last)
+        return is_last
