@@ -13,7 +13,7 @@ from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 
-from reproduce.workloads.trace import ARCHITECTURES, write
+from reproduce.workloads import ARCHITECTURES, write
 
 from graphrl.commands.parser import Parser
 from graphrl.errors import GraphrlError

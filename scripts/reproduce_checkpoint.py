@@ -13,13 +13,12 @@ what it compiles, on a GPU that is there, so without JAX_PLATFORMS; --processes 
 import os
 
 from reproduce import gpu_compile
-from reproduce.checkpoint.batch import batch
+from reproduce.checkpoint.batch import batch, values
 from reproduce.checkpoint.budgets import budgets, kept, planning
 from reproduce.checkpoint.device import device
 from reproduce.checkpoint.measured import Settings
 from reproduce.checkpoint.offload import offload
 from reproduce.checkpoint.rules import curve, rules
-from reproduce.checkpoint.values import values
 from reproduce.launcher import Section, main
 
 SECTIONS = {

@@ -11,7 +11,7 @@ graphs, and its first some minutes of compilation. --quick only looks whether ev
   python scripts/reproduce_egrl.py --workloads resnet50 --times 1,60
 """
 
-from reproduce.egrl import maps, methods, transfer
+from reproduce.egrl import methods, transfer
 from reproduce.egrl.settings import Settings
 from reproduce.launcher import Section, main
 
@@ -19,7 +19,7 @@ SECTIONS = {
     "methods": Section("Memory maps by every method", methods.methods),
     "ablations": Section("EGRL with parts left out", methods.ablations),
     "evolution": Section("EGRL's evolution alone", methods.evolution),
-    "maps": Section("How maps differ from the compiler's", maps.maps),
+    "maps": Section("How maps differ from the compiler's", methods.maps),
     "transfer": Section("Policies on graphs that they have not seen", transfer.transfer),
 }
 

@@ -11,19 +11,19 @@ only looks whether everything works.
 """
 
 from reproduce.launcher import Section, main
-from reproduce.opponents import annealing, optima, scale, schedules, tables
+from reproduce.opponents import annealing, optima, schedules, settings
 from reproduce.opponents.settings import Settings
 
 SECTIONS = {
-    "dags": Section("Makespan of random DAGs", tables.dags),
-    "layered": Section("Peak memory of layered graphs", tables.layered),
+    "dags": Section("Makespan of random DAGs", settings.dags),
+    "layered": Section("Peak memory of layered graphs", settings.layered),
     "optima": Section("Known optima: how often they are found and proved", optima.optima),
     "optima-dags": Section("Random DAGs of 50 and 100 ops: auto against CP-SAT in a minute", optima.random_dags),
     "annealing": Section("Annealing against compiled code, auto against approximate DP", annealing.annealing),
     "schedules": Section("Annealing of schedules against compiled code", schedules.schedules),
     "moves": Section("What each move of a schedule earns", schedules.moves),
     "gaps": Section("How far list scheduling, auto and compiled annealing are from the best", schedules.gaps),
-    "scale": Section("Graphs of 1,000 to 100,000 ops read, planned and written", scale.scale),
+    "scale": Section("Graphs of 1,000 to 100,000 ops read, planned and written", optima.scale),
 }
 
 if __name__ == "__main__":

@@ -13,23 +13,14 @@ which the zoo's programs are).
 
 from reproduce import gpu_compile
 from reproduce.launcher import Section, main
-from reproduce.real_programs import (
-    gpu_orders,
-    identical,
-    memory,
-    placement,
-    planning,
-    resident,
-    same_results,
-    totals,
-)
-from reproduce.real_programs.settings import Settings
+from reproduce.real_programs import gpu_orders, memory, placement, planning, same_results, totals
+from reproduce.real_programs.programs import Settings
 
 SECTIONS = {
     "memory": Section("Temporaries of training steps and inference programs; the targets", memory.memory),
     "prediction": Section("Temporaries as predicted without compiling, against XLA's figure", memory.prediction),
-    "identical": Section("Results and step times against XLA's own schedule", identical.identical),
-    "resident": Section("How much the process grows while a program runs", resident.resident),
+    "identical": Section("Results and step times against XLA's own schedule", same_results.identical),
+    "resident": Section("How much the process grows while a program runs", planning.resident),
     "planning": Section("Seconds to read, plan, predict and write schedules", planning.planning),
     "totals": Section("Donated steps and loops: all that they need", totals.totals),
     "gpu-orders": Section("Orders on a GPU, by XLA's compiler for one", gpu_orders.gpu_orders, gpu_compile.missing),

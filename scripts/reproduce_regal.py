@@ -16,10 +16,8 @@ from functools import partial
 
 from reproduce.launcher import Section, main
 from reproduce.regal import sweeps, tables
-from reproduce.regal.evolved import evolved
-from reproduce.regal.settings import Settings
-from reproduce.regal.sweeps import overhead
-from reproduce.regal.tasks import TASKS
+from reproduce.regal.settings import TASKS, Settings
+from reproduce.regal.sweeps import evolved, overhead
 
 SECTIONS = {
     **{name: Section(f"{task.title} on 2 devices", partial(tables.table, task=name)) for name, task in TASKS.items()},

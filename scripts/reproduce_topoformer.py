@@ -11,7 +11,7 @@ Writes to --out runs.jsonl with a row a run (a stopped run goes on where it was)
 """
 
 from reproduce.launcher import Section, main
-from reproduce.topoformer import ablations, budget, inference, tables
+from reproduce.topoformer import ablations, tables
 from reproduce.topoformer.settings import Settings
 
 SECTIONS = {
@@ -19,8 +19,8 @@ SECTIONS = {
     "encoders": Section("Encoders (table 3)", ablations.encoders),
     "decoders": Section("Auto-regressive decoders beside priorities (table 4)", ablations.decoders),
     "real": Section("Compiled training programs of families that no policy has seen, by size (table 2)", tables.real),
-    "budget": Section("Quality against the length of training", budget.budget),
-    "inference": Section("Seconds of one graph, part by part", inference.inference),
+    "budget": Section("Quality against the length of training", ablations.budget),
+    "inference": Section("Seconds of one graph, part by part", ablations.inference),
 }
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from reproduce.results import Table, here, results_text
-from reproduce.workloads.setting import OVER, problem
+from reproduce.workloads import OVER, problem
 
 from graphrl.commands.parser import Parser
 from graphrl.compare.report import markdown

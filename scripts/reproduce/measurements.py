@@ -2,11 +2,14 @@
 
 A line is `{"key": {...}, "value": {...} or null, "error": text or null, "machine", "graphrl", "jax", "date"}`; of lines
 with equal keys the last counts (`graphrl.compare.comparison`).
+
+How long work takes that is compiled at its first call.
 """
 
 import datetime
 import functools
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -188,3 +191,19 @@ def _measured(key: dict[str, Any], measure: Callable[[], Figures]) -> Measuremen
     now, cores = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), count_cores()
     machine = f"{device_name()}, {cores} core{'s' * (cores > 1)}"
     return Measurement(key, value, error, machine, graphrl.__version__, jax.__version__, now)
+
+
+REPEATS = 5
+
+
+def median_seconds(work: Callable[[], object]) -> float:
+    """Median seconds of `REPEATS` calls, after one that may compile."""
+    work()
+    return statistics.median(spent(work) for _ in range(REPEATS))
+
+
+def spent(work: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started

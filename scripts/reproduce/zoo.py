@@ -18,8 +18,7 @@ from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import Scheduler
 from graphrl.xla.hook import captured
-from reproduce.models.keras_text import TEXT
-from reproduce.models.keras_vision import APPLICATIONS, RECURRENT, VISION
+from reproduce.models.keras import APPLICATIONS, RECURRENT, TEXT, VISION
 from reproduce.models.programs import Program, abstract_variables, inference, training_step
 from reproduce.models.zoo import PLAIN, Architecture, Function
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reproduce.workloads.setting import problem
+from reproduce.workloads import problem
 from workloads_table import PAGE
 
 from graphrl.cli import main

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reproduce import workloads
 from reproduce.models.go_images import amoebanet, inception_v3
 from reproduce.models.go_layers import Model, Weights
 from reproduce.models.go_sequences import gnmt, rnnlm, transformer_xl, wavenet
-from reproduce.workloads import trace
-from reproduce.workloads.trace import ARCHITECTURES, numbered, training_step
+from reproduce.workloads import ARCHITECTURES, numbered, training_step
 
 from graphrl.costs.exact import decode, evaluate
 from graphrl.costs.problem import Problem
@@ -106,7 +106,7 @@ def test_outputs_see_nothing_that_lies_ahead(model: str, inputs: str) -> None:
 
 @pytest.mark.parametrize("model", TINY.values(), ids=TINY)
 def test_graphs_hold_every_parameter_once_and_update_it_in_place(model: Model) -> None:
-    graph, groups = trace.traced(model, "tiny")
+    graph, groups = workloads.traced(model, "tiny")
     a, shapes = graph.arrays, model.parameters()
     ops = {op.name: op for op in graph.ops}
     assert a.weight_bytes.sum() == sum(4 * np.prod(shape.shape) for shape in shapes.values())
@@ -124,7 +124,7 @@ def test_graphs_hold_every_parameter_once_and_update_it_in_place(model: Model) -
 
 def test_parameters_stay_where_their_variables_stand() -> None:
     """An op elsewhere gets a copy of the parameter: seconds on the way, and room on its device."""
-    graph, _ = trace.traced(TINY["rnnlm"], "tiny")
+    graph, _ = workloads.traced(TINY["rnnlm"], "tiny")
     a, n = graph.arrays, len(graph.ops)
     placement = np.zeros(n, int)
     reader = next(i for i, op in enumerate(graph.ops) if op.type == "dot_general" and "softmax" in op.name)
@@ -141,7 +141,7 @@ def test_parameters_stay_where_their_variables_stand() -> None:
 
 def test_the_script_writes_what_is_shipped(tmp_path: Path) -> None:
     """From the same JAX, to the byte but for the date and versions."""
-    path = trace.write("transformer-xl-2", tmp_path)
+    path = workloads.write("transformer-xl-2", tmp_path)
     shipped = storage.read_program(go.DATA / path.name, 16)
     traced = storage.read_program(path, 16)
     assert traced.colocation is not None

@@ -14,13 +14,10 @@ from processes import check_fault, run_script
 from reproduce import gpu_compile
 from reproduce.checkpoint import batch as batch_section
 from reproduce.checkpoint import device as device_section
-from reproduce.checkpoint.batch import largest
+from reproduce.checkpoint.batch import largest, values
 from reproduce.checkpoint.device import device
-from reproduce.checkpoint.measured import Point, Settings, best, least
-from reproduce.checkpoint.methods import FITTED, NONE, RULES, plain
-from reproduce.checkpoint.programs import PROGRAMS, build
+from reproduce.checkpoint.measured import FITTED, NONE, PROGRAMS, RULES, Point, Settings, best, build, least, plain
 from reproduce.checkpoint.rules import curve, rules, tables
-from reproduce.checkpoint.values import values
 from reproduce.models.losses import Program
 
 from graphrl.errors import GraphrlError

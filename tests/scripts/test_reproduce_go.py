@@ -10,8 +10,8 @@ from launched import Launch, launch
 from partitioned_graphs import TRAINING, edge, file_of, node
 from processes import check_fault
 from reproduce.go.changes import Case, gains, played
-from reproduce.go.means import interval
 from reproduce.go.methods import entry_of, policy_notes, with_policy
+from reproduce.go.settings import interval
 from reproduce.go.table2 import run_time, search_time
 
 from graphrl.agents.go.network import GdpPolicy, Policy

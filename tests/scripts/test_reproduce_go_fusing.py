@@ -6,7 +6,7 @@ import pytest
 from fusion_graphs import CHIP, fusable_graphs, fusion_priorities
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reproduce.go.fusing import FusingPolicy, begun, best_drawn, fused, planned, settings_of
+from reproduce.go.fusion import FusingPolicy, begun, best_drawn, fused, planned, settings_of
 from reproduce.go.table3 import ONE_DEVICE, imitator
 from reproduce.policies import untrained
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from processes import check_fault, run_script
-from reproduce.real_programs.identical import identical
 from reproduce.real_programs.memory import memory, prediction
-from reproduce.real_programs.settings import Settings
+from reproduce.real_programs.programs import Settings
+from reproduce.real_programs.same_results import identical
 
 from graphrl.errors import GraphrlError
 from graphrl.xla.hook import available

@@ -10,7 +10,7 @@ from comparison_rows import read_rows, rows_by_seed
 from launched import Launch, launch
 from processes import check_fault
 from reproduce.policies import untrained
-from reproduce.regal import tables, tasks
+from reproduce.regal import settings, tables
 
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import Policy
@@ -60,19 +60,19 @@ def test_one_seed_has_no_interval_and_meets_every_seed_of_the_baseline() -> None
 
 
 def test_unseen_graphs_are_not_those_of_training() -> None:
-    names = {graph.name for graph in tasks.unseen("synthetic", 200, False)}
+    names = {graph.name for graph in settings.unseen("synthetic", 200, False)}
     assert len(names) == 200
     assert not names & {graph.name for graph in load_graphs([*DataConfig().train, *DataConfig().validation])}
     assert [graph.name for graph in load_graphs(DataConfig().test)] == [
-        graph.name for graph in tasks.unseen("synthetic", 200, False)
+        graph.name for graph in settings.unseen("synthetic", 200, False)
     ]
-    for which in (tasks.MAKESPAN["test"], tasks.MEMORY_TEST):
-        programs = tasks._programs(which, False)
+    for which in (settings.MAKESPAN["test"], settings.MEMORY_TEST):
+        programs = settings._programs(which, False)
         assert {select_one(name).split for name in programs} == {"test"}
-        task = "zoo-makespan" if which == tasks.MAKESPAN["test"] else "zoo-memory"
-        graphs = tasks.unseen(task, len(programs) + 2, False)
+        task = "zoo-makespan" if which == settings.MAKESPAN["test"] else "zoo-memory"
+        graphs = settings.unseen(task, len(programs) + 2, False)
         assert len({graph.name for graph in graphs}) == len(programs) + 2
-    (train,) = [text for text in tasks.TASKS["zoo-makespan"].data(False) if text.startswith("data.train=")]
+    (train,) = [text for text in settings.TASKS["zoo-makespan"].data(False) if text.startswith("data.train=")]
     assert {select_one(name).split for name in train.removeprefix("data.train=").split(",")} == {"train"}
 
 

@@ -14,9 +14,7 @@ import jax
 import graphrl
 from graphrl.compare.report import markdown
 from graphrl.xla.checkpoint.settings import UnmetError
-from reproduce.checkpoint.measured import Settings, memory
-from reproduce.checkpoint.methods import CHIP, LIMITS, NONE, OURS, planned
-from reproduce.checkpoint.programs import LONG, build
+from reproduce.checkpoint.measured import CHIP, LIMITS, LONG, NONE, OURS, Settings, build, memory, planned
 from reproduce.gpu_compile import compile_for_gpu, executable_for_gpu
 from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.models.losses import Program, undecorated

@@ -25,9 +25,7 @@ from graphrl.files import write_atomically
 from graphrl.plan.plot import write_figure
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from reproduce.apart import each_apart
-from reproduce.checkpoint.measured import Point, Settings
-from reproduce.checkpoint.methods import GRADIENTS, LIMITS, NONE, PLANNED, RULES, planned
-from reproduce.checkpoint.programs import build
+from reproduce.checkpoint.measured import GRADIENTS, LIMITS, NONE, PLANNED, RULES, Point, Settings, build, planned
 from reproduce.checkpoint.rules import Curves, figure, targets
 from reproduce.measurements import Figures, Measurements, in_a_line, mebibytes, ratio
 from reproduce.results import Table, bullets

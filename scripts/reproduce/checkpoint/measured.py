@@ -1,27 +1,209 @@
 """What the sections share: the settings of the command line, and what a method needs on a program: memory by XLA's
 compiler for an H200 and estimated time, as a point of a curve.
+
+The losses that are measured, by name, at two sizes.
+
+    program = build("Llama", batch=4)
+    value, gradient = jax.value_and_grad(program.loss(jax.checkpoint))(*program.draw(seed=0))
+
+The full size is for a GPU of many GiB: activations of hundreds of MiB to some GiB, arguments of less; float32, as is
+jax's default. The small one runs on a CPU in about a second.
+
+How a gradient keeps what it needs: by jax's rules, and by graphrl.
+
+A method is a name and a function from a program to its gradient function, `*args -> (loss, gradient)`. Rules are all of
+`jax.checkpoint_policies` that need no names in the program, around each layer and around the whole loss.
 """
 
 import dataclasses
 import functools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
+import graphrl
 from graphrl.graphs.readers.hlo.module import parse_module
 from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.roofline import find_chip
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from reproduce import launcher
-from reproduce.checkpoint.methods import FITTED, GRADIENTS, NONE, XLA, Gradient, plain
-from reproduce.checkpoint.programs import LONG, PROGRAMS, build
 from reproduce.gpu_compile import executable_for_gpu, memory_of
 from reproduce.launcher import check_known, names, option
 from reproduce.measurements import Figures, Measurements
-from reproduce.models.losses import Program
+from reproduce.models import images, language
+from reproduce.models.losses import Program, undecorated
+
+
+class Kind(NamedTuple):
+    """A loss.
+
+    Attributes:
+      build: the program of its sizes, of which one is `batch`.
+      full, small: its sizes.
+    """
+
+    build: Callable[..., Program]
+    full: Mapping[str, Any]
+    small: Mapping[str, Any]
+
+
+_TEXT = {"batch": 8, "depth": 6, "width": 768, "heads": 12, "tokens": 512, "words": 8192}
+_SMALL_TEXT = {"batch": 2, "depth": 2, "width": 16, "heads": 2, "tokens": 8, "words": 32}
+_STAGES = (
+    (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5), (6, 192, 4, 2, 5),
+    (6, 320, 1, 1, 3),
+)  # fmt: skip
+
+PROGRAMS: dict[str, Kind] = {
+    "transformer": Kind(language.transformer, {**_TEXT, "scanned": False}, {**_SMALL_TEXT, "scanned": False}),
+    "transformer in a scan": Kind(language.transformer, {**_TEXT, "scanned": True}, {**_SMALL_TEXT, "scanned": True}),
+    "vision transformer": Kind(
+        images.vision_transformer,
+        {"batch": 32, "side": 224, "patch": 16, "depth": 8, "width": 384, "heads": 6},
+        {"batch": 2, "side": 8, "patch": 4, "depth": 2, "width": 16, "heads": 2},
+    ),
+    "mixture of experts": Kind(
+        language.mixture_of_experts, {**_TEXT, "depth": 4, "width": 512, "heads": 8, "experts": 8},
+        {**_SMALL_TEXT, "experts": 4},
+    ),
+    "diffusion U-Net": Kind(
+        images.u_net, {"batch": 16, "side": 64, "widths": (64, 128, 256)}, {"batch": 2, "side": 8, "widths": (8,)}
+    ),
+    "ResNet": Kind(
+        images.residual_network,
+        {"batch": 32, "side": 224, "width": 64, "blocks": (3, 4, 6, 3)},
+        {"batch": 2, "side": 16, "width": 4, "blocks": (2, 1)},
+    ),
+    "EfficientNet": Kind(
+        images.efficient_network,
+        {"batch": 32, "side": 224, "stem": 32, "stages": _STAGES, "head": 1280},
+        {"batch": 2, "side": 16, "stem": 4, "stages": ((1, 4, 1, 1, 3), (2, 4, 2, 2, 5)), "head": 8},
+    ),
+    "LSTM": Kind(
+        language.lstm, {"batch": 128, "steps": 256, "width": 512}, {"batch": 2, "steps": 5, "width": 4}
+    ),
+    "Mamba": Kind(
+        language.mamba,
+        {"batch": 2, "depth": 4, "width": 256, "states": 16, "tokens": 1024},
+        {"batch": 2, "depth": 2, "width": 8, "states": 4, "tokens": 8},
+    ),
+    "graph network": Kind(
+        language.graph_network,
+        {"batch": 8, "nodes": 2048, "degree": 6, "width": 128, "rounds": 8},
+        {"batch": 2, "nodes": 6, "degree": 2, "width": 8, "rounds": 2},
+    ),
+    "autoencoder": Kind(
+        images.autoencoder,
+        {"batch": 8, "side": 128, "widths": (64, 128, 256), "code": 4},
+        {"batch": 2, "side": 8, "widths": (8, 16), "code": 2},
+    ),
+    "Llama": Kind(
+        language.llama,
+        {**_TEXT, "batch": 4, "depth": 4, "width": 1024, "heads": 16, "groups": 4, "hidden": 2816, "tokens": 1024},
+        {**_SMALL_TEXT, "heads": 4, "groups": 2, "hidden": 24},
+    ),
+}  # fmt: skip
+
+# only for the time that planning takes: some 5,000 equations in the gradient of one, and in the loss of the other
+LONG: dict[str, Kind] = {
+    f"transformer of {depth} layers": Kind(
+        language.transformer, {**_TEXT, "depth": depth, "scanned": False}, {**_SMALL_TEXT, "scanned": False}
+    )
+    for depth in (30, 77)
+}
+
+
+def build(name: str, *, small: bool = False, batch: int | None = None) -> Program:
+    """A program by its name; `batch` instead of that of its size."""
+    kind = (PROGRAMS | LONG)[name]
+    sizes = dict(kind.small if small else kind.full)
+    return kind.build(**sizes if batch is None else sizes | {"batch": batch})
+
+
+Gradient = Callable[..., Any]
+Method = Callable[[Program], Gradient]
+
+CHIP = "h200"  # whose times are foretold
+NONE = "none"
+POLICIES: Mapping[str, Any] = {
+    "nothing saveable": jax.checkpoint_policies.nothing_saveable,
+    "dots saveable": jax.checkpoint_policies.dots_saveable,
+    "dots without batch saveable": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "dots without batch to the host": jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host"),
+    "everything saveable": jax.checkpoint_policies.everything_saveable,
+}
+
+
+def plain(program: Program) -> Gradient:
+    """The gradient without any rule."""
+    return jax.value_and_grad(program.loss(undecorated))
+
+
+def _by_layer(policy: Any, program: Program) -> Gradient:
+    return jax.value_and_grad(program.loss(functools.partial(jax.checkpoint, policy=policy)))
+
+
+def _whole(policy: Any, program: Program) -> Gradient:
+    return jax.value_and_grad(jax.checkpoint(program.loss(undecorated), policy=policy))
+
+
+RULES: dict[str, Method] = {
+    NONE: plain,
+    **{f"{name}, a layer": functools.partial(_by_layer, policy) for name, policy in POLICIES.items()},
+    **{f"{name}, the whole": functools.partial(_whole, policy) for name, policy in POLICIES.items()},
+}
+
+
+SLOWDOWNS = (0.02, 0.05, 0.1, 0.2, 0.33)
+LIMITS = {f"graphrl at {limit:.0%}": limit for limit in SLOWDOWNS}
+# with the memory of the host: the method without it, and its limit
+HOSTED = {
+    f"graphrl with the host at {limit:.0%}": (method, limit)
+    for method, limit in LIMITS.items()
+    if limit in (0.05, 0.1, 0.2)
+}
+_TIMED = ("nothing saveable, a layer", "dots saveable, a layer", "dots without batch saveable, a layer")
+MATCHED = {f"graphrl as slow as {rule}": rule for rule in _TIMED}  # by the same estimate
+# of what jax keeps; limits of time leave small programs as they are, whose peak is the workspace of a product
+KEEPING = {"graphrl keeping half": 0.5, "graphrl keeping a quarter": 0.25}
+PLANNED = (*LIMITS, *HOSTED, *MATCHED, *KEEPING)
+
+
+def planned(method: str, program: Program) -> graphrl.CheckpointedFunction:
+    """A program's loss under one of `PLANNED`."""
+    if method in KEEPING:
+        return graphrl.checkpoint(program.loss(undecorated), budget=KEEPING[method], chip=CHIP)
+    hosted = method in HOSTED
+    if hosted or method in LIMITS:
+        limit = HOSTED[method][1] if hosted else LIMITS[method]
+    else:
+        limit = slowdown_of(RULES[MATCHED[method]], program)
+    return graphrl.checkpoint(program.loss(undecorated), slowdown=min(limit, 1.0), chip=CHIP, offload=hosted)
+
+
+def slowdown_of(method: Method, program: Program) -> float:
+    """Estimated time of the traced gradient over that of the undecorated one, less 1."""
+    own, without = (jax.make_jaxpr(each(program))(*program.args) for each in (method, plain))
+    return gradient_seconds(own, CHIP) / gradient_seconds(without, CHIP) - 1
+
+
+def _ours(method: str, program: Program) -> Gradient:
+    return jax.value_and_grad(planned(method, program))
+
+
+OURS: dict[str, Method] = {method: functools.partial(_ours, method) for method in (*LIMITS, *MATCHED)}
+METHODS: dict[str, Method] = {**RULES, **OURS}
+GRADIENTS: dict[str, Method] = {
+    **METHODS,
+    **{method: functools.partial(_ours, method) for method in (*HOSTED, *KEEPING)},
+}
+FITTED = "graphrl for the room"  # a budget in bytes, which XLA verifies
+# XLA's own: a GPU with so much less memory that the undecorated gradient's temporaries must shrink to this share.
+XLA: Mapping[str, float] = {f"XLA's own at {share:.0%}": share for share in (0.5, 0.25)}
+
 
 QUICK = ("transformer in a scan", "LSTM")
 

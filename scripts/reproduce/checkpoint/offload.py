@@ -14,8 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 from graphrl.compare.report import markdown
 from graphrl.xla.checkpoint.primitives import after, moved, together
 from reproduce.checkpoint.budgets import planning_of
-from reproduce.checkpoint.measured import Settings, memory
-from reproduce.checkpoint.methods import HOSTED
+from reproduce.checkpoint.measured import HOSTED, Settings, memory
 from reproduce.gpu_compile import compile_for_gpu
 from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.results import Table

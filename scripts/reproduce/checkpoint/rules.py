@@ -12,8 +12,22 @@ from graphrl.colours import FAINT, GRID, colour
 from graphrl.compare.report import markdown
 from graphrl.errors import GraphrlError
 from graphrl.plan.plot import write_figure
-from reproduce.checkpoint.measured import Point, Settings, best, compiled_slowdown, least, memory, points, slowdown
-from reproduce.checkpoint.methods import METHODS, NONE, OURS, RULES, SLOWDOWNS, XLA
+from reproduce.checkpoint.measured import (
+    METHODS,
+    NONE,
+    OURS,
+    RULES,
+    SLOWDOWNS,
+    XLA,
+    Point,
+    Settings,
+    best,
+    compiled_slowdown,
+    least,
+    memory,
+    points,
+    slowdown,
+)
 from reproduce.gpu_compile import missing
 from reproduce.measurements import mebibytes, ratio
 from reproduce.results import Table

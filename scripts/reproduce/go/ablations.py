@@ -27,9 +27,8 @@ from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, common_sizes
 from reproduce.go import unseen
-from reproduce.go.means import ahead
 from reproduce.go.methods import Entry, imitated, search
-from reproduce.go.settings import Settings
+from reproduce.go.settings import Settings, ahead
 from reproduce.measurements import Figures, Key
 from reproduce.results import Table
 

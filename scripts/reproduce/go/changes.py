@@ -32,8 +32,7 @@ from graphrl.graphs.padding import Sizes, common_sizes
 from graphrl.solvers.sending.plans import placed, put
 from graphrl.solvers.sending.search import makespan, prepare
 from graphrl.solvers.sending.solver import quick_plan
-from reproduce.go.means import ahead
-from reproduce.go.settings import Settings
+from reproduce.go.settings import Settings, ahead
 from reproduce.results import Table, here
 
 OPS, LEARNED, CHOSEN, PLAYED = 200, 16, 4, 8  # ops of a graph; graphs of each kind to learn from, to choose on, to play

@@ -20,8 +20,7 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.readers import read_graph
 from graphrl.methods import find_solver
 from graphrl.solvers.base import Budget, Task
-from reproduce.go.means import against
-from reproduce.go.settings import Settings
+from reproduce.go.settings import Settings, against
 from reproduce.measurements import Figures
 from reproduce.policies import kept, untrained
 from reproduce.results import Table

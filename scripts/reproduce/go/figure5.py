@@ -23,13 +23,12 @@ from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.datasets.workloads import go
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import octave_sizes
-from reproduce.go.means import against
 from reproduce.go.methods import Entry, imitated, search
-from reproduce.go.settings import Settings
+from reproduce.go.settings import Settings, against
 from reproduce.measurements import Figures
 from reproduce.policies import kept, once
 from reproduce.results import Table
-from reproduce.workloads.setting import OVER, problem
+from reproduce.workloads import OVER, problem
 
 SMALLEST = {  # workload of each architecture
     "rnnlm": "rnnlm-2",

@@ -25,9 +25,8 @@ from graphrl.solvers.fusion.rules import fuse_by
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
 from graphrl.solvers.schedules.solver import MIX
 from reproduce.chain import anneal
-from reproduce.go.fusing import CHIP, decoded, problem_of
-from reproduce.go.means import ratio_interval
-from reproduce.go.settings import Settings
+from reproduce.go.fusion import CHIP, decoded, problem_of
+from reproduce.go.settings import Settings, ratio_interval
 from reproduce.measurements import Figures, Key
 from reproduce.results import Table
 

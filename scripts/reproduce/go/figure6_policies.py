@@ -16,7 +16,7 @@ from graphrl.costs.problem import Problem
 from graphrl.envs.compile.generator import Choices, CompileParams, Task
 from graphrl.solvers.fusion.rules import xla_like
 from reproduce.go.figure6 import SMALL, machine_of
-from reproduce.go.fusing import FusingPolicy, begun, best_drawn, milliseconds, planned, problem_of, settings_of
+from reproduce.go.fusion import FusingPolicy, begun, best_drawn, milliseconds, planned, problem_of, settings_of
 from reproduce.go.settings import Settings
 from reproduce.go.table3 import UPDATES, in_one_shot
 from reproduce.measurements import Figures

@@ -1,25 +1,161 @@
-"""What `graphrl optimize --fuse` gains on training steps of the model zoo, by the roofline of one device."""
+"""What `graphrl optimize --fuse` gains on training steps of the model zoo, by the roofline of one device.
 
+GO's policy where it decides fusion: the instance that it begins at, and what it draws, costed on the host.
+"""
+
+import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import jax.numpy as jnp
 import numpy as np
 
+from graphrl.agents.go.config import FusingSettings, GoSettings
+from graphrl.agents.go.network import Policy, drawn
 from graphrl.compare.report import markdown
-from graphrl.costs.exact import evaluate
-from graphrl.costs.fusion.exact import fused_graph
-from graphrl.costs.fusion.problem import fusion_problem
+from graphrl.costs.exact import decode, evaluate
+from graphrl.costs.fusion.device import FusionSizes
+from graphrl.costs.fusion.exact import Fusion, fuse, fused_graph
+from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
+from graphrl.envs.compile.features import Played
+from graphrl.envs.compile.generator import Choices, CompileParams, Task, instance
+from graphrl.envs.compile.observation import seen
+from graphrl.envs.compile.reward import nothing_played, op_keys
 from graphrl.graphs.datasets import zoo
+from graphrl.graphs.datasets.workloads.go import load
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes
 from graphrl.graphs.roofline import DEFAULT_CHIP
+from graphrl.plan import Plan
 from graphrl.solvers.fusion.flips import prepare
 from graphrl.solvers.fusion.rules import DEFAULT_RULE, fuse_by
 from graphrl.solvers.rules.list_scheduling import schedule
+from graphrl.solvers.sending.solver import quick_start
 from reproduce.go.settings import Settings
-from reproduce.measurements import Figures
+from reproduce.measurements import Figures, spent
 from reproduce.results import Table
-from reproduce.timing import spent
+
+CHIP = "v100-fp32"
+FUSION_LEVELS = 2  # inlined or not; which ops stay inlined where a kernel is full, is left to their numbers
+
+
+class FusingPolicy(Policy):
+    """GO's for instances with a fusion problem."""
+
+    settings = staticmethod(FusingSettings)
+
+
+def settings_of(*tasks: Task, changes: float | None = None) -> FusingSettings:
+    """GO's settings, but for what is decided, and for the `changes` if they are given. Where fusion alone is decided
+    it tells nothing when kernels run.
+    """
+    usual = FusingSettings()
+    network = dataclasses.replace(usual.network, tasks=tasks, played=tasks != ("fusion",))
+    if changes is not None:
+        network = dataclasses.replace(network, changes=changes)
+    return dataclasses.replace(usual, network=network)
+
+
+@functools.lru_cache(maxsize=1)
+def problem_of(workload: str) -> FusionProblem:
+    """Which ops of a workload could be inlined."""
+    return fusion_problem(load(workload, CHIP).graph, CHIP)
+
+
+def begun(
+    fusion: Fusion,
+    machine: Problem,
+    settings: GoSettings,
+    to: Sizes | None = None,
+    fusion_to: FusionSizes | None = None,
+) -> CompileParams:
+    """The instance that begins at some kernels and a quick plan of these, whose time is the baseline. An op that is
+    inlined comes right before the first kernel that computes it, and has its device, should it become a kernel.
+
+    Args:
+      to, fusion_to: sizes to pad to; see `instance`.
+    """
+    problem, start = fusion.problem, quick_start(fused_graph(fusion), machine)
+    n, roots = problem.num_ops, list(fusion.members)
+    first, device = np.zeros((2, n), np.int64)
+    for place, kernel in reversed(list(enumerate(start.ops.tolist()))):
+        members = list(fusion.members[roots[kernel]])
+        first[members], device[members] = place, start.placement[kernel]
+    return instance(
+        problem.graph,
+        machine,
+        to,
+        levels=settings.levels,
+        baseline=start.makespan,
+        start=Choices(device, np.full(n, settings.levels // 2), fusion.inlined.astype(np.int64)),
+        order=np.lexsort((problem.graph.arrays.rank, first)),
+        reach=settings.reach,
+        fusion=problem,
+        fusion_levels=FUSION_LEVELS,
+        fusion_to=fusion_to,
+    )
+
+
+def best_drawn(
+    policy: FusingPolicy,
+    params: CompileParams,
+    cost: Callable[[Choices], float],
+    *,
+    rounds: int,
+    samples: int,
+    seed: int = 0,
+) -> Choices:
+    """The best of all that a policy draws in some rounds, each around the best so far, which is the instance's start
+    at first; the first plan of a round is the likeliest.
+
+    Args:
+      cost: of choices `[n]` each.
+    """
+    rng, best, tasks = np.random.default_rng(seed), cost(params.start), policy.config.network.tasks
+    for _ in range(rounds):
+        logits = policy.logits(params, _played(policy, params))
+        plans = drawn(logits, params.start, samples, rng).of(tasks)
+        for number in range(samples):
+            choices = params.start._replace(**{task: options[number] for task, options in plans.items()})
+            if (seconds := cost(choices)) < best:
+                best, params = seconds, dataclasses.replace(params, start=choices)
+    return params.start
+
+
+def fused(problem: FusionProblem, choices: Choices) -> Fusion:
+    """The fusion that choices of an instance mean."""
+    return fuse(problem, np.asarray(choices.fusion, np.int64)[: problem.num_ops])
+
+
+def planned(problem: FusionProblem, machine: Problem, params: CompileParams, choices: Choices) -> Plan:
+    """The plan of kernels that choices of an instance mean, with its exact costs."""
+    kernels = fused_graph(fused(problem, choices))
+    roots = list(kernels.fusion.members)
+    placement = np.asarray(choices.placement, np.int64)[roots]
+    keys = np.asarray(op_keys(params, jnp.asarray(choices.priority)))[roots]
+    order = decoded(kernels, machine, placement, keys)
+    return Plan.from_order(kernels, machine, placement, order, method="go", seconds=0.0, evaluations=1, seed=0)
+
+
+def decoded(graph: ComputationGraph, problem: Problem, placement: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """The order of keys `[n]`, each transfer before the first op that waits for it: `[m]` node ids."""
+    a = graph.arrays
+    sends = np.zeros((a.num_tensors, problem.devices), keys.dtype)
+    np.maximum.at(sends, (a.use_tensor, placement[a.use_op]), keys[a.use_op])
+    return decode(graph, problem, placement, keys, sends)
+
+
+def milliseconds(figures: Figures | None) -> str:
+    """Of a run, as tables have it; a `*` marks where memory does not do."""
+    return "-" if figures is None else f"{1e3 * figures['value']:.2f}" + "*" * (figures.get("excess", 0) > 0)
+
+
+def _played(policy: FusingPolicy, params: CompileParams) -> Played:
+    """How the instance's start runs, if the policy looks at it."""
+    network = policy.config.network
+    return seen(params, params.start, network.tasks, "urgent").played if network.played else nothing_played(params)
+
 
 PROGRAMS = "training/jaxpr"
 INLINING = ("single", "xla", "all", "flips")

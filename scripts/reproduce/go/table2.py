@@ -13,12 +13,11 @@ from graphrl.compare.report import markdown
 from graphrl.costs.problem import Transfer
 from graphrl.graphs.datasets.workloads import go
 from graphrl.graphs.graph import ComputationGraph
-from reproduce.go.means import against
 from reproduce.go.methods import Entry, policy_notes, search, time_to
-from reproduce.go.settings import Settings
+from reproduce.go.settings import Settings, against
 from reproduce.measurements import Figures
 from reproduce.results import Table
-from reproduce.workloads.setting import OVER, problem
+from reproduce.workloads import OVER, problem
 
 METHODS = (
     "given", "expert", "expert:order=level", "metis", "etf", "list", "anneal-schedule", "hdp@600",

@@ -33,9 +33,8 @@ from graphrl.graphs.padding import common_sizes
 from graphrl.learning import learner
 from graphrl.solvers.fusion.flips import flip_costs, prepare
 from graphrl.solvers.fusion.rules import flips, fuse_by, xla_like
-from reproduce.go.fusing import CHIP, FusingPolicy, begun, best_drawn, fused, milliseconds, problem_of, settings_of
-from reproduce.go.means import against
-from reproduce.go.settings import Settings
+from reproduce.go.fusion import CHIP, FusingPolicy, begun, best_drawn, fused, milliseconds, problem_of, settings_of
+from reproduce.go.settings import Settings, against
 from reproduce.measurements import Figures
 from reproduce.policies import once, untrained
 from reproduce.results import Table

@@ -18,11 +18,10 @@ from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
-from reproduce.go.means import percent_interval, ratio_interval
 from reproduce.go.methods import Entry, policy_notes, search
-from reproduce.go.settings import Settings
+from reproduce.go.settings import Settings, percent_interval, ratio_interval
 from reproduce.measurements import Figures
-from reproduce.regal.tasks import BANDWIDTH, LATENCY
+from reproduce.regal.settings import BANDWIDTH, LATENCY
 from reproduce.results import Table
 
 METHODS = ("list", "etf", "go:rounds=1@1", "go+@1", "go+@10", "auto@1", "auto@10", "anneal-schedule@10")

@@ -2,23 +2,118 @@
 
 The yardstick is that of --yardstick (see `yardstick.py`). "yardstick x 2" is the better of two such runs with different
 seeds: what two cores would give it.
+
+Annealings of others to compare with, given as C++ sources, each run on one core.
+
+- `anneal2`, of --yardstick, orders the ops of layered graphs for the least peak (single random moves). It starts at the
+  best of 100 random priority orders, whose time it is not charged.
+- `mkanneal`, of --schedule-yardstick, anneals schedules (order, placement and a bit a tensor, every move costed whole).
 """
 
+import ctypes
+import functools
+import os
+import subprocess
+import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from graphrl.compare.report import markdown, percent
 from graphrl.compare.runs import Row
+from graphrl.costs.host.clocks import TRANSFERS as NUMBERS
 from graphrl.costs.problem import Problem
+from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.base import PlacedOrder
+from graphrl.solvers.flow import Flow, Usage
+from graphrl.solvers.orders.random_orders import Drawing
+from reproduce.measurements import Figures
 from reproduce.opponents.settings import Settings
-from reproduce.opponents.yardstick import least_peak
 from reproduce.results import Table, of_rows
+
+# start and end temperature (parts of the first peak), band below the best peak, weight of the mean excess
+ORDERS = (0.01, 0.0005, 0.15, 1.0)
+SCHEDULES = (0.004, 2e-5, 0.02)  # first and last temperature, and what a mean clock weighs: parts of the start
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-o")
+
+
+@functools.cache
+def compiled(source: Path, function: str, result: Any) -> "ctypes._NamedFuncPointer":
+    """A function of one C++ file, compiled for this machine by $CXX or c++.
+
+    Raises:
+      GraphrlError: there is no such compiler, or it fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        built, compiler = Path(folder) / "compiled.so", os.environ.get("CXX", "c++")
+        command = [compiler, str(source), *FLAGS, str(built)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise GraphrlError(f"{compiler} cannot be started: {error.strerror}") from None
+        if done.returncode != 0:
+            lines = [line for line in done.stderr.splitlines() if "error" in line] or [f"exit code {done.returncode}"]
+            raise GraphrlError(f"{compiler} failed on {source.name}: {lines[0]}")
+        found = getattr(ctypes.CDLL(str(built)), function)
+    found.restype = result
+    return found
+
+
+def least_peak(source: Path, graph: ComputationGraph, seconds: float, seed: int) -> int:
+    """The peak that `anneal2` comes to, bytes. Ops of these graphs write one tensor each."""
+    flow, a = Flow(graph), graph.arrays
+    orders = Drawing(flow).draw(np.random.default_rng(seed), 100, by_priority=True)
+    assert orders is not None
+    order = orders[Usage(flow).peaks(orders).argmin()].astype(np.int32)
+    num_bytes = np.zeros(a.num_ops, np.int64)
+    np.add.at(num_bytes, a.producer, a.tensor_bytes)
+    before, after = np.unique([a.producer[a.use_tensor], a.use_op], axis=1)
+    lists = (*_rows(after, before, a.num_ops), *_rows(before, after, a.num_ops))
+    arrays, counts = (num_bytes, a.workspace_bytes.astype(np.int64), *lists, order), np.zeros(2, np.int64)
+    numbers = ctypes.c_double(seconds), ctypes.c_uint64(seed), *map(ctypes.c_double, ORDERS)
+    run = compiled(source, "anneal2", ctypes.c_int64)
+    return int(run(a.num_ops, *map(_pointer, arrays), *numbers, _pointer(counts)))
+
+
+def least_makespan(
+    source: Path, graph: ComputationGraph, problem: Problem, plan: PlacedOrder, seconds: float
+) -> Figures:
+    """What `mkanneal` comes to from a plan: seconds, and the moves a second."""
+    a, (placement, nodes) = graph.arrays, plan
+    n, t = a.num_ops, a.num_tensors
+    before, after = a.dependencies()
+    times = np.array([problem.transfer_seconds(size) for size in a.tensor_bytes.tolist()])
+    rows = [(a.use_op, a.use_tensor, n), (a.control_target, a.control_source, n), (a.producer, np.arange(t), n)]
+    rows += [(a.use_tensor, a.use_op, t), (after, before, n), (before, after, n)]
+    state = nodes[nodes < n].astype(np.int32), placement.astype(np.int32), np.ones(t, np.int8)
+    trace, lengths, moves = np.zeros(2 * t * problem.devices + n, np.int32), np.zeros(1, np.int32), np.zeros(1, int)
+    arrays = a.runtime.astype(float), times, a.producer.astype(np.int32), *(x for row in rows for x in _rows(*row))
+    numbers = ctypes.c_double(seconds), ctypes.c_uint64(1), *map(ctypes.c_double, SCHEDULES)
+    run, began = compiled(source, "mkanneal", ctypes.c_double), time.process_time()
+    makespan = run(
+        *(n, t, problem.devices, NUMBERS[problem.transfer]),
+        *(*map(_pointer, (*arrays, *state)), *numbers, *map(_pointer, (trace, lengths, moves))),
+    )
+    return {"makespan": makespan, "moves_per_second": int(moves[0]) / (time.process_time() - began)}
+
+
+def _pointer(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def _rows(keys: np.ndarray, values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Values by key: where rows begin `[count + 1]`, and all rows, int32."""
+    by_key = np.argsort(keys, kind="stable")
+    begin = np.searchsorted(keys[by_key], np.arange(count + 1)).astype(np.int32)
+    return begin, values[by_key].astype(np.int32)
+
 
 HEADINGS = ("ops", "a run", "graphs", "anneal / yardstick", "anneal / yardstick x 2", "not worse", "better")
 DP_HEADINGS = ("ops", "graphs", "auto, mean gap to DP", "at or below DP", "auto", "DP (K = 10,000)")

@@ -28,9 +28,9 @@ from graphrl.solvers.schedules.moves import KINDS
 from graphrl.solvers.schedules.solver import MIX
 from reproduce.chain import anneal
 from reproduce.measurements import Figures, Key
+from reproduce.opponents.annealing import least_makespan
 from reproduce.opponents.settings import TRANSFERS, Settings, dag
-from reproduce.opponents.yardstick import least_makespan
-from reproduce.regal.tasks import BANDWIDTH, LATENCY
+from reproduce.regal.settings import BANDWIDTH, LATENCY
 from reproduce.results import Table
 
 

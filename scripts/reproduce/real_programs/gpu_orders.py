@@ -21,8 +21,7 @@ from graphrl.xla.planning.temp_search import ordered, targets_of, temp_bound
 from graphrl.xla.settings import Settings as PlanSettings
 from reproduce.gpu_compile import GpuMemory, compile_for_gpu, missing
 from reproduce.measurements import Figures, mebibytes, ratio
-from reproduce.real_programs.programs import GPU_ORDERS, UPDATES, build
-from reproduce.real_programs.settings import Settings
+from reproduce.real_programs.programs import GPU_ORDERS, UPDATES, Settings, build
 from reproduce.results import Table
 
 LEAST_GAIN = 2**20  # bytes: a computation whose bound leaves less is not searched

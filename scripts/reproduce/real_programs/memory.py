@@ -18,8 +18,7 @@ from graphrl.xla.planning.search import decide, memory_of
 from graphrl.xla.planning.temp_search import temp_bound
 from graphrl.xla.settings import Settings as PlanSettings
 from reproduce.measurements import Figures, mebibytes, ratio
-from reproduce.real_programs.programs import INFERENCE, TRAINING, parts
-from reproduce.real_programs.settings import Settings, Subject
+from reproduce.real_programs.programs import INFERENCE, TRAINING, Settings, Subject, parts
 from reproduce.results import Table
 
 RECOMPUTE = 0.05  # part of the estimated run time

@@ -15,8 +15,7 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.jaxpr.reader import from_jax
 from graphrl.units import format_seconds
 from reproduce.contest import all_rows, times_markdown
-from reproduce.real_programs.programs import build
-from reproduce.real_programs.settings import Settings
+from reproduce.real_programs.programs import Settings, build
 from reproduce.results import Table, of_rows
 
 PROGRAMS = (

@@ -1,19 +1,118 @@
 """Programs that a changed schedule could spoil: whether `graphrl.jit` shows what `jax.jit` does.
 
 They are tests, `tests/xla/same_results`; the table is of a run of them.
+
+Whether a plan's results are those of XLA's own schedule to the bit, and what it does to the time of a step.
 """
 
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree as xml
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
 
 from graphrl.compare.report import markdown
 from graphrl.errors import GraphrlError
-from reproduce.real_programs.settings import Settings
+from graphrl.units import format_seconds
+from graphrl.xla.planning.cache import Places
+from graphrl.xla.planning.search import memory_of
+from graphrl.xla.resident import random_arguments
+from reproduce.measurements import Figures, mebibytes
+from reproduce.real_programs.memory import of_plan, planned_order
+from reproduce.real_programs.programs import IDENTICAL, Settings, Subject
 from reproduce.results import Table, bullets, here
+
+SLOWER = 1.05  # the target: a step takes at most this many times as long
+_ROUNDS = 11
+
+
+def identical(settings: Settings) -> Iterator[Table]:
+    """One table, a line a program."""
+    headings = ["program", "XLA [MiB]", "plan [MiB]", "identical", "finite", "XLA's step", "plan's step", "ratio"]
+    by_name = {subject.name: _figures(settings, subject) for subject in settings.subjects(IDENTICAL)}
+    lines = [[name, *_cells(figures)] for name, figures in by_name.items()]
+    how = (
+        f"Full compilations; random weights and inputs (seed 0). Step times are medians of {_ROUNDS} runs of each, in "
+        'turns; the ratio is the median over these rounds. "Finite" is the share of numbers in the results that are.'
+    )
+    notes = _summary([figures for figures in by_name.values() if figures is not None])
+    yield settings.measurements.table(
+        "Results and step times against XLA's own schedule", how, markdown(headings, lines), notes=notes
+    )
+
+
+def _figures(settings: Settings, subject: Subject) -> Figures | None:
+    seconds = settings.times[0]
+    if of_plan(settings, subject, seconds) is None:
+        return None
+    key = {"what": "identical", "program": subject.name, "schedule": f"graphrl-{seconds:g}s"}
+    return settings.measurements.get(key, lambda: _measure(subject, planned_order(subject, seconds)))
+
+
+def _measure(subject: Subject, order: Places) -> Figures:
+    """Bytes of temporaries, differing and finite numbers, and step times of XLA's schedule and the plan's."""
+    executables = [subject.compiled("default"), subject.compiled(order)]
+    args = random_arguments(subject.program.args)
+    first = [[np.asarray(leaf) for leaf in jax.tree.leaves(compiled(*args))] for compiled in executables]
+    pairs = list(zip(*first, strict=True))
+    numbers = sum(before.size for before, _ in pairs)
+    floats = [before for before, _ in pairs if np.issubdtype(before.dtype, np.inexact)]
+    times = np.array(list(_rounds(executables, args)))
+    return {
+        "temp": [memory_of(compiled)[0] for compiled in executables],
+        "differing": sum(_differing(before, after) for before, after in pairs),
+        "numbers": numbers,
+        "finite": sum(int(np.isfinite(x).sum()) for x in floats) / max(1, sum(x.size for x in floats)),
+        "step_seconds": np.median(times, axis=0).tolist(),
+        "ratio": float(np.median(times[:, 1] / times[:, 0])),
+    }
+
+
+def _differing(before: np.ndarray, after: np.ndarray) -> int:
+    """How many numbers have other bits."""
+    bits = [np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(x.size, -1) for x in (before, after)]
+    return int((bits[0] != bits[1]).any(axis=1).sum())
+
+
+def _rounds(executables: Sequence[Any], args: Any) -> Iterator[list[float]]:
+    """Seconds of a run of each; who goes first changes from round to round."""
+    for number in range(_ROUNDS):
+        taken = [0.0, 0.0]
+        for which in (0, 1) if number % 2 else (1, 0):
+            started = time.perf_counter()
+            jax.block_until_ready(executables[which](*args))
+            taken[which] = time.perf_counter() - started
+        yield taken
+
+
+def _cells(figures: Figures | None) -> list[str]:
+    if figures is None:
+        return ["-"] * 7
+    same = "yes" if not figures["differing"] else f"no: {figures['differing']:,} of {figures['numbers']:,} differ"
+    times = map(format_seconds, figures["step_seconds"])
+    memory = map(mebibytes, figures["temp"])
+    return [*memory, same, f"{100 * figures['finite']:.0f}%", *times, f"{figures['ratio']:.3f}"]
+
+
+def _summary(measured: Sequence[Figures]) -> Iterator[str]:
+    if not measured:
+        return
+    same = sum(not figures["differing"] for figures in measured)
+    ratios = [figures["ratio"] for figures in measured]
+    within = sum(one <= SLOWER for one in ratios)
+    yield f"identical to the bit: {same} of {len(measured)}"
+    yield (
+        f"at most {100 * (SLOWER - 1):.0f}% slower: {within} of {len(measured)}; median ratio "
+        f"{statistics.median(ratios):.3f}, worst {max(ratios):.3f}"
+    )
+
 
 ROOT = Path(__file__).resolve().parents[3]
 TESTS = ROOT / "tests" / "xla" / "same_results"
@@ -31,8 +130,8 @@ def same_results(settings: Settings) -> Iterator[Table]:
         "`graphrl.jit`, and is wrong if these differ or if one fails. Effects that jax leaves unordered may come "
         "in any order. Donation is lost where an argument is kept that `jax.jit` deletes, which the plan's bytes hold."
     )
-    lines = [[kind, *_cells(cases)] for kind, cases in kinds.items()]
-    lines.append(["all", *_cells([case for cases in kinds.values() for case in cases])])
+    lines = [[kind, *_case_cells(cases)] for kind, cases in kinds.items()]
+    lines.append(["all", *_case_cells([case for cases in kinds.values() for case in cases])])
     names = [f"{kind}: {', '.join(map(_name, cases))}" for kind, cases in kinds.items()]
     lost = [f"donation lost: {_name(case)}" for cases in kinds.values() for case in cases if _count([case], "lost")]
     yield Table("The same results", here(), (how, markdown(headings, lines), bullets(names), bullets(lost)))
@@ -66,7 +165,7 @@ def _run(*options: str) -> dict[str, list[xml.Element]]:
         return kinds
 
 
-def _cells(cases: Sequence[xml.Element]) -> list[str]:
+def _case_cells(cases: Sequence[xml.Element]) -> list[str]:
     wrong = [_name(case) for case in cases if _is_wrong(case)]
     counts = [str(_count(cases, column)) for column in COLUMNS]
     return [str(len(cases)), str(len(wrong)), *counts, ", ".join(wrong) or "none"]

@@ -24,8 +24,7 @@ from reproduce.measurements import Figures, mebibytes, ratio, timed
 from reproduce.models.losses import Update
 from reproduce.models.programs import Program
 from reproduce.real_programs.memory import RECOMPUTE
-from reproduce.real_programs.programs import QUICK, TRAINING, UPDATES, build
-from reproduce.real_programs.settings import Settings
+from reproduce.real_programs.programs import QUICK, TRAINING, UPDATES, Settings, build
 from reproduce.results import Table, bullets
 
 TARGETS = {"graphrl": 0.88, "recomputed": 0.65}  # of the better scheduler, geometric means

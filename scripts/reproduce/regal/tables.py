@@ -24,8 +24,7 @@ from graphrl.compare.runs import Case, Row
 from graphrl.compare.table import TIE, Best, Estimate, best_known, estimate
 from graphrl.plan.plot import write_figure
 from reproduce.contest import Contest
-from reproduce.regal.settings import BASELINE, LEARNED, LONGER, METHODS, UNTRAINED, Settings
-from reproduce.regal.tasks import TASKS
+from reproduce.regal.settings import BASELINE, LEARNED, LONGER, METHODS, TASKS, UNTRAINED, Settings
 from reproduce.results import Table, bullets, of_rows
 
 HEADINGS = (

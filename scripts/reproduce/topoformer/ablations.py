@@ -3,15 +3,33 @@
 Training is on graphs of one size, as `graphrl train` has it by default or --set says; the larger of the sizes that are
 measured then tells how a policy carries over. Settings are the same for all, so that an encoder with fewer heads has
 fewer parameters, as in the paper.
+
+Quality against the length of training: the checkpoints of one run on unseen graphs.
+
+Seconds of one graph, part by part: what the network is shown, the network, and each way of decoding.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
+import jax
+
+from graphrl.agents.topoformer.network import Policy, priorities
 from graphrl.compare.report import markdown
+from graphrl.envs.ordering import instances
+from graphrl.errors import GraphrlError
+from graphrl.files import shown
+from graphrl.graphs.datasets.families import sample
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.methods import find_solver
+from graphrl.solvers.base import Task
+from graphrl.training.checkpoints import read_info
 from reproduce.contest import Contest, Entrant
-from reproduce.results import Table, bullets, of_rows
-from reproduce.topoformer.settings import DECODED, DECODERS, ENCODERS, ENDS, OURS, RANDOM, Settings
+from reproduce.measurements import REPEATS, median_seconds, spent
+from reproduce.results import Table, bullets, here, of_rows
+from reproduce.topoformer.settings import DECODED, DECODERS, ENCODERS, ENDS, OURS, PROBLEM, RANDOM, Settings, played
 from reproduce.topoformer.tables import Score, scores, seconds_text, spread, verdict
 
 # tables 3 and 4: gap of greedy, sample and beam from approximate DP with K = 100,000, percent, on 500 ops
@@ -78,3 +96,111 @@ def _cells(name: str, decode: str, one: Score, contest: Contest, paper: float | 
         one.random.percent(True),
         seconds_text(one.seconds),
     ]
+
+
+_SHOWN = ("greedy", "sample")
+
+
+def budget(settings: Settings) -> Iterator[Table]:
+    """One table, a line a checkpoint.
+
+    Raises:
+      GraphrlError: there is no run.
+    """
+    ops = max(settings.ablation_sizes)
+    checkpoints = _checkpoints(settings.run)
+    entrants = [settings.reference(), Entrant(RANDOM, ["random-priorities"], ENDS)]
+    for step, path in checkpoints.items():
+        file = settings.kept(path)
+        entrants += [Entrant(f"{decode} {step}", [played(DECODED[decode], file)], ENDS) for decode in _SHOWN]
+    print(f"budget: layered graphs of {ops:,} ops", file=sys.stderr, flush=True)
+    contest = settings.on_layered(ops, entrants)
+    by_label = scores(contest)
+    minutes = {step: read_info(path).seconds / 60 for step, path in checkpoints.items()}
+    lines = [[f"{step:,}", f"{minutes[step]:.1f}", *_budget_cells(step, by_label)] for step in checkpoints]
+    columns = [f"{decode}: {what}" for decode in _SHOWN for what in ("gap from approx. DP", "against random 100")]
+    how = f"{settings.graphs} unseen graphs of {ops:,} ops; approximate DP keeps K = {settings.width:,} sets."
+    parts = how, markdown(["steps", "minutes", *columns], lines), bullets(contest.faults())
+    yield Table("Length of training", of_rows(contest.rows), parts)
+
+
+def _checkpoints(run: Path | None) -> dict[int, Path]:
+    """Those of a run that it has kept, by step.
+
+    Raises:
+      GraphrlError: there are none.
+    """
+    if run is None:
+        raise GraphrlError(
+            "section budget: name a run, as in --run PATH; `graphrl train topoformer --set training.keep=100` keeps "
+            "its checkpoints"
+        )
+    checkpoints = {read_info(path).step: path for path in sorted(run.glob("step-*")) if path.is_dir()}
+    if not checkpoints:
+        raise GraphrlError(f"{shown(run)} holds no checkpoints: must be a folder of `graphrl train topoformer`")
+    return checkpoints
+
+
+def _budget_cells(step: int, by_label: Mapping[str, Score]) -> Iterator[str]:
+    for decode in _SHOWN:
+        one = by_label[f"{decode} {step}"]
+        yield from (one.gap.percent(True), one.random.percent(True))
+
+
+SECONDS_HEADINGS = ("ops", "graph to arrays", "network", *DECODED, "paper, greedy", "compiling greedy")
+PAPER_SECONDS = {500: 0.60, 1000: 1.19, 2000: 2.44}  # seconds on a V100, table 1
+GOAL = 2.44  # seconds, of the greedy order of 2,000 ops
+
+
+class Measured(NamedTuple):
+    """Seconds of one graph, under `HEADINGS`."""
+
+    arrays: float
+    network: float
+    greedy: float
+    sample: float
+    beam: float
+    compiling: float
+
+
+def inference(settings: Settings) -> Iterator[Table]:
+    """One table, a line a size; decodings are whole methods, from a graph to a checked plan."""
+    policy = Policy.load(settings.given) if settings.given else Policy.default(PROBLEM)
+    by_size = {
+        ops: _measured(sample("layered", ops, 0)[0], policy, settings)
+        for ops in settings.sizes[: 1 if settings.quick else None]
+    }
+    lines = []
+    for ops, (*taken, compiling) in by_size.items():
+        paper = f"{PAPER_SECONDS[ops]:.2f}" if ops in PAPER_SECONDS else ""
+        lines.append([f"{ops:,}", *(f"{seconds:.3g}" for seconds in taken), paper, f"{compiling:.1f}"])
+    how = (
+        f"Seconds of one graph, medians of {REPEATS}; network of {policy.config.layers} layers and width "
+        f"{policy.config.width}. Decodings are from a graph to its plan, everything included."
+    )
+    notes = []
+    if 2000 in by_size:
+        greedy = by_size[2000].greedy
+        word = "met" if greedy <= GOAL else "missed"
+        notes = [f"greedy on 2,000 ops: {greedy:.2f} s (goal: at most {GOAL} s: {word})"]
+    yield Table("Inference", here(), (how, markdown(SECONDS_HEADINGS, lines), bullets(notes)))
+
+
+def _measured(graph: ComputationGraph, policy: Policy, settings: Settings) -> Measured:
+    network = jax.jit(lambda batch: priorities(policy.config, policy.params, batch))
+    batch = instances([graph])
+    first = spent(_playing(graph, DECODED["greedy"], settings))
+    greedy, sampled, beam = (median_seconds(_playing(graph, method, settings)) for method in DECODED.values())
+    return Measured(
+        median_seconds(lambda: instances([graph])),
+        median_seconds(lambda: jax.block_until_ready(network(batch))),
+        greedy,
+        sampled,
+        beam,
+        first - greedy,
+    )
+
+
+def _playing(graph: ComputationGraph, method: str, settings: Settings) -> Callable[[], object]:
+    solver = find_solver(played(method, settings.given))
+    return lambda: solver(Task(graph, PROBLEM, ENDS))

@@ -5,7 +5,7 @@
     load("gnmt-8", "v100-fp32").graph                           # as the paper's fusion is measured
 
 The paper's supplement, which describes its TensorFlow graphs, could not be had. These were written in plain JAX and
-traced (`scripts/build_workloads.py`, which says what each one is; `scripts/reproduce/workloads/trace.py`, how it
+traced (`scripts/build_workloads.py`, which says what each one is; `scripts/reproduce/workloads.py`, how it
 becomes a graph): forward pass, backward pass, and an update of every parameter by plain gradient descent, float32, one
 op for an equation of the jaxpr, recurrent networks unrolled. Their sizes are ours. docs/results/go-workloads.md has
 what each amounts to.

@@ -1,4 +1,6 @@
-"""GO's workloads by name, and a training step as a graph: parameters as ops of their own, updates in place, groups that
+"""What is asked of a workload: table 2's devices of 16 GB, tensors that move over PCIe or NVLink.
+
+GO's workloads by name, and a training step as a graph: parameters as ops of their own, updates in place, groups that
 stand on one device.
 
 As in the TensorFlow graphs that GO places, every parameter is an op (`variable/...`) whose device holds it for the
@@ -23,14 +25,41 @@ import jax
 import numpy as np
 from jax.extend.core import Literal
 
-from graphrl.graphs.datasets.workloads.go import FAMILIES, KIND, LEVEL, TRAFFIC, VARIABLE, WORKLOADS, Setting
+from graphrl.costs.problem import Problem, Transfer
+from graphrl.graphs.datasets.workloads.go import (
+    FAMILIES,
+    KIND,
+    LEVEL,
+    MEMORY_BYTES,
+    TRAFFIC,
+    VARIABLE,
+    WORKLOADS,
+    Setting,
+    Workload,
+)
 from graphrl.graphs.datasets.zoo.program import ZooProgram
 from graphrl.graphs.datasets.zoo.storage import table, write_programs
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.jaxpr.reader import from_jax
+from graphrl.graphs.roofline import INTERCONNECTS
 from reproduce.models.go_images import amoebanet, inception_v3
 from reproduce.models.go_layers import Batch, Model, Weights
 from reproduce.models.go_sequences import gnmt, rnnlm, transformer_xl, wavenet
+
+OVER: dict[Transfer, str] = {"link": "nvlink-1", "rendezvous": "pcie-3"}  # a key of `INTERCONNECTS` for each model
+
+
+def problem(workload: Workload, transfer: Transfer, interconnect: str) -> Problem:
+    """The least makespan on the workload's devices, parameters counted where their variables stand.
+
+    Args:
+      workload: which says how many devices.
+      transfer: whom a transfer occupies: see `Problem`.
+      interconnect: a key of `INTERCONNECTS`.
+    """
+    latency, bandwidth, _ = INTERCONNECTS[interconnect]
+    return Problem("makespan", workload.devices, transfer, latency, bandwidth, MEMORY_BYTES, resident_weights=True)
+
 
 RATE = 0.1
 UPDATE = "update"  # the scope of what changes a parameter
