@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from graphrl.compare.execute import fault_of
 from graphrl.compare.report import percent, print_table
+from graphrl.compare.runs import fault_of
 from graphrl.compare.table import TIE, gap
-from graphrl.compile_clock import compile_clock
 from graphrl.costs.maps.problem import MapProblem
 from graphrl.methods import find_map_solver
+from graphrl.progress import compile_clock
 from graphrl.solvers.base import Budget
 from graphrl.solvers.maps.task import MapTask
 from graphrl.units import format_seconds

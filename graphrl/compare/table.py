@@ -14,8 +14,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from graphrl.compare.execute import below
-from graphrl.compare.runs import Case, Row
+from graphrl.compare.runs import Case, Row, below
 from graphrl.costs.problem import Problem
 
 TIE = 1e-9  # relative: makespans this close are equal; bytes are compared exactly

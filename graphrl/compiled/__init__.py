@@ -51,9 +51,8 @@ from numba.core.untyped_passes import (
     TranslateByteCode,
 )
 
-from graphrl.cores import count_cores
 from graphrl.files import cache_folder, shown
-from graphrl.garbage import uncollected
+from graphrl.process import count_cores, uncollected
 
 
 class _PartLibrary(JITCodeLibrary):

@@ -143,8 +143,8 @@ def _main() -> None:
 def _compile(fn: Any, args: tuple[Any, ...], schedule: Schedule) -> Any:
     import jax
 
-    from graphrl.xla.compile import compile as compile_planned
     from graphrl.xla.hook import compile_in_order
+    from graphrl.xla.jit import compile as compile_planned
 
     if isinstance(schedule, Mapping):
         return compile_planned(fn, *args, **schedule)

@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from random_graphs import graphs as any_graphs
 
 from graphrl.compare.comparison import compare
-from graphrl.compare.execute import Executor
-from graphrl.compare.runs import Row, fingerprint, make_runs
-from graphrl.compile_clock import compile_clock
+from graphrl.compare.runs import Executor, Row, fingerprint, make_runs
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
+from graphrl.progress import compile_clock
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.rules.simple import solve_given
 

@@ -26,9 +26,9 @@ from graphrl.cli import main
 from graphrl.compare.cluster import _execute, execute_all, share, survey
 from graphrl.compare.comparison import Comparison, compare
 from graphrl.compare.runs import Row, Run
-from graphrl.cores import count_cores
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.plan import Plan
+from graphrl.process import count_cores
 from graphrl.solvers.base import Task
 from graphrl.solvers.rules.simple import solve_given
 

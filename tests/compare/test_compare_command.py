@@ -18,9 +18,9 @@ from graphrl.commands.progress import runs_bar
 from graphrl.compare.comparison import compare
 from graphrl.compare.report import HEADINGS
 from graphrl.compare.runs import make_runs
-from graphrl.cores import count_cores
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.process import count_cores
 from graphrl.solvers.base import Budget
 
 

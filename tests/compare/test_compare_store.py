@@ -12,7 +12,7 @@ import pytest
 from comparison_rows import read_rows
 from comparison_runs import chain, diamond, replace_solver, runs_of
 
-import graphrl.compare.execute as execute_module
+import graphrl.compare.runs as execute_module
 from graphrl.commands.progress import Forecast
 from graphrl.compare.comparison import RUNS, compare, open_store
 from graphrl.compare.table import summarise
@@ -107,7 +107,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 SLOW = """
 import sys, time
-import graphrl.compare.execute as execute
+import graphrl.compare.runs as execute
 from graphrl.compare.comparison import compare
 from test_compare import runs_of
 from graphrl.solvers.rules.simple import solve_given

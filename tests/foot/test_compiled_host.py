@@ -16,7 +16,7 @@ from processes import PACKAGE
 
 from graphrl import compiled
 from graphrl.compiled import beside, hurry
-from graphrl.cores import count_cores
+from graphrl.process import count_cores
 
 
 def twice(x: int) -> int:

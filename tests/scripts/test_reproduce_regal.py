@@ -19,8 +19,7 @@ from reproduce.regal.settings import Settings
 
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import Policy, networks, smallest
-from graphrl.compare.execute import row_of
-from graphrl.compare.runs import Row, make_runs
+from graphrl.compare.runs import Row, make_runs, row_of
 from graphrl.compare.table import best_known
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal import observe

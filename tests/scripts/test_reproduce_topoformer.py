@@ -21,8 +21,7 @@ from reproduce.topoformer.settings import DECODERS, ENCODERS, OURS, QUICK, Setti
 from graphrl.agents import find_agent
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.agents.topoformer.network import Policy
-from graphrl.compare.execute import row_of
-from graphrl.compare.runs import Row, make_runs
+from graphrl.compare.runs import Row, make_runs, row_of
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.datasets.zoo import select_one

@@ -17,10 +17,10 @@ from xla_programs import N, branches, chain, plans, temporaries, vector
 import graphrl
 from graphrl.errors import GraphError, ProblemError
 from graphrl.graphs.readers.hlo.module import HloModule
-from graphrl.xla import compile as compiling
 from graphrl.xla import hook
+from graphrl.xla import jit as compiling
 from graphrl.xla.callback import Unplanned
-from graphrl.xla.planning import planner, search, temp_search
+from graphrl.xla.planning import planner, temp_search
 from graphrl.xla.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("plans")
@@ -140,13 +140,13 @@ def test_what_xla_takes_to_show_the_module_is_taken_off(
     def unplanned(module: HloModule) -> None:
         raise Unplanned(module)
 
-    monkeypatch.setattr(search, "ordered", ordered)
+    monkeypatch.setattr(planner, "ordered", ordered)
     with pytest.raises(Unplanned) as raised:
         hook.compile_by(lowered, unplanned)
     assert raised.value.seconds > 0
     raised.value.seconds = taken
     monkeypatch.setattr(time, "perf_counter", time.process_time)
-    search.decide(lowered, raised.value, Settings(seconds=100, cache=False), None)
+    planner.decide(lowered, raised.value, Settings(seconds=100, cache=False), None)
     assert left - 20 < seen[0] <= left
 
 

@@ -15,7 +15,7 @@ from xla_programs import branches, plans, temporaries, vector
 import graphrl
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla import hook
-from graphrl.xla.planning import planner, search
+from graphrl.xla.planning import planner
 from graphrl.xla.planning.cache import VERSION, Decision, DecisionCache, jaxlib_version, places_of
 from graphrl.xla.settings import Settings
 
@@ -95,7 +95,7 @@ def search_count(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def decide(lowered: Any, unplanned: Any, settings: Any, decision: Any) -> Any:
         earlier.append(decision)
-        return search.decide(lowered, unplanned, settings, decision)
+        return planner.decide(lowered, unplanned, settings, decision)
 
     monkeypatch.setattr(planner, "decide", decide)
     monkeypatch.setattr(planner, "_SHARED", DecisionCache(on_disk=True))

@@ -24,11 +24,11 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import announced
-from graphrl.cores import count_cores
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
+from graphrl.process import count_cores
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.clusters import EXCHANGES, LEVELS, Clusters, clustered, copied, copy_into, count_at
 from graphrl.solvers.flow import Flow

@@ -17,12 +17,12 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import beside
-from graphrl.cores import count_cores
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
+from graphrl.process import count_cores
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.clusters import EXCHANGES, LEVELS, Clusters, count_at, has_parts
 from graphrl.solvers.rules.expert import layer_stages

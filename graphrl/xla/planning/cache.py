@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from graphrl.documents import read_document, write_document
 from graphrl.errors import GraphrlError, PlanError
-from graphrl.files import cache_folder
+from graphrl.files import cache_folder, read_document, write_document
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.bodies import as_program
 from graphrl.xla.callback import Answer, Scheduler, check_sequence, rescheduled

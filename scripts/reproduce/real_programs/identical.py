@@ -11,7 +11,7 @@ import numpy as np
 from graphrl.compare.report import markdown
 from graphrl.units import format_seconds
 from graphrl.xla.planning.cache import Places
-from graphrl.xla.planning.search import memory_of
+from graphrl.xla.planning.planner import memory_of
 from graphrl.xla.resident import random_arguments
 from reproduce.measurements import Figures
 from reproduce.real_programs.names import IDENTICAL

@@ -4,14 +4,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from graphrl.compare.execute import Executor
 from graphrl.compare.report import markdown, percent
-from graphrl.compare.runs import make_runs
-from graphrl.cores import count_cores
+from graphrl.compare.runs import Executor, make_runs
 from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.module import parse_module
 from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
+from graphrl.process import count_cores
 from graphrl.solvers.base import Budget
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import rescheduled

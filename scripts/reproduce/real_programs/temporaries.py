@@ -11,7 +11,7 @@ from graphrl.optimize import optimize
 from graphrl.solvers.base import Budget, Task
 from graphrl.xla.callback import Scheduler, Unplanned
 from graphrl.xla.planning.cache import Places, named_orders, places_of
-from graphrl.xla.planning.search import decide, memory_of
+from graphrl.xla.planning.planner import decide, memory_of
 from graphrl.xla.planning.temp_search import least_temp, order_of, temp_bound
 from graphrl.xla.settings import PROBLEM
 from graphrl.xla.settings import Settings as PlanSettings
