@@ -1,6 +1,7 @@
 """`graphrl bench`: evaluations a second on this machine."""
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,12 +17,8 @@ from graphrl.process import count_cores
 from graphrl.units import whole_number
 
 if TYPE_CHECKING:
-    from graphrl.bench.cases import Row, Settings
-    from graphrl.bench.decisions import DecisionRow
-    from graphrl.bench.envs import EnvRow
-    from graphrl.bench.maps import MapRow
+    from graphrl.bench.cases import Settings
     from graphrl.bench.measure import Yardstick
-    from graphrl.bench.orders import OrderRow
     from graphrl.costs.problem import Transfer
 
 DESCRIPTION = """Measure the throughput of the search on this machine: decoding and costing populations of 100
@@ -59,18 +56,37 @@ examples:
   graphrl bench --decisions --sizes 1000,10000,50000 --threads 1"""
 
 
+class _Kind(NamedTuple):
+    """What is measured in place of the search, by `measure_KIND` and its like of bench/KIND.py."""
+
+    what: str
+    counts: tuple[int, ...]  # at once, by default
+    sizes: tuple[int, ...]  # ops of graphs, by default
+    measures: str  # for messages
+
+
+_KINDS = {
+    "envs": _Kind("an environment, so many", (1, 4, 16, 64), (128,), "Proposal-v0 alone"),
+    "orders": _Kind(
+        "the decoders of orders and learning, so many graphs", (1, 4, 16), (128, 512, 2048), "decoders on one device"
+    ),
+    "maps": _Kind(
+        "memory maps and EGRL, so many maps", (1, 22, 256, 4096), (57, 108, 376, 2000), "memory maps on one chip"
+    ),
+    "decisions": _Kind(
+        "GO's network and its learning, so many graphs", (1,), (1000, 10_000), "GO's network on 8 devices"
+    ),
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command takes."""
     add_options(parser)
     others = parser.add_mutually_exclusive_group()
-    for name, counts, what in (
-        ("envs", (1, 4, 16, 64), "an environment, so many"),
-        ("orders", (1, 4, 16), "the decoders of orders and learning, so many graphs"),
-        ("maps", (1, 22, 256, 4096), "memory maps and EGRL, so many maps"),
-        ("decisions", (1,), "GO's network and its learning, so many graphs"),
-    ):
-        text = f"measure {what} at once ({','.join(map(str, counts))})"
-        others.add_argument(f"--{name}", type=option(_numbers), nargs="?", const=counts, metavar="N,...", help=text)
+    for name, kind in _KINDS.items():
+        text = f"measure {kind.what} at once ({','.join(map(str, kind.counts))})"
+        numbers = option(_numbers)
+        others.add_argument(f"--{name}", type=numbers, nargs="?", const=kind.counts, metavar="N,...", help=text)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +113,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="DIR", help="write bench.jsonl and bench.png there")
     parser.add_argument("--seed", type=number, default=0, metavar="N", help="of everything random (default: 0)")
     parser.add_argument("--json", action="store_true", help="print JSON lines, for machines, in place of a table")
-    parser.set_defaults(envs=None, orders=None, maps=None, decisions=None)
+    parser.set_defaults(**dict.fromkeys(_KINDS))
 
 
 def run(args: argparse.Namespace, yardsticks: Mapping[str, "Yardstick"] = {}) -> int:
@@ -113,7 +129,7 @@ def run(args: argparse.Namespace, yardsticks: Mapping[str, "Yardstick"] = {}) ->
     settings = _settings(args)
     folder = None if args.output is None else _folder(args.output)
     measured = _measured(settings, args, yardsticks)
-    rows: list[Row | EnvRow | OrderRow | MapRow | DecisionRow] = []
+    rows: list[Any] = []
     interrupted = False
     try:
         with case_bar(measured.cases) as say:
@@ -144,32 +160,25 @@ class _Measured(NamedTuple):
     plot: Callable[[Any, IO[bytes]], None]
 
 
+def _kind(args: argparse.Namespace) -> str | None:
+    """What is measured; None for the search."""
+    return next((name for name in _KINDS if getattr(args, name) is not None), None)
+
+
 def _measured(settings: "Settings", args: argparse.Namespace, yardsticks: Mapping[str, "Yardstick"]) -> _Measured:
-    """The search or, if numbers are given, environments, decoders of orders, memory maps, or GO's network."""
-    counts = next((counts for counts in (args.envs, args.orders, args.maps, args.decisions) if counts is not None), ())
-    cases = len(settings.sizes) * len(counts)
-    if args.envs is not None:
-        from graphrl.bench.envs import measure_envs, print_envs, write_envs_plot
+    """How that is measured and shown."""
+    kind = _kind(args)
+    if kind is None:
+        from graphrl.bench.measure import measure
+        from graphrl.bench.report import print_table, write_plot
 
-        return _Measured(cases, lambda say: measure_envs(settings, counts, say), print_envs, write_envs_plot)
-    if args.orders is not None:
-        from graphrl.bench.orders import measure_orders, print_orders, write_orders_plot
-
-        return _Measured(cases, lambda say: measure_orders(settings, counts, say), print_orders, write_orders_plot)
-    if args.maps is not None:
-        from graphrl.bench.maps import measure_maps, print_maps, write_maps_plot
-
-        return _Measured(cases, lambda say: measure_maps(settings, counts, say), print_maps, write_maps_plot)
-    if args.decisions is not None:
-        from graphrl.bench.decisions import measure_decisions, print_decisions, write_decisions_plot
-
-        plot = write_decisions_plot
-        return _Measured(cases, lambda say: measure_decisions(settings, counts, say), print_decisions, plot)
-    from graphrl.bench.measure import measure
-    from graphrl.bench.report import print_table, write_plot
-
-    cases = len(list(settings.cases()))
-    return _Measured(cases, lambda say: measure(settings, yardsticks, say), print_table, write_plot)
+        cases = len(list(settings.cases()))
+        return _Measured(cases, lambda say: measure(settings, yardsticks, say), print_table, write_plot)
+    module, counts = importlib.import_module(f"graphrl.bench.{kind}"), getattr(args, kind)
+    measured, show, plot = (
+        getattr(module, name) for name in (f"measure_{kind}", f"print_{kind}", f"write_{kind}_plot")
+    )
+    return _Measured(len(settings.sizes) * len(counts), lambda say: measured(settings, counts, say), show, plot)
 
 
 def _settings(args: argparse.Namespace) -> "Settings":
@@ -181,20 +190,13 @@ def _settings(args: argparse.Namespace) -> "Settings":
     from graphrl.bench.cases import TRANSFERS, Settings
 
     check_seed(args.seed)
-    transfers: tuple[Transfer, ...] = TRANSFERS
-    if args.envs is not None:
-        _refuse(args, "--envs, which measures Proposal-v0 alone", "graphs")
-        args.sizes, transfers = (128,) if args.sizes is None else args.sizes, ("rendezvous",)
-    if args.orders is not None:
-        what = "--orders, which measures decoders on one device"
-        _refuse(args, what, "graphs", "transfers")
-        args.sizes = (128, 512, 2048) if args.sizes is None else args.sizes
-    if args.maps is not None:
-        _refuse(args, "--maps, which measures memory maps on one chip", "graphs", "transfers")
-        args.sizes = (57, 108, 376, 2000) if args.sizes is None else args.sizes
-    if args.decisions is not None:
-        _refuse(args, "--decisions, which measures GO's network on 8 devices", "graphs", "transfers")
-        args.sizes = (1000, 10_000) if args.sizes is None else args.sizes
+    kind = _kind(args)
+    if kind is not None:
+        for name in ("graphs",) if kind == "envs" else ("graphs", "transfers"):
+            if getattr(args, name):
+                raise GraphrlError(f"--{name} does not go with --{kind}, which measures {_KINDS[kind].measures}")
+        args.sizes = _KINDS[kind].sizes if args.sizes is None else args.sizes
+    transfers: tuple[Transfer, ...] = ("rendezvous",) if kind == "envs" else TRANSFERS
     quick = {"repeats": 2, "seconds": 0.02, "evaluations": 400} if args.quick else {}
     given = {"sizes": args.sizes, "repeats": args.repeats}
     return Settings(
@@ -205,12 +207,6 @@ def _settings(args: argparse.Namespace) -> "Settings":
         seed=args.seed,
         **{**quick, **{name: value for name, value in given.items() if value is not None}},
     )
-
-
-def _refuse(args: argparse.Namespace, what: str, *names: str) -> None:
-    for name in names:
-        if getattr(args, name):
-            raise GraphrlError(f"--{name} does not go with {what}")
 
 
 def _folder(path: str) -> Path:

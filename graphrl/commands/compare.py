@@ -13,6 +13,7 @@ from graphrl.commands.common import (
     add_problem,
     check_json_name,
     check_outputs,
+    check_pictures,
     keep_compiled,
     option,
     print_json,
@@ -186,11 +187,7 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
     outputs = {"--output": args.output, "--plot": args.plot, "--histogram": args.histogram}
     check_json_name("--output", args.output, ending=".jsonl")
     check_outputs(outputs, *(file for model in args.models for file in model_files(model)))
-    for picture in (args.plot, args.histogram):
-        if picture is not None:
-            from graphrl.plan.plot import image_format
-
-            image_format(picture)
+    check_pictures(args.plot, args.histogram)
     if args.cluster is not None:
         workers, cores = survey(args.cluster)
     given = {"chip": args.chip, "dims": dict(args.dim), "limits": args.read_limits}

@@ -18,6 +18,7 @@ from graphrl.commands.common import (
     add_problem,
     check_json_name,
     check_outputs,
+    check_pictures,
     keep_compiled,
     print_json,
     problem_of,
@@ -236,10 +237,7 @@ def run(args: argparse.Namespace) -> int:
     for name in ("--output", "--trace"):
         check_json_name(name, outputs[name])
     check_outputs(outputs, args.model)
-    if args.plot is not None:
-        from graphrl.plan.plot import image_format
-
-        image_format(args.plot)
+    check_pictures(args.plot)
     gc.set_threshold(*RARELY)
     graph = model_graph(args.model, chip=args.chip, dims=dict(args.dim), limits=args.read_limits)
     problem = problem_of(args, graph.machine)
