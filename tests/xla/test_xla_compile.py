@@ -15,7 +15,7 @@ import pytest
 from xla_programs import N, branches, chain, plans, temporaries, vector
 
 import graphrl
-from graphrl.errors import GraphError, ProblemError
+from graphrl.errors import ProblemError
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla import hook
 from graphrl.xla import jit as compiling
@@ -39,19 +39,13 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "decide", lambda *_: pytest.fail("searched"))
 
 
-def test_less_memory_and_the_same_bits() -> None:
-    x = vector()
-    ours, theirs = compiled(branches, x), xla(branches, x)
-    assert temporaries(ours) < 0.3 * temporaries(theirs)
-    assert np.array_equal(ours(x), theirs(x))
-
-
 def test_report_for_people_and_machines() -> None:
     ours, theirs = compiled(branches, jax.ShapeDtypeStruct((N,), jnp.float32)), xla(branches, vector())
     report = ours.report()
     assert report.planned
     assert not report.reason
     assert (report.graphrl_bytes, report.xla_bytes) == (temporaries(ours), temporaries(theirs))
+    assert np.array_equal(ours(vector()), theirs(vector()))
     options: dict[str, str | bool] = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
     memory = jax.jit(branches).lower(vector()).compile(compiler_options=options)
     assert report.memory_bytes == temporaries(memory)
@@ -158,7 +152,7 @@ def test_never_worse_where_a_prediction_was_wrong(monkeypatch: pytest.MonkeyPatc
         def __call__(self, sequence: Any, others: Any = None) -> int:
             return 10**9 if tuple(sequence) == self.default else 10**8
 
-    for place in ("search", "temp_search"):
+    for place in ("planner", "temp_search"):
         monkeypatch.setattr(f"graphrl.xla.planning.{place}.TempPredictor", Wrong)
     executable, theirs = compiled(chain, vector()), xla(chain, vector())
     assert temporaries(executable) == temporaries(theirs)
@@ -215,19 +209,6 @@ def test_lowered_jitted_and_planned_functions_are_one_program(monkeypatch: pytes
     for program in (jax.jit(branches), graphrl.jit(branches, seconds=0.3)):
         assert compiled(program, vector()).plan is not None
     assert compiled(jax.jit(branches).lower(vector())).plan is not None
-
-
-def test_module_that_cannot_be_read_runs_as_xla_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def decide(*_: Any) -> None:
-        raise GraphError("an instruction from the future")
-
-    monkeypatch.setattr(planner, "decide", decide)
-    monkeypatch.setattr(hook, "_said", set())
-    with pytest.warns(UserWarning, match="graphrl.compile: an instruction from the future; XLA's schedule stays"):
-        executable = compiled(branches, vector())
-    assert temporaries(executable) == temporaries(xla(branches, vector()))
-    assert executable.plan is None
-    assert "future" in str(executable.report())
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """`graphrl.jit` is `jax.jit` with less memory: all that jax.jit takes, under transformations and threads."""
 
-import copy
 import functools
 import threading
 from collections.abc import Callable
@@ -62,23 +61,6 @@ def test_two_functions_of_one_program_share_the_plan(searches: list[str]) -> Non
     assert same(a(vector()), b(vector()))
     assert len(searches) == 1
     assert a.reports == b.reports
-
-
-def test_never_worse(searches: list[str]) -> None:
-    fn = jit(chain)
-    assert same(fn(vector()), jax.jit(chain)(vector()))
-    (report,) = fn.reports
-    assert not report.planned
-    fn.clear_cache()
-    fn(vector())
-    assert len(searches) == 1  # that XLA's schedule stays is remembered too
-
-
-def test_small_programs_are_not_searched(searches: list[str]) -> None:
-    fn = jit(lambda x: x + 1)
-    assert fn(jnp.int32(1)) == 2
-    assert not searches
-    assert [report.planned for report in fn.reports] == [False]
 
 
 def test_decorators_with_and_without_arguments() -> None:
@@ -188,12 +170,6 @@ def test_threads_with_one_program_and_with_others(searches: list[str]) -> None:
     assert sorted(searches) == ["jit_branches", "jit_chain"]
     assert all(same(results[k], jax.jit(branches if k % 2 else chain)(vector(k))) for k in range(6))
     assert not callback._reasons
-
-
-def test_copies_are_the_function_itself() -> None:
-    fn = jit(branches)
-    assert copy.copy(fn) is fn
-    assert copy.deepcopy({"apply": fn})["apply"] is fn
 
 
 def test_rules_go_with_their_functions() -> None:

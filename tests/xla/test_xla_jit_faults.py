@@ -58,28 +58,30 @@ def test_missing_hook_is_one_warning_and_plain_jit(monkeypatch: pytest.MonkeyPat
     assert ["has no hook for schedules" in report.reason for report in fn.reports] == [True]
 
 
-def test_module_that_cannot_be_read_runs_under_plain_jit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (GraphError("an instruction from the future"), "an instruction from the future"),
+        (IndexError("out of range"), "IndexError: out of range"),
+    ],
+)
+def test_whatever_fails_in_planning_the_program_runs(
+    error: Exception, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def decide(*_: Any) -> None:
-        raise GraphError("an instruction from the future")
+        raise error
 
     monkeypatch.setattr(planner, "decide", decide)
     monkeypatch.setattr(hook, "_said", set())
-    fn = jit(branches)
-    with pytest.warns(UserWarning, match="an instruction from the future; branches runs under plain jax.jit"):
-        assert same(fn(vector()), jax.jit(branches)(vector()))
-    fn(vector(1))
-
-
-def test_whatever_fails_in_planning_the_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def decide(*_: Any) -> None:
-        raise IndexError("out of range")
-
-    monkeypatch.setattr(planner, "decide", decide)
-    monkeypatch.setattr(hook, "_said", set())
-    with pytest.warns(UserWarning, match="IndexError: out of range; branches runs under plain jax.jit"):
-        assert same(jit(branches)(vector()), jax.jit(branches)(vector()))
-    with pytest.warns(UserWarning, match=r"graphrl\.compile: IndexError: out of range; XLA's schedule stays"):
-        assert same(graphrl.compile(branches, vector())(vector()), jax.jit(branches)(vector()))
+    fn, plain = jit(branches), jax.jit(branches)
+    with pytest.warns(UserWarning, match=f"graphrl.jit: {text}; branches runs under plain jax.jit"):
+        assert same(fn(vector()), plain(vector()))
+    fn(vector(1))  # a second warning would be an error
+    with pytest.warns(UserWarning, match=f"graphrl.compile: {text}; XLA's schedule stays"):
+        executable = graphrl.compile(branches, vector())
+    assert same(executable(vector()), plain(vector()))
+    assert executable.plan is None
+    assert text in str(executable.report())
 
 
 def test_an_option_that_does_not_fit_is_said_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
