@@ -12,9 +12,9 @@ from graphrl.compare.report import markdown
 from graphrl.units import format_seconds
 from graphrl.xla.planning.cache import Places
 from graphrl.xla.planning.planner import memory_of
-from graphrl.xla.resident import random_arguments
 from reproduce.measurements import Figures
 from reproduce.real_programs.names import IDENTICAL
+from reproduce.real_programs.process_size import random_arguments
 from reproduce.real_programs.settings import Settings, mebibytes
 from reproduce.real_programs.subject import Subject
 from reproduce.real_programs.temporaries import of_plan, planned_order

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from graphrl.compare.report import markdown
 from graphrl.units import format_seconds
-from graphrl.xla.resident import RETURNING, Recipe, Schedule, measure_resident
 from reproduce.measurements import Figures
 from reproduce.real_programs.names import RESIDENT
+from reproduce.real_programs.process_size import RETURNING, Recipe, Schedule, measure_resident
 from reproduce.real_programs.settings import Settings, mebibytes
 from reproduce.real_programs.subject import Subject
 from reproduce.real_programs.temporaries import of_plan, planned_order
@@ -28,7 +28,7 @@ def resident(settings: Settings) -> Iterator[Table]:
     how = (
         "The rise while the executable runs for the first time (temporaries, results and what XLA's threads take), "
         f"sampled every 2 ms; medians of {_REPEATS[settings.quick]} processes each; as the C library has it, and with "
-        f"{' '.join(map('='.join, RETURNING.items()))} (`graphrl.xla.resident` says why)."
+        f"{' '.join(map('='.join, RETURNING.items()))} (`process_size.py` says why)."
     )
     yield settings.measurements.table("Resident size of the process", how, markdown(headings, lines))
 

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import graphrl
 from graphrl.compare.report import markdown
 from graphrl.xla import hook
-from graphrl.xla.resident import digest
 from reproduce.measurements import Figures
 from reproduce.real_programs import donated
 from reproduce.real_programs.agents import AGENTS
 from reproduce.real_programs.layers import Update
+from reproduce.real_programs.process_size import digest
 from reproduce.real_programs.scanned import SCANNED
 from reproduce.real_programs.settings import Settings
 from reproduce.real_programs.temporaries import RECOMPUTE
