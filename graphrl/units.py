@@ -120,6 +120,11 @@ def format_seconds(value: float) -> str:
     return f"{_three_digits(value / scale)} {unit}"
 
 
+def finite(value: Any) -> Any:
+    """The value, but None for an infinite number or NaN, which JSON has no words for."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def time_unit(value: float) -> tuple[float, str]:
     """The scale (seconds) and name of the unit in which `value` seconds reads best."""
     return next((pair for pair in _TIMES if abs(value) >= pair[0]), _TIMES[-1])
