@@ -50,7 +50,6 @@ SEARCHING = 0.25  # of the seconds remain for planning, however long XLA took to
 DROPPING = 0.3  # of the seconds for computing again go to residuals of loops at most
 RECOMPUTING = 0.5  # of the seconds go to finding what to compute again, if anything may be
 
-
 _SHARED = DecisionCache(on_disk=True)
 
 # A search uses all cores, and a second thread with the same program shall find what the first one found.
