@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from processes import PACKAGE
+from hypothesis import given
+from hypothesis import strategies as st
+from processes import environment
 
 from graphrl import compiled
 from graphrl.compiled import beside
+from graphrl.compiled.structures import rows_by, set_rows
 from graphrl.process import count_cores
 
 
@@ -92,14 +96,14 @@ def test_a_cache_that_cannot_be_written_costs_the_compilation_alone(
 
 def test_a_command_without_a_cache_says_so_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "home").touch()  # permissions would not bind root
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR")
-    }
+    own = environment(HOME=str(tmp_path / "home"))
+    for name in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):
+        own.pop(name, None)
     arguments = ["-m", "graphrl", "optimize", "regal-like:12", "--method", "anneal", "--evaluations", "10"]
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=tmp_path,
-        env=environment | {"HOME": str(tmp_path / "home"), "PYTHONPATH": str(PACKAGE)},
+        env=own,
         capture_output=True,
         text=True,
         check=True,
@@ -119,8 +123,8 @@ prepare()
 assert "scipy.linalg" not in sys.modules
 assert numba.njit(lambda x, y: np.dot(x, y))(np.ones(3), np.ones(3)) == 3
 """
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(PACKAGE)}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300)
+    own = environment(NUMBA_CACHE_DIR=str(tmp_path))
+    subprocess.run([sys.executable, "-c", code], env=own, check=True, timeout=300)
 
 
 @pytest.mark.skipif(count_cores() < 2, reason="with one core nothing is compiled beside")
@@ -136,10 +140,8 @@ assert build.build.stats.cache_hits and not build.build.stats.cache_misses
 with build.prepared_beside():  # nothing is left to do
     pass
 """
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(PACKAGE)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, check=True, timeout=300, capture_output=True, text=True
-    )
+    own, command = environment(NUMBA_CACHE_DIR=str(tmp_path)), [sys.executable, "-c", code]
+    done = subprocess.run(command, env=own, check=True, timeout=300, capture_output=True, text=True)
     assert not done.stderr
 
 
@@ -156,3 +158,24 @@ def test_where_the_other_process_fails_this_one_goes_on(cache: Path, monkeypatch
         pass
     with pytest.raises(ZeroDivisionError), beside(twice, "a search", do_nothing):
         raise ZeroDivisionError
+
+
+@given(keys=st.lists(st.integers(0, 5), max_size=30))
+def test_rows_hold_the_values_of_each_key_in_the_given_order(keys: list[int]) -> None:
+    values = np.arange(100, 100 + len(keys))[::-1]
+    begins, rows = rows_by(np.array(keys, np.int32), values, 7)
+    assert begins[0] == 0
+    assert begins[-1] == len(keys) == len(rows)
+    for key in range(7):
+        expected = [value for each, value in zip(keys, values.tolist(), strict=True) if each == key]
+        assert rows[begins[key] : begins[key + 1]].tolist() == expected
+
+
+def test_groups_of_rows_stand_behind_one_another() -> None:
+    records = np.zeros(3, [("first", np.int64), ("second", np.int64)])  # of two keys, and where the last rows end
+    rows = set_rows(
+        (records, "first", np.array([1, 0, 1]), np.array([7, 8, 9])), (records, "second", np.array([1]), np.array([5]))
+    )
+    assert rows.tolist() == [8, 7, 9, 5]
+    assert records["first"].tolist() == [0, 1, 3]
+    assert records["second"].tolist() == [3, 3, 4]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import jax
 import pytest
+from processes import environment
 from xla_programs import branches, plans, temporaries, vector
 
 import graphrl
@@ -66,9 +66,9 @@ def process(folder: Path, cache: str | None, source: str = SCRIPT) -> list[Any]:
     """What the script prints. Of `SCRIPT`: searches, compilations, bytes of graphrl's and of jax's executable, and
     whether each report was from disk.
     """
-    script = source.format(tests=str(Path(__file__).resolve().parents[1] / "helpers"), cache=cache)
-    environment = os.environ | {"XDG_CACHE_HOME": str(folder), "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment)
+    command = [sys.executable, "-c", source.format(tests=str(Path(__file__).resolve().parent), cache=cache)]
+    own = environment(XDG_CACHE_HOME=str(folder), JAX_PLATFORMS="cpu")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=own)
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout))
 
