@@ -113,6 +113,24 @@ def test_a_command_without_a_cache_says_so_in_one_line(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 
+def test_another_numba_compiles_parts_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "search.py").write_text("""
+import numba
+numba.__version__ = "99.1.0"  # whose internals may be others
+from graphrl.compiled import PARTS, entry, part
+@part
+def twice(x):
+    return 2 * x
+@entry
+def fourfold(x):
+    return twice(twice(x))
+assert "pipeline_class" not in PARTS
+assert fourfold(3) == 12
+""")
+    own = environment(XDG_CACHE_HOME=str(tmp_path))
+    subprocess.run([sys.executable, "search.py"], cwd=tmp_path, env=own, check=True, timeout=300)
+
+
 def test_scipy_is_left_alone_until_numba_needs_it(tmp_path: Path) -> None:
     code = """
 import sys

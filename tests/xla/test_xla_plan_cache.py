@@ -92,10 +92,11 @@ def test_jax_s_cache_keeps_programs_with_donated_arguments(tmp_path: Path) -> No
 
 def search_count(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     earlier: list[Any] = []
+    search = planner.decide
 
     def decide(lowered: Any, unplanned: Any, settings: Any, decision: Any) -> Any:
         earlier.append(decision)
-        return planner.decide(lowered, unplanned, settings, decision)
+        return search(lowered, unplanned, settings, decision)
 
     monkeypatch.setattr(planner, "decide", decide)
     monkeypatch.setattr(planner, "_SHARED", DecisionCache(on_disk=True))

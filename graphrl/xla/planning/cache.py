@@ -71,19 +71,19 @@ class Decision:
     method: str
     seed: int
     seconds: float
-    orders: Places | None
-    found_by: str
     reason: str
     xla_bytes: int
-    memory_bytes: int | None
-    memory_measured: bool
     graphrl_bytes: int
     argument_bytes: int
     result_bytes: int
     undonated_bytes: int
     bound: float
-    search_seconds: float
-    evaluations: int
+    orders: Places | None = None
+    found_by: str = ""
+    memory_bytes: int | None = None
+    memory_measured: bool = False
+    search_seconds: float = 0.0
+    evaluations: int = 0
     scheduler: Scheduler = "default"
     recompute: float = 0.0
     dropped: Dropped = ()

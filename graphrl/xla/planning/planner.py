@@ -275,21 +275,15 @@ def _xla_s_own(module: HloModule, settings: Settings, ties: Tied, targets: Mappi
         method=settings.method,
         seed=settings.seed,
         seconds=float(settings.seconds),
-        orders=None,
-        found_by="",
         reason=(
             f"no order needs less than {format_bytes(bound)}{_beside(ties.lost)}; XLA's own {format_bytes(predicted)}"
         ),
         xla_bytes=predicted,
-        memory_bytes=None,
-        memory_measured=False,
         graphrl_bytes=predicted,
         argument_bytes=sum(parameter.shape.leaf_bytes for parameter in module.entry.parameters),
         result_bytes=module.entry.root.shape.leaf_bytes - donated,
         undonated_bytes=ties.lost,
         bound=bound,
-        search_seconds=0.0,
-        evaluations=0,
         recompute=float(settings.recompute),
     )
 
