@@ -172,11 +172,7 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
 
     problem_of(args)  # a fault of its options needs no graph
     budget = make_budget(args.evaluations, args.seconds)
-    seeds = range(args.seed, args.seed + args.seeds) if isinstance(args.seeds, int) else args.seeds
-    if not seeds:
-        raise ProblemError("--seeds names no seed: give how many, or which, as in 0,1,5")
-    for seed in (args.seed, *seeds[:1], *seeds[-1:], *seeds):
-        check_seed(seed)
+    seeds = seeds_of(args)
     for method in args.methods:
         find_solver(method)
     if args.baseline is not None and args.baseline not in args.methods:
@@ -195,6 +191,20 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
     problem = problem_of(args, _machine(args, [graph.machine for graph in graphs]))
     runs = make_runs(graphs, problem, args.methods, seeds, budget, cores=cores, warm_up=args.warm_up)
     return runs, workers, unreadable
+
+
+def seeds_of(args: argparse.Namespace) -> Sequence[int]:
+    """The seeds that --seed and --seeds say.
+
+    Raises:
+      ProblemError: there are none, or one is out of range.
+    """
+    seeds = range(args.seed, args.seed + args.seeds) if isinstance(args.seeds, int) else args.seeds
+    if not seeds:
+        raise ProblemError("--seeds names no seed: give how many, or which, as in 0,1,5")
+    for seed in (args.seed, *seeds[:1], *seeds[-1:], *seeds):
+        check_seed(seed)
+    return seeds
 
 
 def readable(load: Callable[["LeftOut"], T]) -> tuple[T, dict[str, str]]:
