@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from graphrl.graphs.readers.jaxpr.flatten import External, Outside, Result, Scalar, Value, flatten
-from graphrl.graphs.readers.jaxpr.flops import array_bytes
 from graphrl.graphs.roofline import DEFAULT_CHIP, find_chip
 
 
@@ -27,7 +26,7 @@ class OpByOp:
         self._closed, results = jax.make_jaxpr(fn, return_shape=True)(*args)
         self._arguments = jax.tree.leaves(args)
         self._result = jax.tree.structure(results)
-        given = [External(str(i), array_bytes(aval), False) for i, aval in enumerate(self._closed.in_avals)]
+        given = [External(str(i), 0, False) for i in range(len(self._arguments))]
         self._flat = flatten(self._closed, given, find_chip(DEFAULT_CHIP))
         self._ops = [index for index, alive in enumerate(self._flat.live) if alive]
 
