@@ -131,23 +131,12 @@ assert fourfold(3) == 12
     subprocess.run([sys.executable, "search.py"], cwd=tmp_path, env=own, check=True, timeout=300)
 
 
-def test_scipy_is_left_alone_until_numba_needs_it(tmp_path: Path) -> None:
+@pytest.mark.skipif(count_cores() < 2, reason="with one core nothing is compiled beside")
+def test_list_schedules_are_compiled_by_another_process_and_scipy_is_left_alone(tmp_path: Path) -> None:
     code = """
 import sys
 import numba
 import numpy as np
-from graphrl.solvers.rules.plan_builder import prepare
-prepare()
-assert "scipy.linalg" not in sys.modules
-assert numba.njit(lambda x, y: np.dot(x, y))(np.ones(3), np.ones(3)) == 3
-"""
-    own = environment(NUMBA_CACHE_DIR=str(tmp_path))
-    subprocess.run([sys.executable, "-c", code], env=own, check=True, timeout=300)
-
-
-@pytest.mark.skipif(count_cores() < 2, reason="with one core nothing is compiled beside")
-def test_list_schedules_are_compiled_by_another_process(tmp_path: Path) -> None:
-    code = """
 from graphrl.compiled import ready
 from graphrl.solvers.rules import plan_builder as build
 with build.prepared_beside():
@@ -157,6 +146,8 @@ build.prepare()
 assert build.build.stats.cache_hits and not build.build.stats.cache_misses
 with build.prepared_beside():  # nothing is left to do
     pass
+assert "scipy.linalg" not in sys.modules
+assert numba.njit(lambda x, y: np.dot(x, y))(np.ones(3), np.ones(3)) == 3  # needs it
 """
     own, command = environment(NUMBA_CACHE_DIR=str(tmp_path)), [sys.executable, "-c", code]
     done = subprocess.run(command, env=own, check=True, timeout=300, capture_output=True, text=True)
