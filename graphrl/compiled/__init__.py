@@ -45,11 +45,11 @@ integer: Any = np.int64  # what literals and int32 become before they are passed
 F = TypeVar("F", bound=Callable[..., Any])
 TESTED = tuple(f"0.{minor}." for minor in range(64, 69))  # versions of numba that parts.py is made for
 OPTIONS: dict[str, Any] = {"_nrt": False, "error_model": "numpy"}
-PARTS = OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+ENTRIES, PARTS = OPTIONS | {"nogil": True}, OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 if numba.__version__.startswith(TESTED):
-    from graphrl.compiled.parts import Part, import_without_scipy
+    from graphrl.compiled.parts import Entry, Part, import_without_scipy
 
-    PARTS["pipeline_class"] = Part
+    ENTRIES["pipeline_class"], PARTS["pipeline_class"] = Entry, Part
 else:  # numba's internals may be others
 
     def import_without_scipy() -> None:
@@ -68,7 +68,7 @@ def entry(function: F) -> F:
     users, here = config.CACHE_DIR, folder(function)
     config.CACHE_DIR = str(here)
     try:
-        return cast(F, njit(cache=is_writable(here), nogil=True, **OPTIONS)(function))
+        return cast(F, njit(cache=is_writable(here), **ENTRIES)(function))
     finally:
         config.CACHE_DIR = users
 
