@@ -56,7 +56,7 @@ class OpByOp:
         operands = [self._read(value, atom.aval) for value, atom in pairs]
         with node.equation.ctx.manager:
             results = primitive.bind(*operands, **primitive.get_bind_params(node.equation.params))
-        return jax.block_until_ready(results if primitive.multiple_results else [results])  # type: ignore[no-any-return]
+        return jax.block_until_ready(results if primitive.multiple_results else [results])
 
     def _read(self, value: Value, aval: Any) -> Any:
         if isinstance(value, Scalar):
