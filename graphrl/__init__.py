@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from graphrl.xla.checkpoint.curve import CheckpointCurve, checkpoint_curve
     from graphrl.xla.checkpoint.function import CheckpointedFunction, checkpoint
     from graphrl.xla.checkpoint.report import CheckpointReport
-    from graphrl.xla.compile import Executable, compile
-    from graphrl.xla.jit import PlannedFunction, jit
+    from graphrl.xla.jit import Executable, PlannedFunction, compile, jit
     from graphrl.xla.report import Report
 
 __all__ = [
@@ -72,12 +71,12 @@ _LAZY = {  # these import jax, which takes a second
     "CheckpointCurve": "graphrl.xla.checkpoint.curve",
     "CheckpointReport": "graphrl.xla.checkpoint.report",
     "CheckpointedFunction": "graphrl.xla.checkpoint.function",
-    "Executable": "graphrl.xla.compile",
+    "Executable": "graphrl.xla.jit",
     "PlannedFunction": "graphrl.xla.jit",
     "Report": "graphrl.xla.report",
     "checkpoint": "graphrl.xla.checkpoint.function",
     "checkpoint_curve": "graphrl.xla.checkpoint.curve",
-    "compile": "graphrl.xla.compile",
+    "compile": "graphrl.xla.jit",
     "from_jax": "graphrl.graphs.readers.jaxpr.reader",
     "jit": "graphrl.xla.jit",
     "make": "graphrl.envs.registry",
@@ -88,7 +87,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name == "__version__":
-        from graphrl.version import installed_version
+        from graphrl.process import installed_version
 
         return installed_version() or "unknown (not installed)"
     if name in _LAZY:

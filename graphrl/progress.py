@@ -1,12 +1,13 @@
-"""How far work is: a bar on a terminal, else now and then a line; on standard error."""
+"""How far work is, on standard error: a bar on a terminal, else now and then a line; and its pace without compiling."""
 
 import collections
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 _RECENT = 20  # stretches of work that its pace is estimated from
+_PREFIX = "/jax/core/compile/"  # tracing, lowering, and compiling or loading from the cache
 _COMPILED = 0.1  # share of compiling in a stretch of work from which on it is left out of the pace
 
 Show = Callable[[int, str], None]  # how much is done, and what there is to say
@@ -37,6 +38,43 @@ class Pace:
         """Seconds for one unit of the kind; None until one was done without compiling."""
         recent = self._recent.get(kind)
         return sum(seconds for _, seconds in recent) / sum(amount for amount, _ in recent) if recent else None
+
+
+@contextlib.contextmanager
+def compile_clock() -> Iterator[Callable[[], float]]:
+    """Gives a function that says how many seconds of the `with` went into compiling, in whatever thread.
+
+    Programs inside programs are traced inside one another: time that several such spans cover counts once.
+    """
+    import jax.monitoring
+
+    spans: list[tuple[float, float]] = []
+
+    def listen(event: str, start_time: float, end_time: float, **_: str | int) -> None:
+        if event.startswith(_PREFIX):
+            spans.append((start_time, end_time))
+
+    def seconds() -> float:
+        known = len(spans)
+        spans[:known] = _union(spans[:known])  # few, however often it is asked; other threads append meanwhile
+        return sum(end - start for start, end in spans)
+
+    jax.monitoring.register_event_time_span_listener(listen)
+    try:
+        yield seconds
+    finally:
+        jax.monitoring.unregister_event_time_span_listener(listen)
+
+
+def _union(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Spans, ascending, that cover the same time, each moment once."""
+    union: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if union and start <= union[-1][1]:
+            union[-1] = union[-1][0], max(end, union[-1][1])
+        else:
+            union.append((start, end))
+    return union
 
 
 def on_terminal() -> bool:

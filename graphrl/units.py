@@ -1,8 +1,9 @@
-"""Bytes, seconds, rates and whole numbers as people write and read them. Depends only on `errors`."""
+"""Bytes, seconds, rates and whole numbers as people write and read them, and tables of text."""
 
 import datetime
 import math
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -119,6 +120,11 @@ def format_seconds(value: float) -> str:
     return f"{_three_digits(value / scale)} {unit}"
 
 
+def finite(value: Any) -> Any:
+    """The value, but None for an infinite number or NaN, which JSON has no words for."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def time_unit(value: float) -> tuple[float, str]:
     """The scale (seconds) and name of the unit in which `value` seconds reads best."""
     return next((pair for pair in _TIMES if abs(value) >= pair[0]), _TIMES[-1])
@@ -208,3 +214,13 @@ def _three_digits(value: float) -> str:
     """At least three digits, and no exponent: 9.99, 12.3, 123, 2048."""
     size = abs(value)
     return f"{value:.2f}" if size < 9.995 else f"{value:.1f}" if size < 99.95 else f"{value:.0f}"
+
+
+def aligned(rows: Sequence[Sequence[str]], *, left: int = 0) -> list[str]:
+    """Lines of a table's rows, all of as many cells: the first `left` columns begin at the left, the others end at the
+    right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    pads = [str.ljust] * left + [str.rjust] * (len(widths) - left)
+    padded = ([pad(text, width) for pad, text, width in zip(pads, row, widths, strict=True)] for row in rows)
+    return ["  ".join(cells).rstrip() for cells in padded]

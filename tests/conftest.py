@@ -16,7 +16,7 @@ import hypothesis
 import jax
 import pytest
 
-from graphrl.compile_clock import maps_run_short
+from graphrl.process import maps_run_short
 
 CACHE = Path(os.environ["NUMBA_CACHE_DIR"]).parent
 

@@ -10,10 +10,10 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from graphrl.commands.common import check_outputs, option
 from graphrl.commands.progress import case_bar
-from graphrl.cores import count_cores
 from graphrl.errors import GraphrlError
 from graphrl.files import make_folder, write_atomically
 from graphrl.optimize import check_seed
+from graphrl.process import count_cores
 from graphrl.units import whole_number
 
 if TYPE_CHECKING:

@@ -4,7 +4,15 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from graphrl.commands.common import add_common, add_model, check_outputs, keep_compiled, option, print_json
+from graphrl.commands.common import (
+    add_common,
+    add_model,
+    check_outputs,
+    check_pictures,
+    keep_compiled,
+    option,
+    print_json,
+)
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import shown
 from graphrl.graphs.graph import ComputationGraph
@@ -88,10 +96,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         searches = [Settings(None, limit, *options) for limit in SLOWDOWNS]
     check_outputs({"--plot": args.plot}, args.model)
-    if args.plot is not None:
-        from graphrl.plan.plot import image_format
-
-        image_format(args.plot)
+    check_pictures(args.plot)
     graph = model_graph(args.model, chip=args.chip, dims=dict(args.dim), limits=args.read_limits)
     reports, interrupted = _search(graph, searches)
     if limited:

@@ -227,6 +227,15 @@ def check_outputs(outputs: Mapping[str, str | None], *models: str) -> None:
         _check_writable(path)
 
 
+def check_pictures(*paths: str | None) -> None:
+    """Raises GraphrlError where a picture's name does not end as one that we draw."""
+    for path in paths:
+        if path is not None:
+            from graphrl.plan.plot import image_format
+
+            image_format(path)
+
+
 def check_json_name(name: str, path: str | None, *, ending: str = ".json") -> None:
     """Refuses to write JSON into a file whose name says that it is of another format that graphrl knows.
 

@@ -13,6 +13,7 @@ from graphrl.commands.common import (
     add_problem,
     check_json_name,
     check_outputs,
+    check_pictures,
     keep_compiled,
     option,
     print_json,
@@ -171,11 +172,7 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
 
     problem_of(args)  # a fault of its options needs no graph
     budget = make_budget(args.evaluations, args.seconds)
-    seeds = range(args.seed, args.seed + args.seeds) if isinstance(args.seeds, int) else args.seeds
-    if not seeds:
-        raise ProblemError("--seeds names no seed: give how many, or which, as in 0,1,5")
-    for seed in (args.seed, *seeds[:1], *seeds[-1:], *seeds):
-        check_seed(seed)
+    seeds = seeds_of(args)
     for method in args.methods:
         find_solver(method)
     if args.baseline is not None and args.baseline not in args.methods:
@@ -186,11 +183,7 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
     outputs = {"--output": args.output, "--plot": args.plot, "--histogram": args.histogram}
     check_json_name("--output", args.output, ending=".jsonl")
     check_outputs(outputs, *(file for model in args.models for file in model_files(model)))
-    for picture in (args.plot, args.histogram):
-        if picture is not None:
-            from graphrl.plan.plot import image_format
-
-            image_format(picture)
+    check_pictures(args.plot, args.histogram)
     if args.cluster is not None:
         workers, cores = survey(args.cluster)
     given = {"chip": args.chip, "dims": dict(args.dim), "limits": args.read_limits}
@@ -198,6 +191,20 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
     problem = problem_of(args, _machine(args, [graph.machine for graph in graphs]))
     runs = make_runs(graphs, problem, args.methods, seeds, budget, cores=cores, warm_up=args.warm_up)
     return runs, workers, unreadable
+
+
+def seeds_of(args: argparse.Namespace) -> Sequence[int]:
+    """The seeds that --seed and --seeds say.
+
+    Raises:
+      ProblemError: there are none, or one is out of range.
+    """
+    seeds = range(args.seed, args.seed + args.seeds) if isinstance(args.seeds, int) else args.seeds
+    if not seeds:
+        raise ProblemError("--seeds names no seed: give how many, or which, as in 0,1,5")
+    for seed in (args.seed, *seeds[:1], *seeds[-1:], *seeds):
+        check_seed(seed)
+    return seeds
 
 
 def readable(load: Callable[["LeftOut"], T]) -> tuple[T, dict[str, str]]:

@@ -13,7 +13,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import shown
 from graphrl.methods import find_map_solver, find_solver
-from graphrl.optimize import check_seed, make_budget
+from graphrl.optimize import make_budget
 from graphrl.units import format_seconds
 
 if TYPE_CHECKING:
@@ -92,9 +92,7 @@ def _compare_maps(args: argparse.Namespace, chip: MemoryChip, names: Mapping[str
         if getattr(args, option) not in (None, False, 1):
             raise ProblemError(f"--{option} is for plans, and this agent makes memory maps: leave it out")
     budget = make_budget(args.evaluations, args.seconds)
-    seeds = range(args.seed, args.seed + args.seeds) if isinstance(args.seeds, int) else args.seeds
-    for seed in (args.seed, *seeds):
-        check_seed(seed)
+    seeds = compare.seeds_of(args)
     for method in args.methods:
         find_map_solver(method)
     keep_compiled()

@@ -12,6 +12,7 @@ from graphrl.commands.common import (
     add_reading,
     check_json_name,
     check_outputs,
+    check_pictures,
     keep_compiled,
     print_json,
     write_answer,
@@ -75,10 +76,7 @@ def run(args: argparse.Namespace) -> int:
     check_json_name("--output", args.output)
     inputs = args.model, args.order, None if args.chip in CHIPS else args.chip
     check_outputs({"--output": args.output, "--plot": args.plot}, *filter(None, inputs))
-    if args.plot is not None:
-        from graphrl.plan.plot import image_format
-
-        image_format(args.plot)
+    check_pictures(args.plot)
     graph = layers_of(args.model, dict(args.dim), args.read_limits)
     problem = map_problem(graph, chip, None if args.order is None else _order(args.order, graph))
     interrupted = False

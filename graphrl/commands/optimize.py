@@ -6,7 +6,6 @@
 import argparse
 import dataclasses
 import gc
-import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from graphrl.commands.common import (
     add_problem,
     check_json_name,
     check_outputs,
+    check_pictures,
     keep_compiled,
     print_json,
     problem_of,
@@ -32,7 +32,7 @@ from graphrl.plan import Plan
 from graphrl.plan.format import Inlining
 from graphrl.solvers.base import Interrupted
 from graphrl.solvers.fusion.rules import DEFAULT_RULE, JOINT, RULES, check_rule
-from graphrl.units import format_bytes, format_objective, format_seconds
+from graphrl.units import finite, format_bytes, format_objective, format_seconds
 
 _MAX_DEVICES = 8  # whose peaks and loads are listed one by one
 
@@ -44,11 +44,11 @@ def summary(plan: Plan) -> dict[str, Any]:
         "graph": plan.graph,
         "method": plan.method,
         "objective": problem.objective,
-        "value": _finite(plan.value),
+        "value": finite(plan.value),
         "bound": _bound(plan),
-        "gap": _finite(plan.gap),
+        "gap": finite(plan.gap),
         "feasible": plan.excess == 0,
-        "makespan": _finite(plan.makespan),
+        "makespan": finite(plan.makespan),
         "peak_memory": list(plan.peak_memory),
         "seconds": plan.seconds,
         "evaluations": plan.evaluations,
@@ -57,7 +57,7 @@ def summary(plan: Plan) -> dict[str, Any]:
             "devices": problem.devices,
             "transfer": problem.transfer,
             "latency": problem.latency,
-            "bandwidth": _finite(problem.bandwidth),
+            "bandwidth": finite(problem.bandwidth),
             "resident_weights": problem.resident_weights,
             "memory_limit": problem.memory_limit,
             "cpus": problem.cpus,
@@ -136,15 +136,11 @@ def _listed(values: Sequence[float], text: Callable[[float], str]) -> str:
     return (", " if shown is values else " to ").join(map(text, shown))
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
 def _bound(plan: Plan) -> float | None:
     """The bound; bytes as an integer, like the value."""
     if plan.bound is not None and plan.problem.objective == "peak_memory":
         return int(plan.bound)
-    return _finite(plan.bound)
+    return finite(plan.bound)
 
 
 DESCRIPTION = f"""Find a plan for a model: which device runs each op, and in which order.
@@ -236,10 +232,7 @@ def run(args: argparse.Namespace) -> int:
     for name in ("--output", "--trace"):
         check_json_name(name, outputs[name])
     check_outputs(outputs, args.model)
-    if args.plot is not None:
-        from graphrl.plan.plot import image_format
-
-        image_format(args.plot)
+    check_pictures(args.plot)
     gc.set_threshold(*RARELY)
     graph = model_graph(args.model, chip=args.chip, dims=dict(args.dim), limits=args.read_limits)
     problem = problem_of(args, graph.machine)

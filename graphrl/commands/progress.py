@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from graphrl.plan import Plan
-from graphrl.progress import Pace, on_terminal, progress
+from graphrl.progress import Pace, compile_clock, on_terminal, progress
 from graphrl.solvers.base import Budget
 from graphrl.units import format_bytes, format_end, format_objective, format_seconds
 
@@ -97,11 +97,8 @@ class TimeLeft:
 
 def _compiling(budget: Budget) -> contextlib.AbstractContextManager[Callable[[], float]]:
     """A `compile_clock`, which imports JAX, only where the time left depends on the pace of evaluations."""
-    if budget.evaluations is None:
-        return contextlib.nullcontext(lambda: 0.0)
-    from graphrl.compile_clock import compile_clock  # a search may import JAX later: it must be counted then, too
-
-    return compile_clock()
+    # a search may import JAX later: it must be counted then, too
+    return contextlib.nullcontext(lambda: 0.0) if budget.evaluations is None else compile_clock()
 
 
 def _bar(budget: Budget, left: TimeLeft) -> "Bar":

@@ -23,10 +23,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
-from graphrl.compare.execute import Executor, row_of
-from graphrl.compare.runs import Row, Run
-from graphrl.cores import count_cores
+from graphrl.compare.runs import Executor, Row, Run, row_of
 from graphrl.errors import GraphrlError, ProblemError, clipped, require
+from graphrl.process import count_cores
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -6,16 +6,15 @@ A method's figure on a graph is of the mean latency over its seeds, and its figu
 import dataclasses
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from graphrl.compare.execute import fault_of
-from graphrl.compare.report import percent, print_table
-from graphrl.compare.table import TIE, gap
-from graphrl.compile_clock import compile_clock
+from graphrl.compare.report import counted, finite_fields, percent, print_table
+from graphrl.compare.runs import fault_of
+from graphrl.compare.table import TIE, gap, mean
 from graphrl.costs.maps.problem import MapProblem
 from graphrl.methods import find_map_solver
+from graphrl.progress import compile_clock
 from graphrl.solvers.base import Budget
 from graphrl.solvers.maps.task import MapTask
 from graphrl.units import format_seconds
@@ -133,17 +132,14 @@ def cells(summary: MapSummary) -> list[str]:
 
 def notes(rows: Sequence[MapRow]) -> list[str]:
     """Why runs failed, a line each."""
-    counts = Counter((row.method, row.error) for row in rows if row.error is not None)
-    return [
-        f"{method}: {error}" + (f" ({count} runs)" if count > 1 else "") for (method, error), count in counts.items()
-    ]
+    return counted((row.method, row.error) for row in rows if row.error is not None)
 
 
 def as_dict(rows: Sequence[MapRow]) -> dict[str, Any]:
     """The tables for machines: seconds and fractions, null where there is none."""
     return {
-        "methods": [_finite(dataclasses.asdict(summary)) for summary in summarise(rows)],
-        "runs": [_finite(dataclasses.asdict(row)) for row in rows],
+        "methods": [finite_fields(summary) for summary in summarise(rows)],
+        "runs": [finite_fields(row) for row in rows],
         "notes": notes(rows),
     }
 
@@ -175,11 +171,11 @@ def _summary(rows: Sequence[MapRow], method: str, latency: dict[str, float], bes
     won = [graph for graph in finite if latency[graph] <= best[graph] * (1 + TIE)]
     return MapSummary(
         method=method,
-        speedup=_mean(list(speedup.values())),
+        speedup=mean(list(speedup.values())),
         least=min(speedup.values()),
-        mean_gap=_mean([gap(latency[graph], best[graph]) for graph in finite]) if finite else math.inf,
+        mean_gap=mean([gap(latency[graph], best[graph]) for graph in finite]) if finite else math.inf,
         won_or_tied=len(won) / len(latency),
-        **{name: _mean([getattr(row, name) for row in own]) for name in ("evaluations", "seconds", "compile_seconds")},
+        **{name: mean([getattr(row, name) for row in own]) for name in ("evaluations", "seconds", "compile_seconds")},
         failed=sum(row.error is not None for row in own),
     )
 
@@ -194,18 +190,8 @@ def _by_graph(rows: Sequence[MapRow], method: str, field: str) -> dict[str, floa
     for row in rows:
         if row.method == method:
             values.setdefault(row.graph, []).append(getattr(row, field))
-    return {graph: _mean(each) for graph, each in values.items()}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+    return {graph: mean(each) for graph, each in values.items()}
 
 
 def _seconds(value: float) -> str:
     return format_seconds(value) if math.isfinite(value) else "-"
-
-
-def _finite(fields: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in fields.items()
-    }

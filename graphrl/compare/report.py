@@ -3,14 +3,14 @@
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from graphrl.compare.runs import Row
 from graphrl.compare.table import Summary, best_known, by_method_and_case, contradictions, mean_value, summarise
 from graphrl.costs.problem import Problem
 from graphrl.solvers.base import Budget
-from graphrl.units import format_objective, format_seconds
+from graphrl.units import finite, format_objective, format_seconds
 
 HEADINGS = ("method", "mean gap", "worst gap", "to bound", "optimal", "won", "won or tied", "seconds", "failed")
 _MAX_GRAPHS, _MAX_METHODS = 12, 8  # up to which the values stand in a table of their own
@@ -61,8 +61,7 @@ def notes(rows: Sequence[Row], summaries: Sequence[Summary], others: Sequence[Ro
         lines.append(f"a value of {', '.join(names) or case[0]} is below its lower bound: one of them is wrong")
     for method, cases in by_method_and_case(rows).items():
         noted = [row for some in cases.values() for row in some if row.error or row.note]
-        for text, count in Counter(row.error or row.note or "" for row in noted).items():
-            lines.append(f"{method}: {text}" + (f" ({count} runs)" if count > 1 else ""))
+        lines += counted((method, row.error or row.note or "") for row in noted)
         over = sum(row.error is None and not row.feasible for some in cases.values() for row in some)
         if over:
             lines.append(f"{method}: {over} plan{'s' * (over > 1)} above the memory limit")
@@ -72,6 +71,12 @@ def notes(rows: Sequence[Row], summaries: Sequence[Summary], others: Sequence[Ro
     if len(machines) > 1:
         lines.append("the rows are of different machines: " + "; ".join(f"{m}, {c} cores" for m, c in sorted(machines)))
     return lines
+
+
+def counted(faults: Iterable[tuple[str, str]]) -> list[str]:
+    """Faults of runs, each a method and a text, a line for all that are alike."""
+    counts = Counter(faults)
+    return [f"{method}: {text}" + f" ({n} runs)" * (n > 1) for (method, text), n in counts.items()]
 
 
 def heading(rows: Sequence[Row]) -> str:
@@ -158,12 +163,13 @@ def as_dict(rows: Sequence[Row], others: Sequence[Row] = ()) -> dict[str, Any]:
     summaries = summarise(rows, others)
     graphs = [
         {"graph": row.graph, "fingerprint": row.fingerprint, "ops": row.ops}
-        | {"best": _finite(best[row.case].value), "bound": _finite(best[row.case].bound)}
+        | {name: finite(value) for name, value in zip(("best", "bound"), best[row.case], strict=True)}
         for row in {row.case: row for row in rows}.values()
     ]
-    methods = [{key: _finite(item) for key, item in dataclasses.asdict(summary).items()} for summary in summaries]
+    methods = [finite_fields(summary) for summary in summaries]
     return {"methods": methods, "graphs": graphs, "notes": notes(rows, summaries, others)}
 
 
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def finite_fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass as JSON can hold them."""
+    return {key: finite(item) for key, item in dataclasses.asdict(value).items()}

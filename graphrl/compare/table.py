@@ -14,8 +14,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from graphrl.compare.execute import below
-from graphrl.compare.runs import Case, Row
+from graphrl.compare.runs import Case, Row, below
 from graphrl.costs.problem import Problem
 
 TIE = 1e-9  # relative: makespans this close are equal; bytes are compared exactly
@@ -116,7 +115,7 @@ def improvements(rows: Sequence[Row], method: str, baseline: str) -> list[float]
 def mean_value(rows: Sequence[Row]) -> float:
     """The mean value of the rows of one method and graph; infinite if there are none or any failed."""
     values = [row.value for row in rows if row.feasible and row.value is not None]
-    return _mean(values) if values and len(values) == len(rows) else math.inf
+    return mean(values) if values and len(values) == len(rows) else math.inf
 
 
 def _summary(
@@ -125,28 +124,28 @@ def _summary(
     good = {case: some for case, rows in cases.items() if (some := [row for row in rows if row.feasible])}
     rows = [row for some in good.values() for row in some]
     to_best = [[gap(row.value or 0, best[case].value) for row in some] for case, some in good.items()]
-    to_bound = [_mean([gap(row.value or 0, best[case].bound) for row in some]) for case, some in good.items()]
+    to_bound = [mean([gap(row.value or 0, best[case].bound) for row in some]) for case, some in good.items()]
     rivals = [values for name, values in means.items() if name != method]
     wins = [
         _rank(value, [values.get(case, math.inf) for values in rivals], case[1])
         for case, value in means[method].items()
     ]
     runs = sum(map(len, cases.values()))
-    seconds = [_mean([row.seconds for row in some]) for some in good.values()]
+    seconds = [mean([row.seconds for row in some]) for some in good.values()]
     total = sum(row.seconds for row in rows)
     return Summary(
         method=method,
         graphs=len(cases),
         runs=runs,
         failed=runs - len(rows),
-        mean_gap=_mean([_mean(gaps) for gaps in to_best]) if rows else None,
+        mean_gap=mean([mean(gaps) for gaps in to_best]) if rows else None,
         worst_gap=max(max(gaps) for gaps in to_best) if rows else None,
-        bound_gap=_mean(to_bound) if rows else None,
+        bound_gap=mean(to_bound) if rows else None,
         optimal=sum(_tied(row.value or 0, best[row.case].bound, row.problem) for row in rows) / runs,
         won=wins.count("won") / len(cases),
         won_or_tied=(len(wins) - wins.count("lost")) / len(cases),
         value=_geometric(list(means[method].values())),
-        seconds=_mean(seconds) if rows else None,
+        seconds=mean(seconds) if rows else None,
         compile_share=sum(row.compile_seconds for row in rows) / total if total > 0 else 0.0,
     )
 
@@ -163,14 +162,15 @@ def _tied(a: float, b: float, problem: Problem) -> bool:
     return math.isclose(a, b, rel_tol=0.0 if problem.objective == "peak_memory" else TIE)
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean(values: Sequence[float]) -> float:
+    """The mean, whatever the order of the values."""
     return math.fsum(values) / len(values)
 
 
 def _geometric(values: Sequence[float]) -> float | None:
     if not all(0 < value < math.inf for value in values):
         return None
-    return math.exp(_mean([math.log(value) for value in values]))
+    return math.exp(mean([math.log(value) for value in values]))
 
 
 class Estimate(NamedTuple):
@@ -193,7 +193,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
     if not values:
         return Estimate(math.nan, None)
-    mean, freedom = math.fsum(values) / len(values), len(values) - 1
+    center, freedom = mean(values), len(values) - 1
     if freedom == 0:
-        return Estimate(mean, None)
-    return Estimate(mean, float(t.ppf(0.975, freedom)) * statistics.stdev(values) / math.sqrt(len(values)))
+        return Estimate(center, None)
+    return Estimate(center, float(t.ppf(0.975, freedom)) * statistics.stdev(values) / math.sqrt(len(values)))

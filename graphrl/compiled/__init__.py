@@ -10,11 +10,9 @@ compilation.
 Functions: they get all their arrays as arguments and make none. Without numba's reference counts (`_nrt`) they compile
 and run several times faster.
 
-Passes: by itself numba optimises every function together with all that it calls, and makes machine code of that. A
-function at call depth four is compiled four times, and once more for itself. Here a part stays as it was lowered until
-an entry inlines it, and the entry is optimised as a whole: a third less to compile. The omitted passes serve closures,
-lists of several types, parallel loops and rewrites of array arithmetic, which our functions do not use. `hurry` removes
-garbage collection and slow hashing of settings, a tenth of the compile time.
+Parts: plain `numba.njit` optimises every function together with all that it calls, and makes machine code of that: a
+function at call depth four is compiled four times, and once more for itself. `parts.py` has numba leave a part as it
+was lowered until an entry inlines it.
 
 `beside` compiles two functions at once, one of them in another process, which leaves it on disk.
 """
@@ -36,116 +34,27 @@ import llvmlite.binding
 import numba
 import numba.extending
 import numpy as np
-from numba._dynfunc import make_function  # type: ignore[import-not-found]
-from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase
-from numba.core.compiler_machinery import PassManager, register_pass
-from numba.core.targetconfig import TargetConfig
-from numba.core.typed_passes import NativeLowering, NoPythonBackend, NopythonTypeInference, PreLowerStripPhis
-from numba.core.untyped_passes import (
-    DeadBranchPrune,
-    FixupArgs,
-    IRProcessing,
-    ReconstructSSA,
-    RewriteSemanticConstants,
-    TranslateByteCode,
-)
 
-from graphrl.cores import count_cores
 from graphrl.files import cache_folder, shown
-from graphrl.garbage import uncollected
-
-
-class _PartLibrary(JITCodeLibrary):
-    """LLVM's code of a part."""
-
-    def _optimize_functions(self, ll_module: Any) -> None:
-        """Those who take it in do."""
-
-    def _optimize_final_module(self) -> None:
-        """The same."""
-
-    def _finalize_final_module(self) -> None:
-        self._finalized = True
-
-
-@register_pass(mutates_CFG=True, analysis_only=False)
-class _PartLowering(NativeLowering):
-    """Lowers a part, and makes no machine code of it."""
-
-    _name = "part_lowering"
-
-    def run_pass(self, state: Any) -> bool:
-        state.library = _PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
-        state.flags.no_compile = True
-        super().run_pass(state)
-        description = state.cr.fndesc
-        # what numba knows it by, in place of a function for Python to call
-        name = make_function(description.lookup_module(), description.qualname, "", 0, state.cr.env, (state.library,))
-        state.targetctx.insert_user_function(name, description, [state.library])
-        state.cr = state.cr._replace(cfunc=name)
-        return True
-
-
-class Entry(CompilerBase):
-    """Compiles a function for Python to call."""
-
-    lowering: Any = NativeLowering
-
-    def define_pipelines(self) -> list[Any]:
-        """What numba's own has, without what no function of ours needs."""
-        passes = PassManager("graphrl")
-        for step in (
-            *(TranslateByteCode, FixupArgs, IRProcessing, RewriteSemanticConstants, DeadBranchPrune, ReconstructSSA),
-            *(NopythonTypeInference, PreLowerStripPhis, self.lowering, NoPythonBackend),
-        ):
-            passes.add_pass(step, step._name)
-        passes.finalize()
-        return [passes]
-
-
-class Part(Entry):
-    """Compiles a function that only compiled ones call."""
-
-    lowering = _PartLowering
-
-
-@contextlib.contextmanager
-def hurry() -> Iterator[None]:
-    """Without collecting garbage, and with numba's settings hashed and compared as it does, but quicker: it finds what
-    it has typed by them, thousands of times, and goes through all of them each time.
-    """
-    config = cast(Any, TargetConfig)
-    slow = config.__hash__, config.__eq__
-
-    def equal(one: TargetConfig, other: object) -> bool:
-        is_same = one is other or (isinstance(other, TargetConfig) and one._values == other._values)
-        return is_same or bool(slow[1](one, other))
-
-    config.__hash__, config.__eq__ = _hash, equal
-    try:
-        with uncollected():
-            yield
-    finally:
-        config.__hash__, config.__eq__ = slow
-
-
-def _hash(config: TargetConfig) -> int:
-    return _hash_of(type(config))
-
-
-@functools.cache
-def _hash_of(kind: type[TargetConfig]) -> int:
-    return hash(tuple(sorted(kind.options)))  # all that numba's own looks at
-
+from graphrl.process import count_cores, uncollected
 
 # What numba's types leave out: the setting, and the keyword `_nrt`.
 config, njit = cast(Any, numba.config), cast(Any, numba.njit)
 register_jitable = cast(Any, numba.extending.register_jitable)
 integer: Any = np.int64  # what literals and int32 become before they are passed on: numba compiles for each type
 F = TypeVar("F", bound=Callable[..., Any])
-OPTIONS = {"_nrt": False, "error_model": "numpy"}
-PARTS = OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+TESTED = tuple(f"0.{minor}." for minor in range(64, 69))  # versions of numba that parts.py is made for
+OPTIONS: dict[str, Any] = {"_nrt": False, "error_model": "numpy"}
+ENTRIES, PARTS = OPTIONS | {"nogil": True}, OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+if numba.__version__.startswith(TESTED):
+    from graphrl.compiled.parts import Entry, Part, import_without_scipy
+
+    ENTRIES["pipeline_class"], PARTS["pipeline_class"] = Entry, Part
+else:  # numba's internals may be others
+
+    def import_without_scipy() -> None:
+        """Leaves that to numba."""
+
 
 ROOT = Path(__file__).parents[2]  # of modules
 IMPORT = re.compile(r"^from (graphrl[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
@@ -159,7 +68,7 @@ def entry(function: F) -> F:
     users, here = config.CACHE_DIR, folder(function)
     config.CACHE_DIR = str(here)
     try:
-        return cast(F, njit(cache=is_writable(here), nogil=True, pipeline_class=Entry, **OPTIONS)(function))
+        return cast(F, njit(cache=is_writable(here), **ENTRIES)(function))
     finally:
         config.CACHE_DIR = users
 
@@ -181,17 +90,17 @@ def late_entry(function: F) -> F:
 
 def part(function: F) -> F:
     """A function for compiled ones alone: what Python would need to call it takes longer to compile than itself."""
-    return cast(F, njit(pipeline_class=Part, **PARTS)(function))
+    return cast(F, njit(**PARTS)(function))
 
 
 def inlined(function: F) -> F:
     """A small one that becomes a part of those that call it: a call passes every array's parts."""
-    return cast(F, njit(forceinline=True, pipeline_class=Part, **PARTS)(function))
+    return cast(F, njit(forceinline=True, **PARTS)(function))
 
 
 def shared(function: F) -> F:
     """One that Python calls as it is, on lists, and that becomes a part of compiled ones that call it, on arrays."""
-    return cast(F, register_jitable(pipeline_class=Part, forceinline=True, **PARTS)(function))
+    return cast(F, register_jitable(forceinline=True, **PARTS)(function))
 
 
 def folder(function: Callable[..., Any]) -> Path:
@@ -241,20 +150,6 @@ def _remove_unused(caches: Path) -> None:
                 shutil.rmtree(place)
 
 
-def _import_without_scipy() -> None:
-    """Imports the part of numba that imports scipy.linalg, a quarter of a second, only to see whether it is there. It
-    is, as graphrl needs it; and numba looks again before it uses it.
-    """
-    from numba.np import linalg
-
-    look = linalg.ensure_blas
-    linalg.ensure_blas = lambda: None
-    try:
-        import numba.np.arraymath  # noqa: F401
-    finally:
-        linalg.ensure_blas = look
-
-
 @contextlib.contextmanager
 def announced(function: Callable[..., Any], what: str, seconds: int = 10) -> Iterator[None]:
     """Says in one line on standard error that a function is compiled in it, unless it was before from these sources.
@@ -276,9 +171,9 @@ def announced(function: Callable[..., Any], what: str, seconds: int = 10) -> Ite
 
 @contextlib.contextmanager
 def unannounced() -> Iterator[None]:
-    """Compiling in it takes less time, and nobody is told."""
-    _import_without_scipy()
-    with hurry():
+    """Compiling in it takes less time, without garbage collection, and nobody is told."""
+    import_without_scipy()
+    with uncollected():
         yield
 
 

@@ -21,10 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.documents import BrokenError, read_document, write_document
 from graphrl.errors import GraphrlError
-from graphrl.files import shown
-from graphrl.version import installed_version
+from graphrl.files import BrokenError, read_document, shown, write_document
+from graphrl.process import installed_version
 
 _LATE = "Event loop is closed"
 

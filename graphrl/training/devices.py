@@ -17,9 +17,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from graphrl.cores import count_cores
 from graphrl.errors import ProblemError
 from graphrl.mesh import AXIS, most_that_share
+from graphrl.process import count_cores
 from graphrl.signals import handlers_kept
 
 _LEAVING = 15.0  # seconds, within the 30 that a cluster gives after SIGTERM

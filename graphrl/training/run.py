@@ -17,13 +17,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from graphrl.compile_clock import compile_clock
-from graphrl.documents import BrokenError, read_document, write_document
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import shown
+from graphrl.files import BrokenError, read_document, shown, write_document
 from graphrl.learning.learner import Learner, Metrics
 from graphrl.mesh import make_mesh
-from graphrl.progress import Pace, Show, progress
+from graphrl.progress import Pace, Show, compile_clock, progress
 from graphrl.signals import Stop, stop_signals
 from graphrl.training import devices
 from graphrl.training.agent import Agent

@@ -23,6 +23,11 @@ from graphrl.graphs.readers.hlo.proto import executable_message, in_order, repla
 from graphrl.graphs.readers.hlo.values import in_place_pairs, may_share
 from graphrl.xla.assignment.buffers import Dataflow, ModuleBuffers, value_at
 
+_MAY, _MUST = 1, 2  # `Kind` of xla/service/hlo.proto
+
+# What XLA has no serialized form of: comparators of sorts, and whatever talks to the outside.
+_NOT_SERIALIZED = frozenset(("sort", "infeed", "outfeed", "send", "recv", "rng-get-and-update-state"))
+
 
 class WrittenOver(NamedTuple):
     """What is written over arguments of the entry, or of a loop's body (`bodies.as_program`).
@@ -68,35 +73,6 @@ def written_over(module: HloModule) -> WrittenOver:
     return WrittenOver({name: frozenset(readers) - {name} for name, readers in late.items()}, frozenset(exposed))
 
 
-def reading_of(flow: Dataflow) -> Mapping[int, Sequence[str]]:
-    """Names of the instructions of the entry that read each value, wherever they find it: behind views, and in the
-    results of loops that hand it on. Once for each operand.
-    """
-    reading: dict[int, list[str]] = collections.defaultdict(list)
-    entry = flow.place[flow.module.entry.name]
-    for node in flow.nodes:
-        if node.computation == entry:
-            for operand in node.operands:
-                values = flow.nodes[operand].values
-                shown = node.values if node.instruction.opcode == "get-tuple-element" else values
-                for value in {*values}.intersection(shown):
-                    reading[value].append(node.instruction.name)
-    return reading
-
-
-def ends_of(flow: Dataflow, alias: OutputAlias) -> tuple[int, int]:
-    """The values of an argument and of the result that is written over it."""
-    entry = flow.module.entry.name
-    given, result = flow.nodes[flow.parameter(entry, alias.parameter)], flow.nodes[flow.root(entry)]
-    return value_at(given, alias.parameter_index), value_at(result, alias.output_index)
-
-
-_MAY, _MUST = 1, 2  # `Kind` of xla/service/hlo.proto
-
-# What XLA has no serialized form of: comparators of sorts, and whatever talks to the outside.
-_NOT_SERIALIZED = frozenset(("sort", "infeed", "outfeed", "send", "recv", "rng-get-and-update-state"))
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tied:
     """A module as XLA has it once it has taken a schedule.
@@ -110,26 +86,6 @@ class Tied:
     module: HloModule
     aliases: tuple[OutputAlias, ...]
     lost: int
-
-
-class _Tie(NamedTuple):
-    """A fusion that can write over an argument.
-
-    Attributes:
-      alias: what it keeps.
-      writer: its name.
-      operand: number of that operand.
-      part: of its result.
-      copy: name of the copy of the argument that it reads now, or "".
-      readers: names of all others that read the argument or the copy: they have to run before it.
-    """
-
-    alias: OutputAlias
-    writer: str
-    operand: int
-    part: tuple[int, ...]
-    copy: str
-    readers: tuple[str, ...]
 
 
 @functools.lru_cache(maxsize=2)  # for those who ask for one module several times
@@ -161,6 +117,82 @@ def tied(module: HloModule) -> Tied:
     if any(index for _, index in foreign):
         raise GraphError(f"{module.name}: a part of an argument would be written over that is not donated any more")
     return Tied(_copied(bare, [number for number, _ in foreign]) if foreign else bare, tuple(kept), lost)
+
+
+def donating(serialized: bytes, aliases: Sequence[OutputAlias]) -> bytes:
+    """An executable, as `Client.serialize_executable` gives it, that takes over the buffers of donated arguments.
+
+    Args:
+      serialized: the executable of a module whose results lie in the buffers of these arguments.
+      aliases: which results in which arguments.
+
+    Raises:
+      GraphError: this jaxlib serializes executables in another way.
+    """
+    head, message = executable_message(serialized)
+    executable = message.serialized_executable
+    arguments = {(alias.parameter, alias.parameter_index) for alias in aliases}
+    changed = 0
+    for buffer in executable.buffer_assignment.buffer_allocations:
+        place = (buffer.parameter_number, tuple(buffer.parameter_shape_index))
+        if buffer.is_entry_computation_parameter and place in arguments:
+            buffer.is_parameter_aliased_with_output = True
+            changed += 1
+    if changed != len(arguments):
+        raise GraphError("this jaxlib serializes executables in another way")
+    known = executable.hlo_module.hlo_module.input_output_alias.entries
+    del known[:]  # jaxlib 0.11 has kept them: they would be there twice
+    for alias in aliases:
+        known.add(
+            output_shape_index=alias.output_index,
+            parameter_number=alias.parameter,
+            parameter_shape_index=alias.parameter_index,
+            kind=_MUST if alias.must else _MAY,
+        )
+    return head + message.SerializeToString()
+
+
+def reading_of(flow: Dataflow) -> Mapping[int, Sequence[str]]:
+    """Names of the instructions of the entry that read each value, wherever they find it: behind views, and in the
+    results of loops that hand it on. Once for each operand.
+    """
+    reading: dict[int, list[str]] = collections.defaultdict(list)
+    entry = flow.place[flow.module.entry.name]
+    for node in flow.nodes:
+        if node.computation == entry:
+            for operand in node.operands:
+                values = flow.nodes[operand].values
+                shown = node.values if node.instruction.opcode == "get-tuple-element" else values
+                for value in {*values}.intersection(shown):
+                    reading[value].append(node.instruction.name)
+    return reading
+
+
+def ends_of(flow: Dataflow, alias: OutputAlias) -> tuple[int, int]:
+    """The values of an argument and of the result that is written over it."""
+    entry = flow.module.entry.name
+    given, result = flow.nodes[flow.parameter(entry, alias.parameter)], flow.nodes[flow.root(entry)]
+    return value_at(given, alias.parameter_index), value_at(result, alias.output_index)
+
+
+class _Tie(NamedTuple):
+    """A fusion that can write over an argument.
+
+    Attributes:
+      alias: what it keeps.
+      writer: its name.
+      operand: number of that operand.
+      part: of its result.
+      copy: name of the copy of the argument that it reads now, or "".
+      readers: names of all others that read the argument or the copy: they have to run before it.
+    """
+
+    alias: OutputAlias
+    writer: str
+    operand: int
+    part: tuple[int, ...]
+    copy: str
+    readers: tuple[str, ...]
 
 
 def _written_into(buffers: ModuleBuffers, donated: Sequence[OutputAlias]) -> list[tuple[int, tuple[int, ...]]]:
@@ -318,36 +350,3 @@ def _with_entry(
     changed = parse_module(message.SerializeToString(), module.name)
     schedule = {**module.schedule, changed.entry.name: changed.order(changed.entry)}
     return dataclasses.replace(changed, name=module.name, schedule=schedule, input_output_aliases=())
-
-
-def donating(serialized: bytes, aliases: Sequence[OutputAlias]) -> bytes:
-    """An executable, as `Client.serialize_executable` gives it, that takes over the buffers of donated arguments.
-
-    Args:
-      serialized: the executable of a module whose results lie in the buffers of these arguments.
-      aliases: which results in which arguments.
-
-    Raises:
-      GraphError: this jaxlib serializes executables in another way.
-    """
-    head, message = executable_message(serialized)
-    executable = message.serialized_executable
-    arguments = {(alias.parameter, alias.parameter_index) for alias in aliases}
-    changed = 0
-    for buffer in executable.buffer_assignment.buffer_allocations:
-        place = (buffer.parameter_number, tuple(buffer.parameter_shape_index))
-        if buffer.is_entry_computation_parameter and place in arguments:
-            buffer.is_parameter_aliased_with_output = True
-            changed += 1
-    if changed != len(arguments):
-        raise GraphError("this jaxlib serializes executables in another way")
-    known = executable.hlo_module.hlo_module.input_output_alias.entries
-    del known[:]  # jaxlib 0.11 has kept them: they would be there twice
-    for alias in aliases:
-        known.add(
-            output_shape_index=alias.output_index,
-            parameter_number=alias.parameter,
-            parameter_shape_index=alias.parameter_index,
-            kind=_MUST if alias.must else _MAY,
-        )
-    return head + message.SerializeToString()

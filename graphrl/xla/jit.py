@@ -1,4 +1,6 @@
-"""`graphrl.jit`: `jax.jit` whose programs run in the order that needs the least memory.
+"""`graphrl.jit` and `graphrl.compile`: programs that run in the order that needs the least memory.
+
+`jit` is `jax.jit`, `compile` gives the executable for given arguments.
 
 A program that has no decision yet is never run: its compilation ends, before XLA generates code, in an exception; then
 it is planned from the module that was captured; then it is called again, and this compilation gets its schedule. So
@@ -8,24 +10,33 @@ Calls of compiled programs go through jax's own dispatch.
 
 import collections
 import contextlib
+import dataclasses
+import functools
 import hashlib
 import secrets
+import statistics
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 import jax
+import jax.numpy as jnp
+from jax.export import is_symbolic_dim
 
 from graphrl.errors import GraphrlError, ProblemError
+from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.optimize import DEFAULT_SECONDS
+from graphrl.plan import Plan
 from graphrl.solvers.base import Progress
+from graphrl.units import format_bytes
 from graphrl.xla import callback, hook, libraries
-from graphrl.xla.callback import Unplanned
+from graphrl.xla.callback import Answer, Unplanned
 from graphrl.xla.decorated import Decorated, function_name, named_as
-from graphrl.xla.libraries import Library
+from graphrl.xla.libraries import Library, library_of
 from graphrl.xla.planning.cache import VERSION
-from graphrl.xla.planning.planner import Planner
+from graphrl.xla.planning.planner import Planner, memory_of, plan_of
 from graphrl.xla.report import Report
 from graphrl.xla.settings import Settings
 
@@ -40,6 +51,126 @@ except ImportError:  # then the hook is missing too
 _ATTEMPTS = 3
 
 _functions: collections.Counter[str] = collections.Counter()  # functions of one name and settings
+
+_MIN_ROUNDS = 5  # of calls that are timed
+_SECONDS = 2.0  # for all rounds beyond that
+
+
+@overload
+def jit(fn: Callable[..., Any], **options: Any) -> "PlannedFunction": ...
+
+
+@overload
+def jit(fn: None = None, **options: Any) -> "Callable[[Callable[..., Any]], PlannedFunction]": ...
+
+
+def jit(
+    fn: Callable[..., Any] | None = None,
+    *,
+    objective: str = "peak_memory",
+    seconds: float = DEFAULT_SECONDS,
+    method: str = "auto",
+    seed: int = 0,
+    progress: Progress | None = None,
+    cache: bool = True,
+    recompute: float = 0.0,
+    **jit_kwargs: Any,
+) -> Any:
+    """`jax.jit`, and XLA runs each program in the order that needs the least memory.
+
+    The first call with new shapes plans for at most `seconds` beside compiling; what it finds is kept on disk, so that
+    the next process only compiles. Programs with less than a mebibyte of temporaries or with `jax.lax.rng_uniform` are
+    left alone. Never worse than XLA: see `graphrl.compile`, which does the same for given arguments. Under another
+    transformation (`jax.grad`, `jax.vmap`, an outer `jax.jit`, ...) it is `jax.jit`: put `graphrl.jit` outermost.
+
+    Where an argument holds a module of Flax NNX or Equinox it is `nnx.jit` or `eqx.filter_jit`: what a function changes
+    in the former stays changed, what is no array in the latter is static.
+
+    Unlike `jax.jit`, two `graphrl.jit` of one function share no compiled programs: call it once, not in a loop.
+
+    Args:
+      fn: the function; without it, a decorator is returned.
+      objective, seconds, method, seed, progress, cache, recompute: as in `graphrl.compile`.
+      **jit_kwargs: all that `jax.jit` takes: static_argnums, donate_argnums, in_shardings, ...
+
+    Returns:
+      A function like that of `jax.jit`; its `reports` say what was gained.
+
+    Raises:
+      GraphrlError: an option is at fault; one line says which. From the first call: the method cannot take the program.
+      Interrupted: from a call: Ctrl-C in the search.
+    """
+    settings = Settings(objective, seconds, method, seed, progress, cache, recompute)
+    if fn is None:
+        return lambda fn: PlannedFunction(fn, settings, jit_kwargs)
+    if not callable(fn):
+        raise ProblemError(f"fn is of type {type(fn).__name__}: must be a function")
+    return PlannedFunction(fn, settings, jit_kwargs)
+
+
+def compile(
+    fn: Any,
+    *args: Any,
+    objective: str = "peak_memory",
+    seconds: float = DEFAULT_SECONDS,
+    method: str = "auto",
+    seed: int = 0,
+    progress: Progress | None = None,
+    cache: bool = True,
+    recompute: float = 0.0,
+    kwargs: Mapping[str, Any] | None = None,
+) -> "Executable":
+    """Compiles a function for given arguments and has XLA run it in the order that needs the least memory.
+
+    Bodies of loops, branches and calls are ordered too. Never worse than XLA: where no order is found that lowers what
+    its better scheduler needs, that one's schedule is taken. Donated arguments are. The results are the same to the
+    bit: the instructions are XLA's, only their order changes and, with `recompute`, some of them run twice. (But LLVM
+    compiles some by where their buffers lie, and may round a last bit otherwise, as under XLA's schedulers.) Where jax
+    has no hook for schedules, or the program is for another platform than the CPU, a warning says so and XLA's schedule
+    stays.
+
+    Args:
+      fn: a function; or what `jax.jit` or `graphrl.jit` gave, with static and donated arguments, shardings, ...; or
+        what `lower` of these gave, without arguments here. Modules of Flax NNX and Equinox among the arguments are what
+        they are to `graphrl.jit`.
+      *args: its arguments, arrays or `jax.ShapeDtypeStruct`s: it is traced, not run. Static ones as they are.
+      objective: "peak_memory", the only one that one program's schedule has.
+      seconds: of planning at most, of wall clock, XLA's pass for its memory scheduler included; what has begun is
+        ended.
+      method: as in `graphrl.optimize`.
+      seed: 0 to 2^32 - 1.
+      progress: as in `graphrl.optimize`.
+      cache: whether plans are looked for, and kept, on disk: `$XDG_CACHE_HOME/graphrl/plans`.
+      recompute: part of the program's estimated run time, 0 to 1, that may be spent on computing values again instead
+        of keeping them, with the same bits. 0.05 often halves what a training step needs.
+      kwargs: keyword arguments of `fn`.
+
+    Returns:
+      The executable, with `.plan` and `.report()`.
+
+    Raises:
+      GraphrlError: an option is at fault, or an argument has a symbolic dimension; one line says which.
+      Interrupted: Ctrl-C in the search.
+    """
+    settings = Settings(objective, seconds, method, seed, progress, cache, recompute)
+    if not (kwargs is None or isinstance(kwargs, Mapping)):
+        raise ProblemError(f"kwargs is of type {type(kwargs).__name__}: must be a dict of keyword arguments of fn")
+    library = _library(fn, args, kwargs or {})
+    lowered = _lowered(fn, args, kwargs or {}) if library is None else library.lowered(args, kwargs or {})
+    for argument in jax.tree.leaves(lowered.args_info):
+        if any(map(is_symbolic_dim, argument.shape)):
+            raise ProblemError(f"an argument of shape {argument.shape} has a symbolic dimension: compile takes numbers")
+    missing = hook.available(hook.platform_of(lowered))
+    if missing is None:
+        try:
+            return _planned(lowered, Planner(settings), library)
+        except ProblemError:
+            raise
+        except Exception as error:  # whatever it is, say a module that graphrl cannot read: the program runs
+            missing = in_words(error)
+    hook.warn_once(f"graphrl.compile: {missing}; XLA's schedule stays")
+    report = Report(getattr(fn, "__name__", "program"), False, missing)
+    return Executable(lowered.compile(), lowered, report, library)
 
 
 class PlannedFunction(Decorated):
@@ -192,6 +323,69 @@ class PlannedFunction(Decorated):
         self._call = self._plain
 
 
+class Executable:
+    """A compiled program. It is called like the function, and has whatever `jax.stages.Compiled` has:
+    `memory_analysis()`, `cost_analysis()`, `as_text()`, `input_shardings`, ...
+
+    Attributes:
+      compiled: what jax made.
+    """
+
+    def __init__(
+        self, compiled: jax.stages.Compiled, lowered: jax.stages.Lowered, report: Report, library: Library | None
+    ) -> None:
+        self.compiled = compiled
+        self._lowered, self._report, self._library = lowered, report, library
+        self._plan: Callable[[], Plan | None] = lambda: None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._library is not None:
+            return self._library.call(self.compiled, args, kwargs)
+        return self.compiled(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.compiled, name)
+
+    def __repr__(self) -> str:  # one line: the program, and what became of its order
+        report = self._report
+        temporaries = "" if report.temp_bytes is None else f"{format_bytes(report.temp_bytes)} of temporaries, "
+        order = f"in graphrl's order ({report.found_by})" if report.planned else f"in XLA's order: {report.reason}"
+        return f"<graphrl.compile of {report.program!r}: {temporaries}{order}>"
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self.compiled)})
+
+    @functools.cached_property
+    def plan(self) -> Plan | None:
+        """The plan that the program runs, of the module's graph; None where XLA's schedule stays."""
+        return self._plan()
+
+    def report(self, *args: Any, **kwargs: Any) -> Report:
+        """What planning gained.
+
+        Args:
+          *args, **kwargs: arrays to call the program with: then the time of a step before and after is measured too,
+            which compiles XLA's own schedule and takes some calls of both. Donated ones are copied before.
+        """
+        if self._report.xla_bytes is not None and not self._report.memory_measured:
+            memory = hook.compile_in_order(self._lowered, "memory", quick=True)
+            self._report = dataclasses.replace(self._report, memory_bytes=memory_of(memory)[0], memory_measured=True)
+        if args or kwargs:
+            before = self._lowered.compile()
+            with (
+                contextlib.nullcontext((args, kwargs))
+                if self._library is None
+                else self._library.encoded(args, kwargs) as arrays
+            ):
+                seconds = step_seconds((before, self.compiled), *arrays)
+            self._report = dataclasses.replace(
+                self._report, xla_step_seconds=seconds[0], graphrl_step_seconds=seconds[1]
+            )
+        return self._report
+
+
 def in_words(error: Exception) -> str:
     """Why there is no plan, in one line."""
     text = " ".join(str(error).split())
@@ -210,53 +404,71 @@ def _platform(jit_kwargs: dict[str, Any], arguments: Any) -> str:
     return device if isinstance(device, str) else device.platform if device else jax.default_backend()
 
 
-@overload
-def jit(fn: Callable[..., Any], **options: Any) -> PlannedFunction: ...
+def _library(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Library | None:
+    """The function as one over arrays, if an argument is a module of a library and `fn` is not what `jax.jit` gave."""
+    if isinstance(fn, PlannedFunction):
+        return fn.library_for(args, kwargs)
+    if not callable(fn) or isinstance(fn, type(jax.jit(abs))):
+        return None
+    library = library_of((args, kwargs))
+    return None if library is None else library(fn, {})
 
 
-@overload
-def jit(fn: None = None, **options: Any) -> Callable[[Callable[..., Any]], PlannedFunction]: ...
+def _lowered(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> jax.stages.Lowered:
+    if isinstance(fn, jax.stages.Lowered):
+        if args or kwargs:
+            raise ProblemError("a lowered program has its arguments already: give it alone")
+        return fn
+    if not callable(fn):
+        raise ProblemError(f"fn is of type {type(fn).__name__}: must be a function, or what jit or lower gives")
+    lowered = (fn if hasattr(fn, "lower") else jax.jit(fn)).lower(*args, **kwargs)
+    if not isinstance(lowered, jax.stages.Lowered):
+        raise ProblemError(f"{type(fn).__name__}.lower gives no jax.stages.Lowered: give a function that jax.jit takes")
+    return lowered
 
 
-def jit(
-    fn: Callable[..., Any] | None = None,
-    *,
-    objective: str = "peak_memory",
-    seconds: float = DEFAULT_SECONDS,
-    method: str = "auto",
-    seed: int = 0,
-    progress: Progress | None = None,
-    cache: bool = True,
-    recompute: float = 0.0,
-    **jit_kwargs: Any,
-) -> Any:
-    """`jax.jit`, and XLA runs each program in the order that needs the least memory.
+def _planned(lowered: jax.stages.Lowered, planner: Planner, library: Library | None) -> Executable:
+    seen: list[HloModule] = []
 
-    The first call with new shapes plans for at most `seconds` beside compiling; what it finds is kept on disk, so that
-    the next process only compiles. Programs with less than a mebibyte of temporaries or with `jax.lax.rng_uniform` are
-    left alone. Never worse than XLA: see `graphrl.compile`, which does the same for given arguments. Under another
-    transformation (`jax.grad`, `jax.vmap`, an outer `jax.jit`, ...) it is `jax.jit`: put `graphrl.jit` outermost.
+    def rule(module: HloModule) -> Answer | None:
+        seen[:] = [module]
+        return planner.rule(module)
 
-    Where an argument holds a module of Flax NNX or Equinox it is `nnx.jit` or `eqx.filter_jit`: what a function changes
-    in the former stays changed, what is no array in the latter is static.
+    try:
+        compiled = hook.compile_by(lowered, rule)
+    except Unplanned as unplanned:
+        planner.plan(lowered, unplanned)
+        compiled = hook.compile_by(lowered, rule)
+    (module,) = seen
+    decision = planner.decision(module)
+    executable = Executable(compiled, lowered, planner.reports[module.fingerprint], library)
+    if decision is not None:
+        executable._plan = lambda: plan_of(decision, module)
+    return executable
 
-    Unlike `jax.jit`, two `graphrl.jit` of one function share no compiled programs: call it once, not in a loop.
+
+def step_seconds(
+    executables: Sequence[jax.stages.Compiled], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[float, ...]:
+    """The median of one call of each, taken in turns, so that a change of the machine's load meets all alike.
 
     Args:
-      fn: the function; without it, a decorator is returned.
-      objective, seconds, method, seed, progress, cache, recompute: as in `graphrl.compile`.
-      **jit_kwargs: all that `jax.jit` takes: static_argnums, donate_argnums, in_shardings, ...
-
-    Returns:
-      A function like that of `jax.jit`; its `reports` say what was gained.
-
-    Raises:
-      GraphrlError: an option is at fault; one line says which. From the first call: the method cannot take the program.
-      Interrupted: from a call: Ctrl-C in the search.
+      executables: of one signature.
+      args, kwargs: to call them with; they are left intact, also where the executables donate them.
     """
-    settings = Settings(objective, seconds, method, seed, progress, cache, recompute)
-    if fn is None:
-        return lambda fn: PlannedFunction(fn, settings, jit_kwargs)
-    if not callable(fn):
-        raise ProblemError(f"fn is of type {type(fn).__name__}: must be a function")
-    return PlannedFunction(fn, settings, jit_kwargs)
+    times: list[list[float]] = [[] for _ in executables]
+    for executable in executables:  # the first call sets things up
+        _call_seconds(executable, args, kwargs)
+    began = time.perf_counter()
+    while len(times[0]) < _MIN_ROUNDS or time.perf_counter() - began < _SECONDS:
+        for executable, spent in zip(executables, times, strict=True):
+            spent.append(_call_seconds(executable, args, kwargs))
+    return tuple(statistics.median(spent) for spent in times)
+
+
+def _call_seconds(executable: jax.stages.Compiled, args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+    if executable.donate_argnums:
+        args, kwargs = jax.block_until_ready(jax.tree.map(jnp.copy, (args, kwargs)))
+    began = time.perf_counter()
+    jax.block_until_ready(executable(*args, **kwargs))
+    return time.perf_counter() - began

@@ -3,8 +3,7 @@
 import dataclasses
 from typing import Any
 
-from graphrl.text_table import aligned
-from graphrl.units import format_bytes, format_seconds
+from graphrl.units import aligned, format_bytes, format_seconds
 from graphrl.xla.planning.cache import Decision
 
 
@@ -57,24 +56,9 @@ class Report:
     @classmethod
     def of(cls, program: str, decision: Decision, *, from_cache: bool) -> "Report":
         """The report of a decision, without step times."""
-        return cls(
-            program=program,
-            planned=decision.is_planned,
-            reason=decision.reason,
-            method=decision.method,
-            found_by=decision.found_by,
-            xla_bytes=decision.xla_bytes,
-            memory_bytes=decision.memory_bytes,
-            memory_measured=decision.memory_measured,
-            graphrl_bytes=decision.graphrl_bytes,
-            argument_bytes=decision.argument_bytes,
-            result_bytes=decision.result_bytes,
-            undonated_bytes=decision.undonated_bytes,
-            bound=decision.bound,
-            recomputed=decision.recomputed,
-            search_seconds=decision.search_seconds,
-            from_cache=from_cache,
-        )
+        shared = {field.name for field in dataclasses.fields(cls)} & vars(decision).keys()
+        figures = {name: getattr(decision, name) for name in shared}
+        return cls(program=program, planned=decision.is_planned, from_cache=from_cache, **figures)
 
     @property
     def temp_bytes(self) -> int | None:

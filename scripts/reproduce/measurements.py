@@ -21,8 +21,8 @@ import jax
 import graphrl
 from graphrl.bench.machine import device_name
 from graphrl.compare.comparison import Kind, Store, open_store
-from graphrl.cores import count_cores
 from graphrl.errors import GraphrlError
+from graphrl.process import count_cores
 from reproduce.apart import each_apart
 from reproduce.results import Origin, Table, bullets
 

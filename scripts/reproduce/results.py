@@ -9,7 +9,7 @@ import jax
 import graphrl
 from graphrl.bench.machine import device_name
 from graphrl.compare.runs import Row
-from graphrl.cores import count_cores
+from graphrl.process import count_cores
 
 
 class Origin(NamedTuple):

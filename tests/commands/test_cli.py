@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import check_failure
+from command_line import check_failure, compiled_lists
 from worked_example import TINY
 
 from graphrl.cli import COMMANDS, main
 from graphrl.graphs.readers import read_graph
 from graphrl.plan import Plan
+
+__all__ = ["compiled_lists"]
 
 
 def test_json_is_one_object_and_nothing_else(model: str, capsys: pytest.CaptureFixture[str]) -> None:

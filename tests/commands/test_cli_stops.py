@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import check_failure
+from command_line import check_failure, compiled_lists
 from worked_example import TINY
 
 from graphrl.cli import main
@@ -19,14 +19,9 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.json import write_json
 from graphrl.plan import Plan
 from graphrl.solvers.base import Interrupted
-from graphrl.solvers.rules.plan_builder import prepare as prepare_lists
 from graphrl.solvers.schedules import solver as schedules
 
-
-@pytest.fixture(autouse=True, scope="module")
-def compiled_lists() -> None:
-    """Nothing is said of compiling list schedules, here and in processes that tests start."""
-    prepare_lists()
+__all__ = ["compiled_lists"]
 
 
 def replace_optimize(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Plan]) -> None:

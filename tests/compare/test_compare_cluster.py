@@ -20,19 +20,18 @@ import distributed
 import pytest
 from comparison_runs import replace_solver, runs_of
 from dying_workers import die_of_diamonds, sleep_a_minute
+from processes import environment
 
-import graphrl
 from graphrl.cli import main
 from graphrl.compare.cluster import _execute, execute_all, share, survey
 from graphrl.compare.comparison import Comparison, compare
 from graphrl.compare.runs import Row, Run
-from graphrl.cores import count_cores
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.plan import Plan
+from graphrl.process import count_cores
 from graphrl.solvers.base import Task
 from graphrl.solvers.rules.simple import solve_given
 
-PACKAGE, HELPERS = Path(graphrl.__file__).parents[1], Path(__file__).resolve().parents[1] / "helpers"
 DASK = [sys.executable, "-m"]
 
 
@@ -53,14 +52,14 @@ def check_that_only_diamonds_died(comparison: Comparison, runs: Sequence[Run], f
 
 @pytest.mark.skipif(count_cores() < 2, reason="one core")
 def test_processes_give_the_same_rows() -> None:
-    environment = dict(os.environ)
+    before = dict(os.environ)
     runs = runs_of("given", "list", seeds=2)
     runs += [dataclasses.replace(run, method="no-such-method") for run in runs_of("given", seeds=2)]
     comparison = compare(runs, processes=2, prepare=die_of_diamonds)
     assert comparison.new == 12
     check_that_only_diamonds_died(comparison, runs, " (signal 9, Killed)")
     assert "unknown method" in (comparison.rows[-1].error or "")
-    assert dict(os.environ) == environment
+    assert dict(os.environ) == before
 
 
 def test_processes_are_at_most_the_cores() -> None:
@@ -77,7 +76,7 @@ def test_processes_are_at_most_the_cores() -> None:
 def test_a_local_cluster_that_does_not_start_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, fault: type[KeyboardInterrupt] | RuntimeError
 ) -> None:
-    environment = dict(os.environ)
+    before = dict(os.environ)
 
     class Interrupted(distributed.LocalCluster):
         def __init__(self, **options: object) -> None:
@@ -93,7 +92,7 @@ def test_a_local_cluster_that_does_not_start_leaves_nothing(
     while multiprocessing.active_children():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert dict(os.environ) == environment
+    assert dict(os.environ) == before
 
 
 @pytest.mark.skipif(count_cores() < 2, reason="one core")
@@ -127,9 +126,8 @@ def test_a_program_without_the_guard_is_told_so(tmp_path: Path) -> None:
         "try:\n    list(execute_all(runs_of('given'), 2))\n"
         "except GraphrlError as error:\n    print(error)\n"
     )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(PACKAGE), str(HELPERS)))}
     command = [sys.executable, "-W", "ignore", str(program)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.count("\n") == 1
     assert 'under `if __name__ == "__main__":`' in done.stdout
     assert set(done.stderr.splitlines()) == {done.stdout.strip().split("): ")[1]}, done.stderr
@@ -154,9 +152,8 @@ def test_a_worker_with_several_threads_makes_one_run_at_a_time(monkeypatch: pyte
 @contextlib.contextmanager
 def started(folder: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process of Dask for the length of a `with`; what it says is in the folder."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(PACKAGE), str(HELPERS)))}
     with (folder / f"{command[0]}.log").open("ab") as log:
-        process = subprocess.Popen([*DASK, *command], cwd=folder, env=environment, stdout=log, stderr=log)
+        process = subprocess.Popen([*DASK, *command], cwd=folder, env=environment(), stdout=log, stderr=log)
         try:
             yield process
         finally:

@@ -7,29 +7,9 @@ from comparison_rows import ROWS, read_again, row
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrl.compare.pictures import _edges, _mean_curve, histogram_figure, quality_figure
+from graphrl.compare.pictures import _edges, histogram_figure, quality_figure
 from graphrl.compare.runs import Row
 from graphrl.plan.plot import write_figure
-
-
-def test_the_mean_curve_starts_when_all_have_a_plan() -> None:
-    rows = [
-        row("g", "a", 10, seconds=100.0, curve=((1.0, 1, 20), (10.0, 2, 15), (100.0, 3, 10))),
-        row("h", "a", 10, seconds=100.0, curve=((5.0, 1, 30), (100.0, 3, 10))),
-    ]
-    seconds, gaps = _mean_curve(rows, [10, 10])
-    assert (seconds[0], seconds[-1]) == pytest.approx((5, 100))
-    assert (gaps[0], gaps[-1]) == pytest.approx(((100 + 200) / 2, 0))
-    assert gaps[abs(seconds - 20).argmin()] == pytest.approx((50 + 200) / 2)
-    assert (gaps[1:] <= gaps[:-1]).all()
-
-
-def test_bins_part_at_zero() -> None:
-    for low, high in ((-12.5, 31.0), (0.0, 0.0), (0.0, 5.0), (-3.0, 0.0)):
-        edges = _edges(low, high)
-        assert edges[0] <= low <= high <= edges[-1]
-        assert abs(edges).min() == 0
-        assert len(edges) <= 30
 
 
 @pytest.mark.parametrize("rows", [ROWS, ROWS[:1], [row("g", "a", None)], [row("g", "a$", 0), row("g", "_b^", 3)]])
@@ -41,10 +21,10 @@ def test_pictures_of_anything(rows: list[Row], tmp_path: Path) -> None:
 
 
 @given(st.floats(-1e4, 0), st.floats(0, 1e4))
-def test_bins_hold_both_ends(low: float, high: float) -> None:
+def test_bins_hold_both_ends_and_part_at_zero(low: float, high: float) -> None:
     edges = _edges(low, high)
-    assert edges[0] <= low
-    assert high <= edges[-1]
+    assert edges[0] <= low <= high <= edges[-1]
+    assert abs(edges).min() == 0
     assert len(edges) <= 29
 
 

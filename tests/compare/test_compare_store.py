@@ -1,7 +1,6 @@
 """Comparisons: the file that a run goes on from, and the forecast."""
 
 import dataclasses
-import os
 import signal
 import subprocess
 import sys
@@ -11,8 +10,8 @@ from pathlib import Path
 import pytest
 from comparison_rows import read_rows
 from comparison_runs import chain, diamond, replace_solver, runs_of
+from processes import environment
 
-import graphrl.compare.execute as execute_module
 from graphrl.commands.progress import Forecast
 from graphrl.compare.comparison import RUNS, compare, open_store
 from graphrl.compare.table import summarise
@@ -20,10 +19,6 @@ from graphrl.errors import GraphrlError
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
 from graphrl.solvers.rules.simple import solve_given
-
-PACKAGE = Path(execute_module.__file__).parents[2]
-HELPERS = Path(__file__).resolve().parents[1] / "helpers"
-
 
 # The file
 
@@ -107,9 +102,9 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 SLOW = """
 import sys, time
-import graphrl.compare.execute as execute
+import graphrl.compare.runs as execute
 from graphrl.compare.comparison import compare
-from test_compare import runs_of
+from comparison_runs import runs_of
 from graphrl.solvers.rules.simple import solve_given
 
 def slow(task):
@@ -123,8 +118,7 @@ compare(runs_of("given", "list", seeds=20), sys.argv[1])
 
 def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(PACKAGE), str(HELPERS)))}
-    process = subprocess.Popen([sys.executable, "-c", SLOW, str(path)], env=environment)
+    process = subprocess.Popen([sys.executable, "-c", SLOW, str(path)], env=environment())
     try:
         while not path.exists() or path.read_bytes().count(b"\n") < 5:
             assert process.poll() is None, "the comparison ended by itself"

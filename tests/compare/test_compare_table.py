@@ -3,11 +3,13 @@
 import json
 import math
 
+import numpy as np
 import pytest
 from comparison_rows import MEMORY, ROWS, read_again, row
+from scipy.stats import ttest_1samp
 
 from graphrl.compare.report import HEADINGS, as_dict, cells, markdown, notes, percent, values_by_graph
-from graphrl.compare.table import best_known, contradictions, gap, improvements, summarise
+from graphrl.compare.table import best_known, contradictions, estimate, gap, improvements, summarise
 
 
 def test_arithmetic() -> None:
@@ -122,3 +124,18 @@ def test_values_by_graph() -> None:
     headings, lines = values_by_graph(ROWS)
     assert headings == ["graph", "ops", "a", "b", "best known", "bound"]
     assert lines == [["g", "4", "110 B", "110 B", "100 B", "80 B"], ["h", "4", "65 B", "51 B", "50 B", "50 B"]]
+
+
+@pytest.mark.parametrize("count", [2, 16])
+def test_intervals_are_those_of_students_t_however_many_values_there_are(count: int) -> None:
+    values = np.random.default_rng(count).normal(0.1, 0.05, count)
+    low, high = ttest_1samp(values, 0.0).confidence_interval(0.95)
+    interval = estimate(values.tolist())
+    assert interval.half is not None
+    assert (interval.mean - interval.half, interval.mean + interval.half) == pytest.approx((low, high))
+
+
+def test_of_one_value_and_of_none() -> None:
+    assert estimate([0.5]) == (0.5, None)
+    assert math.isnan(estimate([]).mean)
+    assert estimate([0.01, 0.03]).percent(True) == "+2.00% ± 12.71"

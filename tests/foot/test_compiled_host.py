@@ -1,6 +1,5 @@
 """What numba compiles is kept in the user's cache, and said."""
 
-import gc
 import os
 import subprocess
 import sys
@@ -9,14 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from numba.core.compiler import Flags
-from numba.core.targetconfig import TargetConfig
-from processes import PACKAGE
+from hypothesis import given
+from hypothesis import strategies as st
+from processes import environment
 
 from graphrl import compiled
-from graphrl.compiled import beside, hurry
-from graphrl.cores import count_cores
+from graphrl.compiled import beside
+from graphrl.compiled.structures import rows_by, set_rows
+from graphrl.process import count_cores
 
 
 def twice(x: int) -> int:
@@ -70,19 +71,6 @@ def test_what_is_compiled_depends_on_constants_of_other_folders(
     assert folders[0] == folders[2] != folders[1]
 
 
-def test_settings_are_the_same_in_a_hurry() -> None:
-    settings: list[Any] = [Flags(), Flags(), Flags()]
-    settings[2].nrt = True
-    before = [hash(one) for one in settings], [one == other for one in settings for other in settings]
-    compare = TargetConfig.__eq__
-    with pytest.raises(ValueError), hurry():  # noqa: PT012
-        assert not gc.isenabled()
-        assert ([hash(one) for one in settings], [one == other for one in settings for other in settings]) == before
-        raise ValueError
-    assert gc.isenabled()
-    assert TargetConfig.__eq__ is compare
-
-
 def test_folders_of_other_sources_go_once_they_are_not_used(cache: Path) -> None:
     here = compiled.folder(twice)
     old, young, others = (here.parent / name for name in ("0" * 16, "1" * 16, "not-ours"))
@@ -108,14 +96,14 @@ def test_a_cache_that_cannot_be_written_costs_the_compilation_alone(
 
 def test_a_command_without_a_cache_says_so_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "home").touch()  # permissions would not bind root
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR")
-    }
+    own = environment(HOME=str(tmp_path / "home"))
+    for name in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):
+        own.pop(name, None)
     arguments = ["-m", "graphrl", "optimize", "regal-like:12", "--method", "anneal", "--evaluations", "10"]
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=tmp_path,
-        env=environment | {"HOME": str(tmp_path / "home"), "PYTHONPATH": str(PACKAGE)},
+        env=own,
         capture_output=True,
         text=True,
         check=True,
@@ -125,23 +113,30 @@ def test_a_command_without_a_cache_says_so_in_one_line(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 
-def test_scipy_is_left_alone_until_numba_needs_it(tmp_path: Path) -> None:
+def test_another_numba_compiles_parts_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "search.py").write_text("""
+import numba
+numba.__version__ = "99.1.0"  # whose internals may be others
+from graphrl.compiled import PARTS, entry, part
+@part
+def twice(x):
+    return 2 * x
+@entry
+def fourfold(x):
+    return twice(twice(x))
+assert "pipeline_class" not in PARTS
+assert fourfold(3) == 12
+""")
+    own = environment(XDG_CACHE_HOME=str(tmp_path))
+    subprocess.run([sys.executable, "search.py"], cwd=tmp_path, env=own, check=True, timeout=300)
+
+
+@pytest.mark.skipif(count_cores() < 2, reason="with one core nothing is compiled beside")
+def test_list_schedules_are_compiled_by_another_process_and_scipy_is_left_alone(tmp_path: Path) -> None:
     code = """
 import sys
 import numba
 import numpy as np
-from graphrl.solvers.rules.plan_builder import prepare
-prepare()
-assert "scipy.linalg" not in sys.modules
-assert numba.njit(lambda x, y: np.dot(x, y))(np.ones(3), np.ones(3)) == 3
-"""
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(PACKAGE)}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300)
-
-
-@pytest.mark.skipif(count_cores() < 2, reason="with one core nothing is compiled beside")
-def test_list_schedules_are_compiled_by_another_process(tmp_path: Path) -> None:
-    code = """
 from graphrl.compiled import ready
 from graphrl.solvers.rules import plan_builder as build
 with build.prepared_beside():
@@ -151,11 +146,11 @@ build.prepare()
 assert build.build.stats.cache_hits and not build.build.stats.cache_misses
 with build.prepared_beside():  # nothing is left to do
     pass
+assert "scipy.linalg" not in sys.modules
+assert numba.njit(lambda x, y: np.dot(x, y))(np.ones(3), np.ones(3)) == 3  # needs it
 """
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(PACKAGE)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, check=True, timeout=300, capture_output=True, text=True
-    )
+    own, command = environment(NUMBA_CACHE_DIR=str(tmp_path)), [sys.executable, "-c", code]
+    done = subprocess.run(command, env=own, check=True, timeout=300, capture_output=True, text=True)
     assert not done.stderr
 
 
@@ -172,3 +167,24 @@ def test_where_the_other_process_fails_this_one_goes_on(cache: Path, monkeypatch
         pass
     with pytest.raises(ZeroDivisionError), beside(twice, "a search", do_nothing):
         raise ZeroDivisionError
+
+
+@given(keys=st.lists(st.integers(0, 5), max_size=30))
+def test_rows_hold_the_values_of_each_key_in_the_given_order(keys: list[int]) -> None:
+    values = np.arange(100, 100 + len(keys))[::-1]
+    begins, rows = rows_by(np.array(keys, np.int32), values, 7)
+    assert begins[0] == 0
+    assert begins[-1] == len(keys) == len(rows)
+    for key in range(7):
+        expected = [value for each, value in zip(keys, values.tolist(), strict=True) if each == key]
+        assert rows[begins[key] : begins[key + 1]].tolist() == expected
+
+
+def test_groups_of_rows_stand_behind_one_another() -> None:
+    records = np.zeros(3, [("first", np.int64), ("second", np.int64)])  # of two keys, and where the last rows end
+    rows = set_rows(
+        (records, "first", np.array([1, 0, 1]), np.array([7, 8, 9])), (records, "second", np.array([1]), np.array([5]))
+    )
+    assert rows.tolist() == [8, 7, 9, 5]
+    assert records["first"].tolist() == [0, 1, 3]
+    assert records["second"].tolist() == [3, 3, 4]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import graphrl
-from graphrl.garbage import uncollected
+from graphrl.process import uncollected
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_graphs import random_dag
 
-from graphrl.compare.execute import Executor
-from graphrl.compare.runs import make_runs
+from graphrl.compare.runs import Executor, make_runs
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.padding import Sizes, common_sizes, pad, shared_sizes, sizes

@@ -3,6 +3,13 @@
 import pytest
 
 from graphrl.cli import main
+from graphrl.solvers.rules.plan_builder import prepare
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_lists() -> None:
+    """Nothing is said of compiling list schedules, here and in processes that tests start."""
+    prepare()
 
 
 def check_failure(arguments: list[str], code: int, fault: str, capsys: pytest.CaptureFixture[str]) -> None:

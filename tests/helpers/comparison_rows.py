@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from graphrl.compare.comparison import RUNS, open_store
-from graphrl.compare.execute import row_of
-from graphrl.compare.runs import Row, make_runs
+from graphrl.compare.runs import Row, make_runs, row_of
 from graphrl.costs.problem import Objective, Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import Budget

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-import graphrl.compare.execute as execute_module
+import graphrl.compare.runs as execute_module
 from graphrl.compare.runs import Run, make_runs
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor

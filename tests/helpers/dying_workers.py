@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-import graphrl.compare.execute as execute_module
+import graphrl.compare.runs as execute_module
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import graphrl
-from graphrl.xla.planning import planner, search
+from graphrl.xla.planning import planner
 
 jit = functools.partial(graphrl.jit, seconds=0.2)
 
@@ -28,6 +28,6 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(unplanned.module.name)
         return original(lowered, unplanned, *rest)
 
-    original = search.decide
+    original = planner.decide
     monkeypatch.setattr(planner, "decide", decide)
     return names

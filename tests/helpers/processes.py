@@ -11,12 +11,15 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(graphrl.__file__).parents[1]
 
 
+def environment(**more: str) -> dict[str, str]:
+    """Of a process that finds the graphrl that is tested, and what several test files share."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join((str(PACKAGE), str(Path(__file__).parent)))} | more
+
+
 def run_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Python in a folder, until it ends, with these arguments."""
-    environment = os.environ | {"PYTHONPATH": str(PACKAGE)}
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
 
 
 def run_script(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

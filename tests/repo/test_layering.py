@@ -29,8 +29,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("plan",),
     ("costs",),
     ("graphs",),
-    ("compile_clock", "compiled", "documents", "progress", "signals"),
-    ("colours", "cores", "files", "garbage", "mesh", "random_bits", "text_table", "units", "version"),
+    ("compiled", "progress", "signals"),
+    ("colours", "files", "mesh", "process", "random_bits", "units"),
     ("errors",),
 )
 MODULE = re.compile(r"graphrl(\.[a-z_]\w*)+(:\w+)?")  # a string that names a module

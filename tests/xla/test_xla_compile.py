@@ -15,12 +15,13 @@ import pytest
 from xla_programs import N, branches, chain, plans, temporaries, vector
 
 import graphrl
-from graphrl.errors import GraphError, ProblemError
-from graphrl.graphs.readers.hlo.module import HloModule
-from graphrl.xla import compile as compiling
+from graphrl.errors import ProblemError
+from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla import hook
+from graphrl.xla import jit as compiling
 from graphrl.xla.callback import Unplanned
-from graphrl.xla.planning import planner, search, temp_search
+from graphrl.xla.hook import SCHEDULERS
+from graphrl.xla.planning import planner, temp_search
 from graphrl.xla.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("plans")
@@ -39,19 +40,13 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "decide", lambda *_: pytest.fail("searched"))
 
 
-def test_less_memory_and_the_same_bits() -> None:
-    x = vector()
-    ours, theirs = compiled(branches, x), xla(branches, x)
-    assert temporaries(ours) < 0.3 * temporaries(theirs)
-    assert np.array_equal(ours(x), theirs(x))
-
-
 def test_report_for_people_and_machines() -> None:
     ours, theirs = compiled(branches, jax.ShapeDtypeStruct((N,), jnp.float32)), xla(branches, vector())
     report = ours.report()
     assert report.planned
     assert not report.reason
     assert (report.graphrl_bytes, report.xla_bytes) == (temporaries(ours), temporaries(theirs))
+    assert np.array_equal(ours(vector()), theirs(vector()))
     options: dict[str, str | bool] = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
     memory = jax.jit(branches).lower(vector()).compile(compiler_options=options)
     assert report.memory_bytes == temporaries(memory)
@@ -140,13 +135,13 @@ def test_what_xla_takes_to_show_the_module_is_taken_off(
     def unplanned(module: HloModule) -> None:
         raise Unplanned(module)
 
-    monkeypatch.setattr(search, "ordered", ordered)
+    monkeypatch.setattr(planner, "ordered", ordered)
     with pytest.raises(Unplanned) as raised:
         hook.compile_by(lowered, unplanned)
     assert raised.value.seconds > 0
     raised.value.seconds = taken
     monkeypatch.setattr(time, "perf_counter", time.process_time)
-    search.decide(lowered, raised.value, Settings(seconds=100, cache=False), None)
+    planner.decide(lowered, raised.value, Settings(seconds=100, cache=False), None)
     assert left - 20 < seen[0] <= left
 
 
@@ -158,7 +153,7 @@ def test_never_worse_where_a_prediction_was_wrong(monkeypatch: pytest.MonkeyPatc
         def __call__(self, sequence: Any, others: Any = None) -> int:
             return 10**9 if tuple(sequence) == self.default else 10**8
 
-    for place in ("search", "temp_search"):
+    for place in ("planner", "temp_search"):
         monkeypatch.setattr(f"graphrl.xla.planning.{place}.TempPredictor", Wrong)
     executable, theirs = compiled(chain, vector()), xla(chain, vector())
     assert temporaries(executable) == temporaries(theirs)
@@ -217,19 +212,6 @@ def test_lowered_jitted_and_planned_functions_are_one_program(monkeypatch: pytes
     assert compiled(jax.jit(branches).lower(vector())).plan is not None
 
 
-def test_module_that_cannot_be_read_runs_as_xla_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def decide(*_: Any) -> None:
-        raise GraphError("an instruction from the future")
-
-    monkeypatch.setattr(planner, "decide", decide)
-    monkeypatch.setattr(hook, "_said", set())
-    with pytest.warns(UserWarning, match="graphrl.compile: an instruction from the future; XLA's schedule stays"):
-        executable = compiled(branches, vector())
-    assert temporaries(executable) == temporaries(xla(branches, vector()))
-    assert executable.plan is None
-    assert "future" in str(executable.report())
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -261,3 +243,56 @@ def test_what_is_no_function_is_refused() -> None:
         compiled(branches, vector(), kwargs=3)  # type: ignore[arg-type]
     with pytest.raises(ProblemError, match="a lowered program has its arguments already"):
         compiled(jax.jit(branches).lower(vector()), vector())
+
+
+def scanned(x: jax.Array) -> Any:
+    return jax.lax.scan(lambda c, _: (jnp.tanh(branches(c)), c.sum()), x, None, length=3)
+
+
+def nested(x: jax.Array) -> Any:
+    def outer(carry: jax.Array) -> jax.Array:
+        return jnp.tanh(jax.lax.fori_loop(0, 2, lambda _, c: jnp.tanh(branches(c)), carry))
+
+    return jax.lax.while_loop(lambda c: c[0] > 2.0, outer, x), branches(x)
+
+
+def chosen(x: jax.Array) -> Any:
+    return jax.lax.cond(x[0] > 0, lambda y: branches(y), lambda y: branches(y * 2.0) + 1.0, x)
+
+
+def learned(x: jax.Array) -> Any:
+    return jax.grad(lambda y: scanned(y)[0].sum())(x)
+
+
+@pytest.mark.parametrize("function", [scanned, nested, chosen, learned])
+def test_bodies_of_loops_and_branches_are_planned_too(function: Callable[[jax.Array], Any]) -> None:
+    x = vector()
+    ours, theirs = graphrl.compile(function, x, seconds=1), jax.jit(function).lower(x).compile()
+    memory = hook.compile_in_order(jax.jit(function).lower(x), "memory", quick=True)
+    assert temporaries(ours) < 0.75 * temporaries(theirs)
+    assert temporaries(ours) <= temporaries(memory)
+    assert ours.report().graphrl_bytes == temporaries(ours)
+    for a, b in zip(jax.tree.leaves(ours(x)), jax.tree.leaves(theirs(x)), strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_the_body_runs_in_the_order_that_was_found() -> None:
+    lowered = jax.jit(scanned).lower(vector())
+    default, memory = (hook.captured(lowered, which) for which in SCHEDULERS)
+    assert [c.name for c in default.sequential] == [c.name for c in memory.sequential]
+    body = max(default.sequential, key=lambda c: len(c.instructions))
+    assert body is not default.entry
+    order = memory.order(memory.computations[body.name])
+    assert order != default.order(body)
+    final = parse_module(hook.compile_by(lowered, lambda _: {body.name: order}))
+    assert final.order(final.computations[body.name]) == order
+
+
+def test_the_next_process_finds_the_orders_of_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    from graphrl.xla.planning import planner
+    from graphrl.xla.planning.cache import DecisionCache
+
+    once = temporaries(graphrl.compile(scanned, vector(), seconds=0.5))
+    monkeypatch.setattr(planner, "_SHARED", DecisionCache(on_disk=True))
+    monkeypatch.setattr(planner, "decide", lambda *_: pytest.fail("searched"))
+    assert temporaries(graphrl.compile(scanned, vector(), seconds=0.5)) == once

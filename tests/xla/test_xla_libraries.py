@@ -1,13 +1,11 @@
 """`graphrl.jit` and `graphrl.compile` in the places of other libraries' jit: the same results, and a plan."""
 
-import pickle
 import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import cloudpickle
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -286,21 +284,6 @@ def test_keras_fits_with_a_planned_step(monkeypatch: pytest.MonkeyPatch) -> None
     (model, ours), (_, theirs) = fitted(True), fitted(False)
     assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
     assert len(model.train_step.reports) == 1
-
-
-def test_pickling() -> None:
-    by_name = pickle.loads(pickle.dumps(decorated))
-    assert by_name is decorated
-    fresh = pickle.loads(pickle.dumps(jit(branches)))
-    assert fresh is not branches
-    assert fresh._planner.settings == jit(branches)._planner.settings
-    by_value = cloudpickle.loads(cloudpickle.dumps(jit(lambda x: x * 3, donate_argnums=0)))
-    assert by_value(jnp.int32(2)) == 6
-
-
-@graphrl.jit
-def decorated(x: jax.Array) -> jax.Array:
-    return x + 1
 
 
 def test_export(searches: list[str]) -> None:

@@ -27,7 +27,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from graphrl.cores import count_cores
+from graphrl.process import count_cores
 from graphrl.solvers.anneal.clusters import LEVELS, Clusters, count_at
 from graphrl.solvers.base import Budget, Search
 

@@ -5,13 +5,13 @@ from typing import Any, get_args
 
 import numpy as np
 
-from graphrl.cores import count_cores
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Objective, Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
+from graphrl.process import count_cores
 from graphrl.solvers.base import MAX_EVALUATIONS, PlacedOrder, Task
 from graphrl.solvers.exact.engine import Limits, Quanta, minimise
 from graphrl.solvers.exact.load import load_model, load_quanta, room_model

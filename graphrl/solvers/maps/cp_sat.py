@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.cores import count_cores
 from graphrl.costs.maps.problem import MapProblem
 from graphrl.errors import ProblemError
 from graphrl.plan.memory_map import MemoryMap
+from graphrl.process import count_cores
 from graphrl.solvers.base import MAX_EVALUATIONS
 from graphrl.solvers.exact.engine import Expression, Limits, Literal, Model, minimise
 from graphrl.solvers.maps.task import MapTask, map_solver

@@ -22,11 +22,11 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import announced
-from graphrl.cores import count_cores
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
+from graphrl.process import count_cores
 from graphrl.solvers.anneal.clusters import Clusters, clustered
 from graphrl.solvers.anneal.driver import Annealing, Pace, cooled, copied, copy_into
 from graphrl.solvers.base import PlacedOrder, Task

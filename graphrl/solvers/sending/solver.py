@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import beside
-from graphrl.cores import count_cores
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
+from graphrl.process import count_cores
 from graphrl.solvers.anneal.clusters import Clusters, has_parts
 from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
 from graphrl.solvers.base import PlacedOrder, Task

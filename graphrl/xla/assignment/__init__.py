@@ -14,8 +14,7 @@ from types import MappingProxyType
 
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.assignment.buffers import ModuleBuffers
-from graphrl.xla.assignment.heap import heap_blocks, heap_size, live_ranges
-from graphrl.xla.assignment.outputs import assign_outputs
+from graphrl.xla.assignment.heap import assign_outputs, heap_blocks, heap_size, live_ranges
 from graphrl.xla.callback import check_sequence
 
 ALIGNMENT = 64  # bytes, of every buffer

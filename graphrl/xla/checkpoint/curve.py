@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphrl.errors import ProblemError
-from graphrl.text_table import aligned
-from graphrl.units import format_bytes, parse_bytes
+from graphrl.units import aligned, format_bytes, parse_bytes
 from graphrl.xla.checkpoint.function import checkpoint
 from graphrl.xla.checkpoint.report import COMPUTED, KEPT, CheckpointReport, Figures, sizes_lines
 from graphrl.xla.checkpoint.settings import Settings

@@ -19,8 +19,8 @@ from jax.extend.source_info_util import register_exclusion
 from jax.tree_util import Partial
 
 from graphrl.errors import ArgumentError, GraphrlError, ProblemError
-from graphrl.garbage import uncollected
 from graphrl.graphs.roofline import Chip
+from graphrl.process import uncollected
 from graphrl.xla import libraries
 from graphrl.xla.checkpoint.derivative import differentiable
 from graphrl.xla.checkpoint.planner import Planned, fingerprint_of, planned

@@ -18,11 +18,10 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from graphrl.documents import read_document, write_document
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import cache_folder
+from graphrl.files import cache_folder, read_document, write_document
 from graphrl.graphs.roofline import Chip
-from graphrl.version import installed_version
+from graphrl.process import installed_version
 from graphrl.xla.checkpoint.derivative import gradient_jaxpr
 from graphrl.xla.checkpoint.gradient import NamedGradient, gradient_of, line_at
 from graphrl.xla.checkpoint.program import CheckpointPlan, Program, Region, variables

@@ -5,8 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from graphrl.text_table import aligned
-from graphrl.units import format_bytes, format_seconds
+from graphrl.units import aligned, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from graphrl.documents import read_document, write_document
 from graphrl.errors import GraphrlError, PlanError
-from graphrl.files import cache_folder
+from graphrl.files import cache_folder, read_document, write_document
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.bodies import as_program
 from graphrl.xla.callback import Answer, Scheduler, check_sequence, rescheduled
@@ -72,19 +71,19 @@ class Decision:
     method: str
     seed: int
     seconds: float
-    orders: Places | None
-    found_by: str
     reason: str
     xla_bytes: int
-    memory_bytes: int | None
-    memory_measured: bool
     graphrl_bytes: int
     argument_bytes: int
     result_bytes: int
     undonated_bytes: int
     bound: float
-    search_seconds: float
-    evaluations: int
+    orders: Places | None = None
+    found_by: str = ""
+    memory_bytes: int | None = None
+    memory_measured: bool = False
+    search_seconds: float = 0.0
+    evaluations: int = 0
     scheduler: Scheduler = "default"
     recompute: float = 0.0
     dropped: Dropped = ()

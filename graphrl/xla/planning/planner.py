@@ -1,20 +1,54 @@
-"""Decisions on demand: what is known, or else a search, one at a time in a process."""
+"""From a captured module to a decision about it: what is known, or else a search, one at a time in a process.
+
+`Planner` answers XLA for one set of settings; `decide` searches on a module's graphs and predicts what XLA will need.
+"""
 
 import dataclasses
 import functools
 import threading
+import time
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 import jax
+import numpy as np
 
+from graphrl.costs.bounds import lower_bound
 from graphrl.graphs.readers.hlo.module import HloModule
+from graphrl.graphs.readers.hlo.reader import read_hlo
+from graphrl.graphs.roofline import DEFAULT_CHIP
+from graphrl.plan import Plan
 from graphrl.units import format_bytes
+from graphrl.xla import hook
 from graphrl.xla.assignment import TempPredictor
+from graphrl.xla.bodies import as_program
 from graphrl.xla.callback import Answer, Unplanned
-from graphrl.xla.planning.cache import Decision, DecisionCache
-from graphrl.xla.planning.search import decide
-from graphrl.xla.planning.temp_search import MIN_BYTES, is_small
+from graphrl.xla.donation import Tied, tied
+from graphrl.xla.planning.cache import MEMORY_SCHEDULER, Decision, DecisionCache, jaxlib_version, places_of
+from graphrl.xla.planning.temp_search import (
+    LEAST_GAIN,
+    LEAST_SECONDS,
+    MIN_BYTES,
+    Schedule,
+    Target,
+    is_small,
+    order_of,
+    ordered,
+    targets_of,
+    temp_bound,
+)
+from graphrl.xla.recompute.candidates import ClonesByName, Numbered, numbered
+from graphrl.xla.recompute.plan import recompute_everywhere
 from graphrl.xla.report import Report
-from graphrl.xla.settings import Settings
+from graphrl.xla.residuals.choice import Dropped, chosen
+from graphrl.xla.residuals.rewrite import without_residuals
+from graphrl.xla.settings import PROBLEM, Settings
+
+NOTHING = 0.01  # of XLA's bytes: where the bounds show that no more is to be had, XLA's memory scheduler is not asked
+SEARCHING = 0.25  # of the seconds remain for planning, however long XLA took to show the module
+DROPPING = 0.3  # of the seconds for computing again go to residuals of loops at most
+RECOMPUTING = 0.5  # of the seconds go to finding what to compute again, if anything may be
 
 _SHARED = DecisionCache(on_disk=True)
 
@@ -117,6 +151,272 @@ class Planner:
     def _report(self, module: HloModule, decision: Decision, *, from_cache: bool) -> None:
         if module.fingerprint not in self.reports:
             self.reports[module.fingerprint] = Report.of(module.name, decision, from_cache=from_cache)
+
+
+class Candidate(NamedTuple):
+    """A program that may be taken.
+
+    Attributes:
+      found_by: who made it.
+      program: scheduled as it shall run, with what is computed again.
+      predicted: bytes of temporaries that XLA will need.
+      evaluations: that finding it took.
+      dropped: what loops do not keep for others.
+      clones: instructions that are computed again, by computation.
+      recomputed: part of the program's estimated run time that it takes to compute all that again.
+    """
+
+    found_by: str
+    program: HloModule
+    predicted: int
+    evaluations: int
+    dropped: Dropped = ()
+    clones: ClonesByName = MappingProxyType({})
+    recomputed: float = 0.0
+
+
+def decide(lowered: jax.stages.Lowered, unplanned: Unplanned, settings: Settings, earlier: Decision | None) -> Decision:
+    """Plans a program.
+
+    Args:
+      lowered: the program.
+      unplanned: the module as XLA's default scheduler left it, and how long XLA took.
+      settings: of the search.
+      earlier: a decision about it; its orders are a candidate.
+
+    Returns:
+      A decision whose orders, if it has some, are predicted to need fewer bytes than XLA's own.
+
+    Raises:
+      Interrupted: Ctrl-C.
+      GraphrlError: the method cannot take this program.
+    """
+    module, now = unplanned.module, time.perf_counter()
+    started = now - unplanned.seconds
+    searching = max(settings.seconds - unplanned.seconds, SEARCHING * settings.seconds)
+    ties = tied(module)
+    base, targets = ties.module, targets_of(ties.module)
+    stays = _xla_s_own(module, settings, ties, targets)
+    if (earlier is None or earlier.orders is None) and _cannot_win(stays, targets):
+        return dataclasses.replace(stays, search_seconds=time.perf_counter() - started)
+    if stays.bound + ties.lost >= stays.xla_bytes:  # no order makes up for what is not donated
+        targets = {}
+    memory = hook.captured(lowered, "memory")
+    stays = dataclasses.replace(stays, memory_bytes=predicted_bytes(memory))
+    like = tied(memory).module if memory.fingerprint == module.fingerprint else None
+
+    def left(part: float = 1.0) -> float:
+        return part * (now + searching - time.perf_counter())
+
+    end = time.perf_counter() + left(1 - RECOMPUTING if settings.recompute else 1)
+    candidates = list(_candidates(base, targets, like, settings, earlier, end, LEAST_GAIN * stays.xla_bytes))
+    best = plain = min(candidates, key=lambda candidate: candidate.predicted)
+    if settings.recompute:
+        best = min([best, *_recomputed(base, settings, earlier, best, left())], key=lambda each: each.predicted)
+    bound = stays.bound
+    if left() > 0:  # a better order makes it tighter
+        sequence = plain.program.order(plain.program.entry)
+        bound = max(bound, temp_bound(read_hlo(plain.program, chip=DEFAULT_CHIP), sequence))
+    decision = dataclasses.replace(
+        stays,
+        graphrl_bytes=best.predicted,
+        undonated_bytes=ties.lost,
+        bound=bound,
+        evaluations=best.evaluations,
+    )
+    decision = _chosen(decision, best, plain, base)
+    return dataclasses.replace(decision, search_seconds=time.perf_counter() - started)
+
+
+def _chosen(decision: Decision, best: Candidate, plain: Candidate, base: HloModule) -> Decision:
+    """What needs least: XLA's own schedule, that of its memory scheduler, or the best that was found; and the best in
+    which nothing is computed again.
+    """
+    memory = decision.memory_bytes
+    assert memory is not None
+    most = min(memory, decision.xla_bytes - 1) - decision.undonated_bytes
+    if best.predicted <= most:
+        kept = (places_of(plain.program), plain.predicted) if best is not plain and plain.predicted <= most else None
+        base = without_residuals(base, best.dropped)
+        return dataclasses.replace(
+            decision,
+            reason="",
+            orders=places_of(best.program, base, best.clones),
+            found_by=best.found_by,
+            dropped=best.dropped,
+            clones=_numbered(base, best.clones),
+            recomputed=best.recomputed,
+            plain=kept,
+        )
+    reason = (
+        f"the best order found needs {format_bytes(best.predicted)}{_beside(decision.undonated_bytes)}; "
+        f"XLA's own {format_bytes(decision.xla_bytes)}"
+    )
+    decision = dataclasses.replace(decision, reason=reason)
+    return decision.by_memory_scheduler(memory) if memory < decision.xla_bytes else decision
+
+
+def predicted_bytes(program: HloModule) -> int:
+    """Temporaries of a module as it is scheduled."""
+    return TempPredictor(program)(program.order(program.entry))
+
+
+def _xla_s_own(module: HloModule, settings: Settings, ties: Tied, targets: Mapping[str, Target]) -> Decision:
+    """The decision that XLA's schedule stays, since no order can need much less."""
+    predicted, entry = predicted_bytes(module), targets.get(ties.module.entry.name)
+    if entry is not None and not entry.runs_others:
+        bound = entry.bound
+    else:
+        bound = temp_bound(read_hlo(ties.module, chip=DEFAULT_CHIP), ties.module.order(ties.module.entry))
+    donated = sum(module.entry.root.shape.at(alias.output_index).bytes for alias in module.input_output_aliases)
+    return Decision(
+        fingerprint=module.fingerprint,
+        jaxlib=jaxlib_version(),
+        method=settings.method,
+        seed=settings.seed,
+        seconds=float(settings.seconds),
+        reason=(
+            f"no order needs less than {format_bytes(bound)}{_beside(ties.lost)}; XLA's own {format_bytes(predicted)}"
+        ),
+        xla_bytes=predicted,
+        graphrl_bytes=predicted,
+        argument_bytes=sum(parameter.shape.leaf_bytes for parameter in module.entry.parameters),
+        result_bytes=module.entry.root.shape.leaf_bytes - donated,
+        undonated_bytes=ties.lost,
+        bound=bound,
+        recompute=float(settings.recompute),
+    )
+
+
+def _cannot_win(stays: Decision, targets: Mapping[str, Target]) -> bool:
+    """Whether the bounds are hardly below what XLA's own schedule needs; computing again may go below them."""
+    least = NOTHING * stays.xla_bytes
+    if stays.recompute:
+        return False
+    return stays.xla_bytes - stays.bound < least or not any(target.is_hopeful(least) for target in targets.values())
+
+
+def plan_of(decision: Decision, module: HloModule) -> Plan | None:
+    """The plan behind a decision, of the module's graph; None where XLA's schedule stays."""
+    if decision.orders is None:
+        return None
+    scheduled = decision.program(tied(module).module)
+    program = read_hlo(scheduled, chip=DEFAULT_CHIP)
+    order = order_of(program, scheduled.order(scheduled.entry))
+    return Plan.from_order(
+        program.graph,
+        PROBLEM,
+        np.zeros(len(order), np.int64),
+        order,
+        method=decision.found_by,
+        seconds=decision.search_seconds,
+        evaluations=decision.evaluations,
+        seed=decision.seed,
+        bound=lower_bound(program.graph, PROBLEM, order),
+    )
+
+
+def _candidates(
+    base: HloModule,
+    targets: Mapping[str, Target],
+    memory: HloModule | None,
+    settings: Settings,
+    earlier: Decision | None,
+    end: float,
+    least: float,
+) -> Iterator[Candidate]:
+    """The orders of XLA's memory scheduler, those known from earlier, and what a search makes of the best of them."""
+    predict = TempPredictor(base)
+
+    def candidate(by: str, schedule: Schedule, evaluations: int) -> Candidate:
+        program = base.with_orders(schedule)
+        return Candidate(by, program, predict(program.order(program.entry), program.schedule), evaluations)
+
+    known = [candidate("XLA", _schedule(base), 0)]
+    if memory is not None:
+        known.append(candidate(MEMORY_SCHEDULER, _translated(memory, base), 0))
+    if earlier is not None and earlier.orders is not None and not (earlier.clones or earlier.dropped):
+        known.append(candidate(earlier.found_by, _schedule(earlier.program(base)), earlier.evaluations))
+    yield from known[1:]
+    known.sort(key=lambda one: one.predicted)
+    result = ordered(base, targets, [_schedule(one.program) for one in known], settings, end, least)
+    yield candidate(result.found_by or known[0].found_by, result.schedule, result.evaluations)
+
+
+def _schedule(module: HloModule) -> Schedule:
+    return {c.name: module.order(c) for c in module.sequential}
+
+
+def _translated(other: HloModule, module: HloModule) -> Schedule:
+    """The schedule of another module of the same fingerprint, in the names of this one."""
+    schedule = {}
+    for theirs, ours in zip(other.sequential, module.sequential, strict=True):
+        name = dict(zip(theirs.by_name, ours.by_name, strict=True))
+        schedule[ours.name] = tuple(name[each] for each in other.order(theirs))
+    return schedule
+
+
+def _recomputed(
+    base: HloModule, settings: Settings, earlier: Decision | None, best: Candidate, seconds: float
+) -> Iterator[Candidate]:
+    """The best order with values computed again, as known and as found now."""
+    if earlier is not None and (earlier.clones or earlier.dropped):
+        known = earlier.program(base)
+        clones = earlier.named_clones(without_residuals(base, earlier.dropped))
+        predicted, by = predicted_bytes(known), earlier.found_by
+        yield Candidate(by, known, predicted, earlier.evaluations, earlier.dropped, clones, earlier.recomputed)
+    began = time.perf_counter()
+    lean = _without_residuals(best, settings.recompute, began + DROPPING * seconds)
+    again = recompute_everywhere(
+        lean.program,
+        limit=settings.recompute - lean.recomputed,
+        seconds=max(LEAST_SECONDS, seconds - (time.perf_counter() - began)),
+        seed=settings.seed,
+    )
+    if again.clones or lean.dropped:
+        yield Candidate(
+            f"{best.found_by}, recomputation",
+            again.module,
+            again.predicted,
+            best.evaluations,
+            lean.dropped,
+            again.clones,
+            lean.recomputed + again.cost,
+        )
+
+
+def _without_residuals(best: Candidate, limit: float, end: float) -> Candidate:
+    """The best order with loops that keep less for others, if that then needs less.
+
+    Args:
+      limit: part of the estimated run time that it may take.
+      end: time of `time.perf_counter` at which the choice of what to drop is over.
+    """
+    choice = chosen(best.program, limit, lambda: time.perf_counter() > end)
+    if not choice.dropped:
+        return best
+    program = without_residuals(best.program, choice.dropped)
+    lean = best._replace(
+        program=program, predicted=predicted_bytes(program), dropped=choice.dropped, recomputed=choice.cost
+    )
+    return min(best, lean, key=lambda each: each.predicted)
+
+
+def _numbered(module: HloModule, clones: ClonesByName) -> tuple[Numbered, ...]:
+    """Clones as `Decision` has them."""
+    if not clones:
+        return ()
+    return tuple(numbered(as_program(module, c), clones.get(c.name, ())) for c in module.sequential)
+
+
+def _beside(lost: int) -> str:
+    return f", and {format_bytes(lost)} for donated arguments that it cannot write to" if lost else ""
+
+
+def memory_of(executable: jax.stages.Compiled) -> tuple[int, int]:
+    """Bytes of temporaries, and of results that are written into donated arguments, as XLA reports them."""
+    analysis = executable.memory_analysis()
+    return int(analysis.temp_size_in_bytes), int(analysis.alias_size_in_bytes)  # type: ignore[union-attr]
 
 
 def _untouched(module: HloModule) -> str:

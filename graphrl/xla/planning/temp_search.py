@@ -48,12 +48,150 @@ NEAR = 0.01  # above the bound, by this part of it, an order is good enough
 GAIN = 0.001  # of the bytes: what a search is to gain
 PATIENCE, PATIENT_TURNS = 0.2, 8  # part of the seconds, and turns, that it may go on without
 
+# Below either, a computation is left alone: nothing that anybody would miss could be saved.
+MIN_OPS = 5
+MIN_BYTES = 2**20
+
+LEAST_GAIN = 0.05  # of the program's bytes: where the bound shows that less is to be had, there is no search
+LEAST_SECONDS = 0.05  # for a search, also where no time is left
+
+_NO_BUFFER = frozenset({"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all"})
+
+Schedule = Mapping[str, tuple[str, ...]]  # names of all instructions, by computation
+
+
+class Ordered(NamedTuple):
+    """Orders that were searched for.
+
+    Attributes:
+      found_by: the method; "" where nothing was searched.
+      schedule: of all computations.
+      evaluations: that it took.
+    """
+
+    found_by: str
+    schedule: Schedule
+    evaluations: int
+
+
+def is_small(module: HloModule) -> bool:
+    """Whether no computation of a module has enough instructions, or bytes between them, to be worth a search."""
+    return all(_is_small(computation) for computation in module.sequential)
+
+
+class Target:
+    """A computation as a program of its own, and what is known of it; all but the order is found on demand."""
+
+    def __init__(self, module: HloModule, computation: Computation, bound: float | None = None) -> None:
+        """Args: `bound` if it is known."""
+        self.program = as_program(module, computation)
+        self.order = self.program.order(computation)
+        self._bound = bound
+
+    @functools.cached_property
+    def read(self) -> HloProgram:
+        """Its graph."""
+        return read_hlo(self.program, chip=DEFAULT_CHIP)
+
+    @functools.cached_property
+    def predict(self) -> TempPredictor:
+        """What it needs in an order."""
+        return TempPredictor(self.program)
+
+    @functools.cached_property
+    def bound(self) -> float:
+        """Bytes that no order needs less than, with the computations that it runs as they are."""
+        if self._bound is None:
+            self._bound = temp_bound(self.read, self.order, bodies_as_they_are=True)
+        return self._bound
+
+    @functools.cached_property
+    def runs_others(self) -> bool:
+        """Whether it runs other computations, whose orders the bound depends on."""
+        return len(self.program.sequential) > 1
+
+    def is_hopeful(self, least: float) -> bool:
+        """Whether the bound leaves room for another order to save `least` bytes of what it needs."""
+        needed = self.predict(self.order)
+        return needed >= least and needed - self.bound >= least
+
+
+def targets_of(module: HloModule) -> dict[str, Target]:
+    """The computations of a module that are not too small, by name, callees first."""
+    return {c.name: Target(module, c) for c in module.sequential if not _is_small(c)}
+
+
+def ordered(
+    module: HloModule,
+    targets: Mapping[str, Target],
+    starts: Sequence[Schedule],
+    settings: Settings,
+    end: float,
+    least: float,
+) -> Ordered:
+    """Searches for an order of every computation for which that may be worth it, callees first.
+
+    Args:
+      module: scheduled.
+      targets: what is known of its computations.
+      starts: schedules of it that take part; the first is the best of them.
+      settings: of the searches.
+      end: time of `time.perf_counter` at which they are over.
+      least: bytes that a search must be able to save.
+    """
+    schedule, method, evaluations = dict(starts[0]), "", 0
+    for number, (name, before) in enumerate(targets.items()):
+        bound = None if before.runs_others else before.bound
+        target = Target(module.with_orders(schedule), module.computations[name], bound)
+        if target.is_hopeful(least):
+            seconds = (end - time.perf_counter()) / (len(targets) - number)
+            plan, schedule[name] = _search(target, [start[name] for start in starts], settings, seconds)
+            method, evaluations = plan.method, evaluations + plan.evaluations
+    return Ordered(method, schedule, evaluations)
+
+
+def _search(
+    target: Target, starts: Sequence[tuple[str, ...]], settings: Settings, seconds: float
+) -> tuple[Plan, tuple[str, ...]]:
+    """The plan of a target's graph, and its sequence or, if it is not above that, one of the starts."""
+    graph = target.read.graph
+    task = Task(graph, PROBLEM, Budget(None, max(LEAST_SECONDS, seconds)), settings.seed, settings.progress)
+    if settings.method == METHOD:
+        orders = [order_of(target.read, start) for start in dict.fromkeys(starts)]
+        plan = least_temp(task, target.read, target.predict, orders, target.bound)
+    else:
+        plan = find_solver(settings.method)(task)
+    sequence = target.read.sequence(plan.decisions(graph)[1])
+    return plan, min((*dict.fromkeys(starts), sequence), key=target.predict)
+
 
 def counted(program: HloProgram) -> tuple[HloProgram, int]:
     """The program with results that count from when they are written, and the bytes of the buffers of all results."""
     other = read_hlo(program.module, chip=DEFAULT_CHIP, count_results=True)
     flow = Flow(other.graph)
     return other, sum(size for size, pinned in zip(flow.size, flow.pinned, strict=True) if pinned)
+
+
+def order_of(program: HloProgram, sequence: Sequence[str]) -> np.ndarray:
+    """The order `[n]` of the graph's ops in a sequence of all instructions."""
+    place = {op.name: k for k, op in enumerate(program.graph.ops)}
+    return np.array([place[name] for name in sequence if name in place], np.int64)
+
+
+def temp_bound(program: HloProgram, sequence: Sequence[str], *, bodies_as_they_are: bool = False) -> float:
+    """Bytes that XLA's temporaries need in any order, beside the results; a good order makes the bound tight.
+
+    Args:
+      program: of the module.
+      sequence: of all instructions.
+      bodies_as_they_are: count what loops, branches and calls need inside. No proof: that may lie in buffers that hold
+        nothing meanwhile.
+    """
+    everything, results = counted(program)
+    graph = everything.graph
+    if not bodies_as_they_are:
+        graph = ComputationGraph(graph.name, tuple(_least(graph.ops)), graph.inputs, graph.outputs)
+    return max(0.0, lower_bound(graph, PROBLEM, order_of(program, sequence)) - results)
 
 
 def _least_temp(
@@ -173,28 +311,6 @@ class _Search:
             self._task.best = self.plan
 
 
-def order_of(program: HloProgram, sequence: Sequence[str]) -> np.ndarray:
-    """The order `[n]` of the graph's ops in a sequence of all instructions."""
-    place = {op.name: k for k, op in enumerate(program.graph.ops)}
-    return np.array([place[name] for name in sequence if name in place], np.int64)
-
-
-def temp_bound(program: HloProgram, sequence: Sequence[str], *, bodies_as_they_are: bool = False) -> float:
-    """Bytes that XLA's temporaries need in any order, beside the results; a good order makes the bound tight.
-
-    Args:
-      program: of the module.
-      sequence: of all instructions.
-      bodies_as_they_are: count what loops, branches and calls need inside. No proof: that may lie in buffers that hold
-        nothing meanwhile.
-    """
-    everything, results = counted(program)
-    graph = everything.graph
-    if not bodies_as_they_are:
-        graph = ComputationGraph(graph.name, tuple(_least(graph.ops)), graph.inputs, graph.outputs)
-    return max(0.0, lower_bound(graph, PROBLEM, order_of(program, sequence)) - results)
-
-
 def _least(ops: Sequence[Op]) -> Iterator[Op]:
     """Ops with the bytes that they need for certain. What a loop or a branch needs inside may lie in the buffers of
     what it is given and what it gives, while they hold nothing; the results of a call in those of its operands.
@@ -206,123 +322,6 @@ def _least(ops: Sequence[Op]) -> Iterator[Op]:
         yield dataclasses.replace(op, outputs=tuple(outputs), workspace_bytes=0)
 
 
-# Below either, a computation is left alone: nothing that anybody would miss could be saved.
-MIN_OPS = 5
-MIN_BYTES = 2**20
-
-LEAST_GAIN = 0.05  # of the program's bytes: where the bound shows that less is to be had, there is no search
-LEAST_SECONDS = 0.05  # for a search, also where no time is left
-
-_NO_BUFFER = frozenset({"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all"})
-
-Schedule = Mapping[str, tuple[str, ...]]  # names of all instructions, by computation
-
-
-class Ordered(NamedTuple):
-    """Orders that were searched for.
-
-    Attributes:
-      found_by: the method; "" where nothing was searched.
-      schedule: of all computations.
-      evaluations: that it took.
-    """
-
-    found_by: str
-    schedule: Schedule
-    evaluations: int
-
-
-def is_small(module: HloModule) -> bool:
-    """Whether no computation of a module has enough instructions, or bytes between them, to be worth a search."""
-    return all(_is_small(computation) for computation in module.sequential)
-
-
 def _is_small(computation: Computation) -> bool:
     inner = [i for i in computation.instructions if i.opcode not in _NO_BUFFER and not i.is_root]
     return len(inner) < MIN_OPS or sum(i.shape.bytes for i in inner) < MIN_BYTES
-
-
-class Target:
-    """A computation as a program of its own, and what is known of it; all but the order is found on demand."""
-
-    def __init__(self, module: HloModule, computation: Computation, bound: float | None = None) -> None:
-        """Args: `bound` if it is known."""
-        self.program = as_program(module, computation)
-        self.order = self.program.order(computation)
-        self._bound = bound
-
-    @functools.cached_property
-    def read(self) -> HloProgram:
-        """Its graph."""
-        return read_hlo(self.program, chip=DEFAULT_CHIP)
-
-    @functools.cached_property
-    def predict(self) -> TempPredictor:
-        """What it needs in an order."""
-        return TempPredictor(self.program)
-
-    @functools.cached_property
-    def bound(self) -> float:
-        """Bytes that no order needs less than, with the computations that it runs as they are."""
-        if self._bound is None:
-            self._bound = temp_bound(self.read, self.order, bodies_as_they_are=True)
-        return self._bound
-
-    @functools.cached_property
-    def runs_others(self) -> bool:
-        """Whether it runs other computations, whose orders the bound depends on."""
-        return len(self.program.sequential) > 1
-
-    def is_hopeful(self, least: float) -> bool:
-        """Whether the bound leaves room for another order to save `least` bytes of what it needs."""
-        needed = self.predict(self.order)
-        return needed >= least and needed - self.bound >= least
-
-
-def targets_of(module: HloModule) -> dict[str, Target]:
-    """The computations of a module that are not too small, by name, callees first."""
-    return {c.name: Target(module, c) for c in module.sequential if not _is_small(c)}
-
-
-def ordered(
-    module: HloModule,
-    targets: Mapping[str, Target],
-    starts: Sequence[Schedule],
-    settings: Settings,
-    end: float,
-    least: float,
-) -> Ordered:
-    """Searches for an order of every computation for which that may be worth it, callees first.
-
-    Args:
-      module: scheduled.
-      targets: what is known of its computations.
-      starts: schedules of it that take part; the first is the best of them.
-      settings: of the searches.
-      end: time of `time.perf_counter` at which they are over.
-      least: bytes that a search must be able to save.
-    """
-    schedule, method, evaluations = dict(starts[0]), "", 0
-    for number, (name, before) in enumerate(targets.items()):
-        bound = None if before.runs_others else before.bound
-        target = Target(module.with_orders(schedule), module.computations[name], bound)
-        if target.is_hopeful(least):
-            seconds = (end - time.perf_counter()) / (len(targets) - number)
-            plan, schedule[name] = _search(target, [start[name] for start in starts], settings, seconds)
-            method, evaluations = plan.method, evaluations + plan.evaluations
-    return Ordered(method, schedule, evaluations)
-
-
-def _search(
-    target: Target, starts: Sequence[tuple[str, ...]], settings: Settings, seconds: float
-) -> tuple[Plan, tuple[str, ...]]:
-    """The plan of a target's graph, and its sequence or, if it is not above that, one of the starts."""
-    graph = target.read.graph
-    task = Task(graph, PROBLEM, Budget(None, max(LEAST_SECONDS, seconds)), settings.seed, settings.progress)
-    if settings.method == METHOD:
-        orders = [order_of(target.read, start) for start in dict.fromkeys(starts)]
-        plan = least_temp(task, target.read, target.predict, orders, target.bound)
-    else:
-        plan = find_solver(settings.method)(task)
-    sequence = target.read.sequence(plan.decisions(graph)[1])
-    return plan, min((*dict.fromkeys(starts), sequence), key=target.predict)

@@ -75,7 +75,7 @@ def main() -> None:
         import jax
 
         from graphrl.bench import machine
-        from graphrl.cores import count_cores
+        from graphrl.process import count_cores
         from reproduce.results import here
 
         # jaxlib 0.11.2 (not 0.11.1) ends the process where it compiles the decoder for several CPU devices

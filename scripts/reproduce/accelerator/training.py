@@ -9,9 +9,8 @@ from typing import Any
 import jax
 
 from graphrl.agents import find_agent
-from graphrl.compile_clock import compile_clock
 from graphrl.mesh import make_mesh, most_that_share
-from graphrl.progress import Pace
+from graphrl.progress import Pace, compile_clock
 from graphrl.signals import Stop
 from graphrl.training.checkpoints import Checkpoints, Info, Values
 from graphrl.training.config import Schedule, parsed, updated

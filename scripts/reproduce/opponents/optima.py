@@ -204,8 +204,8 @@ def scale(settings: Settings) -> Iterator[Table]:
                 print("  ".join(lines[-1]), file=sys.stderr, flush=True)
     how = (
         f"Peak memory on 1 device, makespan on {_DEVICES}, `rendezvous`, at no cost of a transfer's own; methods that "
-        f"search have {_SCALE_SECONDS:g} s. Each is one process of `graphrl optimize`: whole is its wall clock, memory the "
-        "most that it held; `-` where a method does not take the objective."
+        f"search have {_SCALE_SECONDS:g} s. Each is one process of `graphrl optimize`: whole is its wall clock, memory "
+        "the most that it held; `-` where a method does not take the objective."
     )
     yield Table("Scale: layered graphs, read, planned and written", here(), [how, markdown(HEADINGS, lines)])
 

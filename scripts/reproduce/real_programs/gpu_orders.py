@@ -16,7 +16,7 @@ from graphrl.graphs.readers.hlo.module import Computation, HloModule
 from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.xla.planning.cache import Places, named_orders, places_of
-from graphrl.xla.planning.search import predicted_bytes
+from graphrl.xla.planning.planner import predicted_bytes
 from graphrl.xla.planning.temp_search import ordered, targets_of, temp_bound
 from graphrl.xla.settings import Settings as PlanSettings
 from reproduce.gpu_compile import GpuMemory, compile_for_gpu, missing

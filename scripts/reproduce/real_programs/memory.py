@@ -14,7 +14,7 @@ from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.optimize import optimize
 from graphrl.xla.callback import Scheduler, Unplanned
 from graphrl.xla.planning.cache import Places, named_orders, places_of
-from graphrl.xla.planning.search import decide, memory_of
+from graphrl.xla.planning.planner import decide, memory_of
 from graphrl.xla.planning.temp_search import temp_bound
 from graphrl.xla.settings import Settings as PlanSettings
 from reproduce.measurements import Figures, mebibytes, ratio

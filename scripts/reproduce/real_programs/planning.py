@@ -8,23 +8,22 @@ import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 
-from graphrl.compare.execute import Executor
 from graphrl.compare.report import markdown, percent
-from graphrl.compare.runs import make_runs
-from graphrl.cores import count_cores
+from graphrl.compare.runs import Executor, make_runs
 from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.module import parse_module
 from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
+from graphrl.process import count_cores
 from graphrl.solvers.base import Budget
 from graphrl.units import format_seconds
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import rescheduled
 from graphrl.xla.hook import captured
-from graphrl.xla.resident import RETURNING, Recipe, Schedule, measure_resident
 from graphrl.xla.settings import PROBLEM
 from reproduce.measurements import Figures, mebibytes, timed
 from reproduce.real_programs.memory import of_plan, planned_order
+from reproduce.real_programs.process_size import RETURNING, Recipe, Schedule, measure_resident
 from reproduce.real_programs.programs import PLANNING, RESIDENT, Settings, Subject
 from reproduce.results import Table
 
@@ -116,7 +115,7 @@ def resident(settings: Settings) -> Iterator[Table]:
     how = (
         "The rise while the executable runs for the first time (temporaries, results and what XLA's threads take), "
         f"sampled every 2 ms; medians of {_REPEATS[settings.quick]} processes each; as the C library has it, and with "
-        f"{' '.join(map('='.join, RETURNING.items()))} (`graphrl.xla.resident` says why)."
+        f"{' '.join(map('='.join, RETURNING.items()))} (`reproduce.real_programs.process_size` says why)."
     )
     yield settings.measurements.table("Resident size of the process", how, markdown(headings, lines))
 

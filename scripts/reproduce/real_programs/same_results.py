@@ -22,10 +22,10 @@ from graphrl.compare.report import markdown
 from graphrl.errors import GraphrlError
 from graphrl.units import format_seconds
 from graphrl.xla.planning.cache import Places
-from graphrl.xla.planning.search import memory_of
-from graphrl.xla.resident import random_arguments
+from graphrl.xla.planning.planner import memory_of
 from reproduce.measurements import Figures, mebibytes
 from reproduce.real_programs.memory import of_plan, planned_order
+from reproduce.real_programs.process_size import random_arguments
 from reproduce.real_programs.programs import IDENTICAL, Settings, Subject
 from reproduce.results import Table, bullets, here
 

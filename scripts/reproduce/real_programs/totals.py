@@ -18,12 +18,12 @@ from graphrl.compare.report import markdown
 from graphrl.xla import hook
 from graphrl.xla.callback import Unplanned
 from graphrl.xla.planning.planner import Planner
-from graphrl.xla.resident import digest
 from graphrl.xla.settings import Settings as PlanSettings
 from reproduce.measurements import Figures, mebibytes, ratio, timed
 from reproduce.models.losses import Update
 from reproduce.models.programs import Program
 from reproduce.real_programs.memory import RECOMPUTE
+from reproduce.real_programs.process_size import digest
 from reproduce.real_programs.programs import QUICK, TRAINING, UPDATES, Settings, build
 from reproduce.results import Table, bullets
 

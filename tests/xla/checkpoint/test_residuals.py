@@ -22,7 +22,7 @@ from graphrl.xla.callback import Answer, Rule, Unplanned
 from graphrl.xla.donation import tied
 from graphrl.xla.planning import planner
 from graphrl.xla.planning.cache import DecisionCache, answer_of
-from graphrl.xla.planning.search import decide, predicted_bytes
+from graphrl.xla.planning.planner import decide, predicted_bytes
 from graphrl.xla.residuals.choice import chosen, named, numbered
 from graphrl.xla.residuals.loops import Expressions, loops_of
 from graphrl.xla.residuals.rewrite import without_residuals

@@ -1,7 +1,5 @@
 """Computation graphs from JAX functions: `from_jax` traces a function on abstract arguments and reads its jaxpr.
 
-`trace` keeps what evaluating the function op by op needs beside its graph (`xla/eager.py`).
-
 One op per equation of the jaxpr, calls (jit, custom derivatives, remat, ...) inlined, loops and branches single ops
 (`flatten.py`), dead code dropped. Tensors are what evaluating the jaxpr op by op allocates: views such as
 `reshape` are ops with outputs of real bytes, and nothing is fused. Run times are the roofline's of each op's FLOPs
@@ -10,7 +8,7 @@ One op per equation of the jaxpr, calls (jit, custom derivatives, remat, ...) in
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -19,26 +17,6 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.jaxpr.flatten import External, Flat, Outside, Result, flatten
 from graphrl.graphs.readers.jaxpr.work import array_bytes, equation_layer
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
-
-
-class Traced(NamedTuple):
-    """A traced function.
-
-    Attributes:
-      graph: of n ops.
-      nodes: `[n]`, the place of each op in `flat.nodes`.
-      flat: the flattened jaxpr; its externals begin with the arguments, in the jaxpr's order.
-      closed: the jaxpr, with the shapes and types of arguments and results.
-      static: numbers of the positional arguments that are no arrays.
-      result: the structure of what the function returns.
-    """
-
-    graph: ComputationGraph
-    nodes: list[int]
-    flat: Flat
-    closed: Any
-    static: tuple[int, ...]
-    result: Any
 
 
 def from_jax(
@@ -73,31 +51,16 @@ def from_jax(
       GraphrlError: `fn` is no function, an argument number is out of range, or the chip is unknown.
       GraphError: the function computes nothing, or shapes are symbolic. What `fn` itself raises passes through.
     """
-    return trace(fn, abstract_args, abstract_kwargs, chip, name, static_argnums, weights_argnums).graph
-
-
-def trace(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    chip: str | Chip = DEFAULT_CHIP,
-    name: str | None = None,
-    static_argnums: int | Sequence[int] = (),
-    weights_argnums: int | Sequence[int] = (),
-) -> Traced:
-    """The graph of `from_jax`, with what evaluating it needs. Arguments and errors as there."""
     if not callable(fn):
         raise GraphrlError(f"from_jax: {fn!r} is no function: must be a callable that JAX can trace")
-    static = _argnums("static_argnums", static_argnums, len(args))
-    weights = _argnums("weights_argnums", weights_argnums, len(args))
+    static = _argnums("static_argnums", static_argnums, len(abstract_args))
+    weights = _argnums("weights_argnums", weights_argnums, len(abstract_args))
     figures = find_chip(chip)
-    make = jax.make_jaxpr(fn, static_argnums=static, return_shape=True)
-    closed, results = make(*args, **kwargs)
-    arguments = _externals(fn, args, kwargs, static, weights, closed.in_avals)
+    closed = jax.make_jaxpr(fn, static_argnums=static)(*abstract_args, **abstract_kwargs)
+    arguments = _externals(fn, abstract_args, abstract_kwargs, static, weights, closed.in_avals)
     flat = flatten(closed, arguments, figures)
     nodes = [index for index, alive in enumerate(flat.live) if alive]
-    graph = _graph(flat, nodes, name or _name(fn), len(arguments))
-    return Traced(graph, nodes, flat, closed, static, jax.tree_util.tree_structure(results))
+    return _graph(flat, nodes, name or _name(fn), len(arguments))
 
 
 def _argnums(option: str, numbers: int | Sequence[int], count: int) -> tuple[int, ...]:

@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import pytest
 import wide_program
+from reproduce.real_programs import process_size
+from reproduce.real_programs.process_size import Recipe, digest, measure_resident, random_arguments
 
 from graphrl.errors import GraphrlError
-from graphrl.xla import resident
 from graphrl.xla.hook import available, captured
 from graphrl.xla.planning.cache import places_of
-from graphrl.xla.resident import Recipe, digest, measure_resident, random_arguments
 
 pytestmark = [
     pytest.mark.skipif(available() is not None, reason=str(available())),
@@ -60,7 +60,7 @@ def test_faults_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         measure_resident(Recipe("wide_program:broken"))
     with pytest.raises(GraphrlError, match="schedule is 'fast': XLA's are 'default' and 'memory'"):
         measure_resident(WIDE, "fast")  # type: ignore[arg-type]
-    monkeypatch.setattr(resident, "_STATUS", resident._STATUS / "nowhere")
+    monkeypatch.setattr(process_size, "_STATUS", process_size._STATUS / "nowhere")
     with pytest.raises(GraphrlError, match="which only Linux has"):
         measure_resident(WIDE)
 

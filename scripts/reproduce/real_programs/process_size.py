@@ -30,7 +30,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import graphrl
 from graphrl.errors import GraphrlError
+from graphrl.xla.hook import compile_in_order
 
 INTERVAL = 0.002  # seconds between two samples
 RETURNING = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}  # glibc's first value, which naming it fixes (mallopt(3))
@@ -141,21 +143,14 @@ def _main() -> None:
 
 
 def _compile(fn: Any, args: tuple[Any, ...], schedule: Schedule) -> Any:
-    import jax
-
-    from graphrl.xla.compile import compile as compile_planned
-    from graphrl.xla.hook import compile_in_order
-
     if isinstance(schedule, Mapping):
-        return compile_planned(fn, *args, **schedule)
+        return graphrl.compile(fn, *args, **schedule)
     order = schedule if isinstance(schedule, str) else tuple(tuple(places) for places in schedule)
     return compile_in_order(jax.jit(fn).lower(*args), order)
 
 
 def _run(compiled: Any, args: tuple[Any, ...], seed: int) -> Resident:
     """One call under the sampler's eyes."""
-    import jax
-
     given = jax.block_until_ready(random_arguments(args, seed))
     sampler = _Sampler()
     started = time.perf_counter()
@@ -204,9 +199,6 @@ def _resident() -> int:
 
 def digest(results: Any) -> str:
     """SHA-256 of the bits of all arrays of a pytree, with their shapes and types, hexadecimal."""
-    import jax
-    import numpy as np
-
     sha256 = hashlib.sha256()
     for leaf in jax.tree_util.tree_leaves(results):
         if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
