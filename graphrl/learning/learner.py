@@ -43,6 +43,8 @@ class Learner(NamedTuple):
       score: the metric of `evaluate` that is to be as large as possible: it chooses the best checkpoint.
       validated: (state, means) -> the state to go on with once the held-out graphs were looked at, with the means of
         `evaluate` by name: where a learner keeps what changes only when they say so, as a frozen baseline. Not jitted.
+      places: where the parts of a state lie, shardings in a prefix of its tree, if the devices share the state in place
+        of the graphs: `update` is then for whole states and batches, `evaluate` sees the whole batch on every device.
     """
 
     init: Callable[..., Any]
@@ -50,37 +52,41 @@ class Learner(NamedTuple):
     evaluate: Callable[[Any, jax.Array, Batch], Metrics]
     score: str
     validated: Callable[[Any, Mapping[str, float]], Any] = lambda state, means: state
+    places: Any = None
 
 
 def on_mesh(learner: Learner, mesh: Mesh) -> Learner:
-    """The same learner, its functions jitted: states are on every device of the mesh, the graphs of a batch are shared.
+    """The same learner, its functions jitted: the devices of the mesh share the graphs of a batch, or the state.
 
     Its `update` donates the state. With a batch that the devices cannot share, functions raise ProblemError.
     """
-    copies = NamedSharding(mesh, PartitionSpec())
+    copies, everywhere = NamedSharding(mesh, PartitionSpec()), PartitionSpec()
+    shares_graphs = learner.places is None
+    places, of_batch = (copies, PartitionSpec(AXIS)) if shares_graphs else (learner.places, everywhere)
+
+    def by_device(function: Callable[..., Any]) -> Callable[..., Any]:
+        specs = everywhere, everywhere, of_batch
+        return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=everywhere, check_vma=False)
+
+    def placed(compiled: Callable[..., Any], where: Any) -> Callable[..., Any]:
+        def run(state: Any, key: jax.Array, batch: Any) -> Any:
+            if shares_graphs:
+                check_shares(jax.tree.leaves(batch)[0].shape[0], mesh.size)
+            # where its arguments lie is part of what jit compiles for: a state from a checkpoint must lie there too
+            return compiled(jax.device_put(state, where), key, batch)
+
+        return run
+
+    if shares_graphs:
+        update = jax.jit(by_device(learner.update), donate_argnums=0)
+    else:
+        of_arguments, of_results = (places, copies, copies), (places, copies)
+        update = jax.jit(learner.update, in_shardings=of_arguments, out_shardings=of_results, donate_argnums=0)
     return learner._replace(
-        init=jax.jit(learner.init, out_shardings=copies),
-        update=_shared(learner.update, mesh, donate=True),
-        evaluate=_shared(learner.evaluate, mesh),
+        init=jax.jit(learner.init, out_shardings=places),
+        update=placed(update, places),
+        evaluate=placed(jax.jit(by_device(learner.evaluate)), copies),
     )
-
-
-def _shared(function: Callable[..., Any], mesh: Mesh, *, donate: bool = False) -> Callable[..., Any]:
-    """A function of (state, key, batch) for one device's graphs, as one for the whole batch."""
-    everywhere, by_graph = PartitionSpec(), PartitionSpec(AXIS)
-    compiled = jax.jit(
-        jax.shard_map(
-            function, mesh=mesh, in_specs=(everywhere, everywhere, by_graph), out_specs=everywhere, check_vma=False
-        ),
-        donate_argnums=0 if donate else (),
-    )
-
-    def run(state: Any, key: jax.Array, batch: Any) -> Any:
-        check_shares(jax.tree.leaves(batch)[0].shape[0], mesh.size)
-        # where its arguments lie is part of what jit compiles for: a state from a checkpoint must lie there too
-        return compiled(jax.device_put(state, NamedSharding(mesh, everywhere)), key, batch)
-
-    return run
 
 
 def keys(key: jax.Array, graphs: int) -> jax.Array:

@@ -39,8 +39,8 @@ class Agent:
 
     Attributes:
       policy: what it trains; its `settings` are those of the agent (`AgentConfig`).
-      learner: (settings, mesh, data) -> the learner of such settings, compiled for the devices of a mesh; the data are
-        the run's, for one whose state has the shapes of its graphs.
+      learner: (settings, mesh, data) -> the learner of such settings, which the loop compiles for the mesh (`on_mesh`);
+        the data are the run's, for one whose state has the shapes of its graphs.
       batch: (settings, graphs, sizes) -> the learner's batch of graphs padded to the sizes, as NumPy arrays.
       methods: those that play a checkpoint with such settings, as in "regal:checkpoint=PATH".
       opponents: the methods that `graphrl evaluate` compares them with, as far as they are for the problem's objective;

@@ -25,7 +25,7 @@ from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.problem import map_problem
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
-from graphrl.learning.learner import Learner
+from graphrl.learning.learner import Learner, on_mesh
 from graphrl.mesh import make_mesh
 from graphrl.methods import find_map_solver
 from graphrl.solvers.base import Budget
@@ -48,7 +48,8 @@ def rows(config: EgrlConfig, seeds: range) -> Layers:
 
 def trained(config: EgrlConfig, devices: int, steps: int, train: Layers) -> tuple[Learner, Any, Any]:
     """The learner, its state before any training and after some steps."""
-    functions = learner(config, make_mesh(2, jax.devices()[:devices]), train)
+    mesh = make_mesh(2, jax.devices()[:devices])
+    functions = on_mesh(learner(config, mesh, train), mesh)
     state = functions.init(jax.random.key(0))
     first = jax.tree.map(np.asarray, state)
     for number in range(steps):

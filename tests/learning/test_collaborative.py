@@ -11,11 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_maps as toy
+from jax.sharding import Mesh
 from toy_networks import NETWORKS
 
 from graphrl.learning import collaborative
-from graphrl.learning.collaborative import Settings, State, on_mesh
+from graphrl.learning.collaborative import Settings, State
 from graphrl.learning.evolution import EvolutionSettings
+from graphrl.learning.learner import Learner, on_mesh
 from graphrl.learning.sac import Domain, SacSettings
 from graphrl.mesh import make_mesh
 from graphrl.training.checkpoints import Checkpoints, Info, read
@@ -83,8 +85,8 @@ def test_it_learns_and_never_loses_its_best() -> None:
 
 VARIANTS = {
     "evolution alone": dataclasses.replace(SMALL, greedy=0, noisy=0),
-    "learners alone": dataclasses.replace(SMALL, networks=0, chromosomes=0, noisy=3, exploration="epsilon"),
-    "no chromosomes": dataclasses.replace(SMALL, chromosomes=0, exploration="sample"),
+    "learners alone": dataclasses.replace(SMALL, networks=0, chromosomes=0, noisy=3),
+    "no chromosomes": dataclasses.replace(SMALL, chromosomes=0),
     "no networks": dataclasses.replace(SMALL, networks=0),
     "chromosomes alone": dataclasses.replace(SMALL, networks=0, greedy=0, noisy=0),
     "no migration": dataclasses.replace(SMALL, migrate_every=0),
@@ -155,14 +157,28 @@ def test_a_checkpoint_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     chex.assert_trees_all_equal(on, gone_on)
 
 
+def search(mesh: Mesh, instances: Any) -> Learner:
+    """The toy's, whose devices share the state."""
+
+    def update(state: State, key: jax.Array, batch: Any) -> tuple[State, dict[str, jax.Array]]:
+        return collaborative.generation(SMALL, DOMAIN, NETWORKS, state, key, batch, mesh)[:2]
+
+    def evaluate(params: Any, key: jax.Array, batch: Any) -> dict[str, jax.Array]:
+        return {}
+
+    init = functools.partial(collaborative.init, SMALL, DOMAIN, NETWORKS, instances)
+    return Learner(init, update, evaluate, "best", places=collaborative.shardings(SMALL, mesh))
+
+
 @pytest.mark.parametrize("instances", [ONE, TWO])
 def test_one_device_is_two_devices(instances: Any) -> None:
     states = []
     for devices in (1, 2):
-        init, generation = on_mesh(SMALL, DOMAIN, NETWORKS, make_mesh(2, jax.devices()[:devices]))
-        state = init(instances, jax.random.key(0))
+        mesh = make_mesh(2, jax.devices()[:devices])
+        learner = on_mesh(search(mesh, instances), mesh)
+        state = learner.init(jax.random.key(0))
         for number in range(2):
-            state, _, _ = generation(state, jax.random.key(number), instances)
+            state, _ = learner.update(state, jax.random.key(number), instances)
         states.append(state)
     one, two = states
     chex.assert_trees_all_close(jax.tree.map(np.asarray, one), jax.tree.map(np.asarray, two), atol=1e-5, rtol=1e-5)
@@ -180,11 +196,11 @@ def test_a_given_policy_is_where_it_begins() -> None:
 
 
 def test_better_learners_play_more_and_none_is_forgotten() -> None:
-    returns = collaborative.init_allocation(3)
+    returns = collaborative.init_returns(3)
 
     def play(returns: collaborative.Returns, key: jax.Array) -> tuple[collaborative.Returns, None]:
-        drawn = collaborative.draw(key, returns, 2)
-        return collaborative.record(returns, drawn, jnp.asarray([0.1, 0.2, 0.9])[drawn]), None
+        drawn = collaborative.draw_learners(key, returns, 2)
+        return collaborative.record_returns(returns, drawn, jnp.asarray([0.1, 0.2, 0.9])[drawn]), None
 
     returns, _ = jax.jit(lambda r: jax.lax.scan(play, r, jax.random.split(jax.random.key(0), 100)))(returns)
     plays = np.asarray(returns.plays)

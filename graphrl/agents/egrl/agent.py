@@ -13,9 +13,9 @@ import jax
 import numpy as np
 
 from graphrl.agents.egrl.config import EgrlConfig
-from graphrl.agents.egrl.domain import Layers, domain, layers
-from graphrl.agents.egrl.learner import learner
-from graphrl.agents.egrl.network import OF_NETWORKS, Policy, networks
+from graphrl.agents.egrl.domain import Layers, layers
+from graphrl.agents.egrl.learner import init_search, learner, search_of
+from graphrl.agents.egrl.network import OF_NETWORKS, Policy
 from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.padding import MapSizes, common_sizes
 from graphrl.costs.maps.problem import map_problem
@@ -173,9 +173,9 @@ def _search(task: MapTask, config: EgrlConfig, policy: Any) -> MemoryMap:
     """Generations until the budget is spent; of the last one the maps that it is enough for."""
     instances, root = layers([task.problem], hint=config.hint), jax.random.key(task.seed)
     task.evaluate(task.fastest[None])
-    state = _init(config, task.problem.memories, instances, root, policy)
+    state = _init(config, instances, root, policy)
     while not task.spent():
-        state, _, actions = _generation(config, task.problem.memories, state, instances, root)
+        state, _, actions = _generation(config, state, instances, root)
         task.evaluate(rows_of(actions, task.problem.steps))
     return task.answered()
 
@@ -186,18 +186,10 @@ def rows_of(actions: jax.Array, steps: int) -> np.ndarray:
     return maps.swapaxes(1, 2).reshape(len(maps), -1)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _init(config: EgrlConfig, memories: int, instances: Layers, key: jax.Array, policy: Any) -> collaborative.State:
-    return collaborative.init(config.settings, *_parts(config, memories), instances, key, policy)
+_init = jax.jit(init_search, static_argnums=0)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
-def _generation(
-    config: EgrlConfig, memories: int, state: collaborative.State, instances: Layers, root: jax.Array
-) -> Any:
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _generation(config: EgrlConfig, state: collaborative.State, instances: Layers, root: jax.Array) -> Any:
     key = jax.random.fold_in(root, state.step)
-    return collaborative.generation(config.settings, *_parts(config, memories), state, key, instances)
-
-
-def _parts(config: EgrlConfig, memories: int) -> tuple[Any, Any]:
-    return domain(memories, config.reward), networks(config, memories)
+    return collaborative.generation(*search_of(config, instances), state, key, instances)

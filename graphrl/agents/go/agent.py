@@ -30,7 +30,6 @@ from graphrl.errors import ProblemError
 from graphrl.files import shown
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import octave_sizes
-from graphrl.learning.learner import on_mesh
 from graphrl.plan import Plan
 from graphrl.solvers import auto
 from graphrl.solvers.base import Task
@@ -45,7 +44,7 @@ SEEN = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "layered")
 
 AGENT = Agent(
     policy=Policy,
-    learner=lambda config, mesh, data: on_mesh(learner(config), mesh),
+    learner=lambda config, mesh, data: learner(config),
     batch=batch,
     methods=lambda _: ("go", "go+"),
     opponents=("list", "etf", "anneal-ops", "equal-stages", "stage-dp", "anneal-load", "auto"),

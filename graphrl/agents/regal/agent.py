@@ -21,7 +21,6 @@ from graphrl.agents.regal.network import HintPolicy, Policy
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal import instances
 from graphrl.errors import ProblemError
-from graphrl.learning.learner import on_mesh
 from graphrl.plan import Plan
 from graphrl.solvers import auto
 from graphrl.solvers.base import PlacedOrder, Task
@@ -34,7 +33,7 @@ from graphrl.training.agent import Agent
 
 AGENT = Agent(
     policy=Policy,
-    learner=lambda config, mesh, data: on_mesh(learner(config), mesh),
+    learner=lambda config, mesh, data: learner(config),
     batch=lambda config, graphs, sizes: instances(graphs, sizes, config.hint_for),
     methods=lambda config: ("regal", "idrs") if config.hint == "none" else ("regal-hint", "regal+", "idrs-hint"),
     opponents=("brkga", "brkga-tuned", "list"),

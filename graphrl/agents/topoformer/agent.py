@@ -14,7 +14,6 @@ from graphrl.costs.problem import Problem
 from graphrl.envs.ordering import instances
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import roomy_sizes
-from graphrl.learning.learner import on_mesh
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
 from graphrl.solvers.orders.anneal import solve as anneal
@@ -26,7 +25,7 @@ from graphrl.training.data import DataConfig
 
 AGENT = Agent(
     policy=Policy,
-    learner=lambda config, mesh, data: on_mesh(learner(config), mesh),
+    learner=lambda config, mesh, data: learner(config),
     batch=lambda _, graphs, sizes: instances(graphs, sizes),
     methods=lambda _: ("topoformer", "topoformer+"),
     opponents=("random-priorities", "depth-first", "breadth-first", "anneal"),
