@@ -14,7 +14,6 @@ import jax
 import numpy as np
 from flax import serialization
 
-from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import content, shown, write_atomically
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
@@ -42,6 +41,7 @@ class Policy(ABC, Generic[C]):
 
     agents: ClassVar[tuple[str, ...]]  # those whose checkpoints hold one; files say the first
     defaults: ClassVar[Path]  # the folder of the policies that the package ships, see `default`
+    kind: ClassVar[str] = ""  # the folder in that, where there are several
     network: ClassVar[str]  # the settings that the shapes of `params` depend on, in words
 
     @staticmethod
@@ -97,18 +97,28 @@ class Policy(ABC, Generic[C]):
         return policy
 
     @classmethod
-    def default(cls, problem: Problem, kind: str = "") -> Self:
+    def chosen(cls, problem: Any, checkpoint: str) -> Self:
+        """The policy that a method plays: of a checkpoint (see `load`), or of the package (`default`) if that is "".
+
+        Raises:
+          GraphrlError: it cannot be read, or there is none.
+        """
+        return cls.load(checkpoint) if checkpoint else cls.default(problem)
+
+    @classmethod
+    def digest_of(cls, problem: Any, *, checkpoint: str = "", **_: object) -> str:
+        """Of the policy that is `chosen`, for `@solver(digest=...)`: takes the options of a method."""
+        return cls.chosen(problem, checkpoint).digest
+
+    @classmethod
+    def default(cls, problem: Any) -> Self:
         """The policy that the package ships for a problem: that of its objective and transfer model, else that of its
         objective.
-
-        Args:
-          kind: the folder in `defaults`, where there are several.
 
         Raises:
           GraphrlError: there is none.
         """
-        names = (f"{problem.objective}-{problem.transfer}", problem.objective)
-        return cls.named([os.path.join(kind, name) for name in names], problem.objective)
+        return cls.named([f"{problem.objective}-{problem.transfer}", problem.objective], problem.objective)
 
     @classmethod
     def named(cls, names: Sequence[str], what: str) -> Self:
@@ -118,7 +128,7 @@ class Policy(ABC, Generic[C]):
           GraphrlError: there is none; the message says for what.
         """
         for name in names:
-            path = cls.defaults / f"{name}.msgpack"
+            path = cls.defaults / cls.kind / f"{name}.msgpack"
             if path.exists():
                 return cls.load(path)
         raise GraphrlError(f"no policy for {what} comes with graphrl: name one, as in {cls.agents[0]}:checkpoint=PATH")

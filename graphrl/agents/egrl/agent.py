@@ -156,8 +156,7 @@ def solve_policy(task: MapTask, *, checkpoint: str = "", alone: bool = False) ->
     Raises:
       GraphrlError: it cannot be read, or is for another number of memories.
     """
-    policy = Policy.load(checkpoint) if checkpoint else Policy.shipped(task.problem)
-    maps = policy.checked(task.problem).ask(task.problem)
+    maps = Policy.chosen(task.problem, checkpoint).checked(task.problem).ask(task.problem)
     task.evaluate(maps[:1] if alone else maps)
     return task.answer(task.answered())
 

@@ -90,7 +90,7 @@ class Policy(policy.Policy[EgrlConfig]):
         return networks(config, memories).actor.init(key, observe(instance, start(instance)))
 
     @classmethod
-    def shipped(cls, problem: MapProblem) -> Self:
+    def default(cls, problem: MapProblem) -> Self:
         """The policy that the package ships for chips of so many memories.
 
         Raises:

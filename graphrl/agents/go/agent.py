@@ -134,21 +134,12 @@ PLAY_SHARE, COMPILE_SECONDS = 0.1, 8.0  # of the time that "go+" has for plans o
 Climb = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
-def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
-    """Of the policy that the methods below play. Takes their options.
-
-    Raises:
-      GraphrlError: it cannot be read.
-    """
-    return _policy(problem, checkpoint).digest
-
-
 @solver(
     "go",
     "the best of the plans that GO's policy draws around a quick rule's",
     colocates=True,
     objectives=tuple(DOMAINS),
-    digest=digest,
+    digest=Policy.digest_of,
 )
 def solve(
     task: Task, *, samples: int = 64, tries: int = 4096, rounds: int = 4, finetune: int = 0, checkpoint: str = ""
@@ -199,7 +190,7 @@ def solve(
     "what auto does, and plans of go to begin with where a tenth of the time is enough for them",
     colocates=True,
     objectives=tuple(DOMAINS),
-    digest=digest,
+    digest=Policy.digest_of,
 )
 def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoint: str = "") -> Plan:
     """The stages of `auto`, so that it is behind `auto` by no more than what a tenth of the time is worth; below 80 s
@@ -220,7 +211,7 @@ def _round_seconds(graph: ComputationGraph) -> float:
 
 
 def _policy(problem: Problem, checkpoint: str) -> Policy:
-    policy = Policy.load(checkpoint) if checkpoint else Policy.default(problem)
+    policy = Policy.chosen(problem, checkpoint)
     trained = policy.config.problem.objective
     if trained != problem.objective:
         raise ProblemError(f"{shown(checkpoint)} is a policy for {trained}: the problem's is {problem.objective}")

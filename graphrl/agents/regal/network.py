@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -72,6 +72,7 @@ class Policy(policy.Policy[RegalConfig]):
 
     agents: ClassVar[tuple[str, ...]] = ("regal", "regal-hint")
     defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
+    kind: ClassVar[str] = "published"
     network: ClassVar[str] = "encoder, hint, rounds, width, coding, devices"
     settings = staticmethod(RegalConfig)
 
@@ -80,10 +81,10 @@ class Policy(policy.Policy[RegalConfig]):
         """See `training.policy.Policy`."""
         return networks(config).policy.init(key, observe(smallest(config)))
 
-    @classmethod
-    def shipped(cls, problem: Problem, hint: Hint) -> Self:
+    @staticmethod
+    def shipped(problem: Problem, hint: Hint) -> "Policy":
         """See `default`: of the policies with or without a hint."""
-        return cls.default(problem, {"none": "published", "list": "hint"}[hint])
+        return POLICIES[hint].default(problem)
 
     def propose(
         self, graph: ComputationGraph, sizes: Sizes, seed: int = 0, problem: Problem | None = None
@@ -102,7 +103,11 @@ class Policy(policy.Policy[RegalConfig]):
 class HintPolicy(Policy):
     """One that sees a list schedule by default."""
 
+    kind: ClassVar[str] = "hint"
     settings = staticmethod(functools.partial(RegalConfig, hint="list"))
+
+
+POLICIES: dict[Hint, type[Policy]] = {"none": Policy, "list": HintPolicy}
 
 
 def played(config: RegalConfig, key: jax.Array, logits: jax.Array) -> jax.Array:

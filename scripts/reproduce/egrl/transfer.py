@@ -53,7 +53,7 @@ def _players(settings: Settings) -> dict[str, str]:
     untrained = Policy(some.config, Policy.initial(some.config, jax.random.key(0)))
     players["untrained"] = _method(settings, untrained)
     with contextlib.suppress(GraphrlError):  # for another number of memories there is none
-        players["the policy that ships"] = _method(settings, Policy.shipped(_problem("resnet50", settings.chip)))
+        players["the policy that ships"] = _method(settings, Policy.default(_problem("resnet50", settings.chip)))
         players["the policy that ships, or its hint"] = "egrl-policy"
     return players | {name: name for name in OPPONENTS}
 
