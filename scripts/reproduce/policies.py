@@ -13,8 +13,8 @@ from typing import Any
 from graphrl.cli import main as graphrl
 from graphrl.errors import GraphrlError
 from graphrl.files import shown
+from graphrl.training.agent import Policy
 from graphrl.training.checkpoints import Checkpoints, read_info
-from graphrl.training.policy import Policy
 
 
 def train(agent: str, folder: Path, seed: int, settings: Sequence[str]) -> None:

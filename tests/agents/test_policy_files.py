@@ -17,7 +17,7 @@ from graphrl.agents.go.network import Policy as GoPolicy
 from graphrl.agents.regal.network import Policy as RegalPolicy
 from graphrl.agents.topoformer.network import Policy as TopoformerPolicy
 from graphrl.errors import GraphrlError
-from graphrl.training.policy import Policy
+from graphrl.training.agent import Policy
 
 DEEP = '{"a":' * 100_000 + "1" + "}" * 100_000
 

@@ -16,11 +16,10 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 from graphrl.learning.learner import Learner, LearnerState, keys, mean
 from graphrl.mesh import AXIS
-from graphrl.training.agent import Agent
+from graphrl.training.agent import Agent, Policy
 from graphrl.training.config import RunConfig, Schedule, parsed
 from graphrl.training.data import DataConfig
 from graphrl.training.folder import has_run
-from graphrl.training.policy import Policy
 from graphrl.training.run import Result, run_config, train
 
 

@@ -31,7 +31,7 @@ from graphrl.networks.decisions import (
 )
 from graphrl.networks.encoders import GraphSage
 from graphrl.networks.heads import GraphValue
-from graphrl.training import policy
+from graphrl.training import agent
 
 
 def networks(config: GoConfig) -> PolicyValue:
@@ -103,8 +103,8 @@ if jax.__version_info__ < (0, 11):  # later ones have no such option
     HASTE["xla_cpu_use_fusion_emitters"] = False
 
 
-class Policy(policy.Policy[GoSettings]):
-    """See `training.policy.Policy`."""
+class Policy(agent.Policy[GoSettings]):
+    """See `training.agent.Policy`."""
 
     agents: ClassVar[tuple[str, ...]] = ("go", "gdp")
     defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
@@ -113,7 +113,7 @@ class Policy(policy.Policy[GoSettings]):
 
     @staticmethod
     def initial(config: GoSettings, key: jax.Array) -> Any:
-        """See `training.policy.Policy`."""
+        """See `training.agent.Policy`."""
         return networks(config.network).policy.init(key, smallest(config))
 
     def logits(self, params: CompileParams, played: Played, *, hasty: bool = False) -> dict[str, np.ndarray]:
@@ -135,7 +135,7 @@ class GdpPolicy(Policy):
 
 def smallest(settings: GoSettings) -> Observation:
     """An observation to make parameters with."""
-    graph = policy.smallest()
+    graph = agent.smallest()
     fusion = fusion_problem(graph) if "fusion" in settings.network.tasks else None
     params = jax.tree.map(jnp.asarray, instance(graph, settings.problem, levels=settings.levels, fusion=fusion))
     return shown(params, params.start, settings.network.tasks, nothing_played(params))

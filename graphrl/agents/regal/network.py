@@ -19,7 +19,7 @@ from graphrl.networks.base import GraphObservation, Network, network
 from graphrl.networks.encoders import MessagePassing, Recurrent
 from graphrl.networks.heads import ChoiceLogits, GraphValue
 from graphrl.solvers.chromosomes.brkga import BetaTable
-from graphrl.training import policy
+from graphrl.training import agent
 
 
 class Networks(NamedTuple):
@@ -67,8 +67,8 @@ def _encoder(config: RegalConfig) -> nn.Module:
     return MessagePassing(config.width, config.rounds)
 
 
-class Policy(policy.Policy[RegalConfig]):
-    """See `training.policy.Policy`."""
+class Policy(agent.Policy[RegalConfig]):
+    """See `training.agent.Policy`."""
 
     agents: ClassVar[tuple[str, ...]] = ("regal", "regal-hint")
     defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
@@ -78,7 +78,7 @@ class Policy(policy.Policy[RegalConfig]):
 
     @staticmethod
     def initial(config: RegalConfig, key: jax.Array) -> Any:
-        """See `training.policy.Policy`."""
+        """See `training.agent.Policy`."""
         return networks(config).policy.init(key, observe(smallest(config)))
 
     @staticmethod
@@ -124,7 +124,7 @@ def played(config: RegalConfig, key: jax.Array, logits: jax.Array) -> jax.Array:
 
 def smallest(config: RegalConfig) -> ProposalParams:
     """An instance to make parameters with."""
-    return instance(policy.smallest(), None, config.hint_for)
+    return instance(agent.smallest(), None, config.hint_for)
 
 
 @functools.partial(jax.jit, static_argnames="config")

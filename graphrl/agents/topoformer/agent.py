@@ -51,7 +51,12 @@ MOST = 4096  # orders of a graph at once
 STARTS = 2
 
 
-@solver("topoformer", "the best of the orders that a trained policy's priorities make", one_device=True, digest=Policy.digest_of)
+@solver(
+    "topoformer",
+    "the best of the orders that a trained policy's priorities make",
+    one_device=True,
+    digest=Policy.digest_of,
+)
 def solve(task: Task, *, decode: str = "greedy", samples: int = 16, checkpoint: str = "") -> Plan:
     """What it takes does not depend on the budget, but for no more orders than evaluations.
 

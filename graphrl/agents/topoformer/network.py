@@ -19,7 +19,7 @@ from graphrl.networks.autoregressive import AutoregressiveDecoder, Prepared, Ste
 from graphrl.networks.base import Network, network
 from graphrl.networks.heads import Priorities
 from graphrl.networks.topological_attention import TopologicalEncoder, encoder
-from graphrl.training import policy
+from graphrl.training import agent
 
 
 class Seen(NamedTuple):
@@ -166,8 +166,8 @@ def _encoder(config: TopoformerConfig) -> TopologicalEncoder:
 Decoding = Literal["greedy", "sample", "beam"]
 
 
-class Policy(policy.Policy[TopoformerConfig]):
-    """See `training.policy.Policy`."""
+class Policy(agent.Policy[TopoformerConfig]):
+    """See `training.agent.Policy`."""
 
     agents: ClassVar[tuple[str, ...]] = ("topoformer",)
     defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
@@ -176,8 +176,8 @@ class Policy(policy.Policy[TopoformerConfig]):
 
     @staticmethod
     def initial(config: TopoformerConfig, key: jax.Array) -> Any:
-        """See `training.policy.Policy`."""
-        return initial(config, key, instance(policy.smallest()))
+        """See `training.agent.Policy`."""
+        return initial(config, key, instance(agent.smallest()))
 
     def rollout(self, batch: OrderingParams, decoding: Decoding, count: int = 16, seed: int = 0) -> Rollout:
         """Orders of a batch of instances.
