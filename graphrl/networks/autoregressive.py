@@ -8,9 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.errors import ProblemError
-from graphrl.networks.base import PairObservation, Params, mean_of
-
-NOT_READY = -1e9  # logit of an op that cannot be next: probability 0 in float32
+from graphrl.networks.base import NEVER, PairObservation, Params, mean_of
 
 
 class Prepared(NamedTuple):
@@ -28,7 +26,7 @@ class Stepwise(NamedTuple):
 
     init: (key, observation) -> params.
     prepare: (params, observation) -> `Prepared`, the encoder's part: once a graph.
-    step: (params, prepared, first and last `[2]` int32, ready `[n]` bool) -> logits `[n]` float32, `NOT_READY` where an
+    step: (params, prepared, first and last `[2]` int32, ready `[n]` bool) -> logits `[n]` float32, `NEVER` where an
       op is not ready. First and last are ops of the order so far, n while there is none.
     """
 
@@ -91,10 +89,10 @@ class AutoregressiveDecoder(nn.Module):
         query = prepared.graph + prepared.context[first, 0] + prepared.context[last, 1]
         per_head = query.reshape(self.heads, -1)
         scores = jnp.einsum("hd,hnd->hn", per_head, prepared.keys) * per_head.shape[1] ** -0.5
-        weights = jax.nn.softmax(jnp.where(ready[None], scores, NOT_READY))
+        weights = jax.nn.softmax(jnp.where(ready[None], scores, NEVER))
         glimpse = self.glimpse_out(jnp.einsum("hn,hnd->hd", weights, prepared.values).reshape(-1))
         compatibility = prepared.ops @ glimpse * self.width**-0.5
-        return jnp.where(ready, self.clip * jnp.tanh(compatibility), NOT_READY)
+        return jnp.where(ready, self.clip * jnp.tanh(compatibility), NEVER)
 
 
 def stepwise(module: AutoregressiveDecoder) -> Stepwise:

@@ -26,10 +26,10 @@ from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.learning import ppo
 from graphrl.learning.ppo.rollout import Trajectory, begin, rollout
-from graphrl.learning.ppo.settings import NEVER, entropy, log_probs, masked, sample, total
+from graphrl.learning.ppo.settings import entropy, log_probs, masked, sample, total
 from graphrl.learning.ppo.update import advantages, normalised
 from graphrl.mesh import AXIS, make_mesh
-from graphrl.networks.base import Network
+from graphrl.networks.base import NEVER, Network
 
 KEY = jax.random.key(0)
 LINES = jnp.asarray([[0, 1, 2, 4], [0, 4, 1, 8]], jnp.float32)

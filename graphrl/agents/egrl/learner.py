@@ -17,9 +17,7 @@ from graphrl.agents.egrl.network import likeliest, networks
 from graphrl.learning import collaborative, ppo
 from graphrl.learning import learner as learning
 from graphrl.learning.learner import Learner, LearnerState, Metrics
-from graphrl.learning.ppo import oneshot
-from graphrl.learning.ppo.rollout import PolicyValue
-from graphrl.learning.ppo.settings import PpoSettings
+from graphrl.learning.ppo import PolicyValue, PpoSettings
 from graphrl.learning.sac import ActorCritic, Domain
 from graphrl.networks.base import Network
 
@@ -72,17 +70,17 @@ def init_ppo(config: EgrlConfig, instances: Layers, key: jax.Array, policy: Any 
 def update_ppo(config: EgrlConfig, state: LearnerState, key: jax.Array, batch: Layers) -> tuple[LearnerState, Metrics]:
     """`config.samples` maps of every graph, and what PPO learns from them.
 
-    The metrics are those of `oneshot.learn`, without the error of values that there are none of.
+    The metrics are those of `ppo.learn`, without the error of values that there are none of.
     """
     try_key, learn_key = jax.random.split(key)
     of, both, graphs = ppo_settings(config), _networks(config, batch), batch.placed.shape[0]
 
-    def one(key: jax.Array, problem: Layers) -> oneshot.Tried:
+    def one(key: jax.Array, problem: Layers) -> ppo.Tried:
         earned = functools.partial(evaluate_maps, problem, reward=config.reward)
-        return oneshot.tried(of, both, state.params, key, observe(problem, start(problem)), earned)
+        return ppo.tried(of, both, state.params, key, observe(problem, start(problem)), earned)
 
     maps = jax.vmap(one)(learning.keys(try_key, graphs), batch)
-    state, metrics = oneshot.learn(of, both, state, learning.keys(learn_key, graphs), maps)
+    state, metrics = ppo.learn(of, both, state, learning.keys(learn_key, graphs), maps)
     del metrics["value_error"]
     return state, metrics
 

@@ -18,8 +18,7 @@ from graphrl.envs.compile.generator import Choices, CompileParams, instance
 from graphrl.envs.compile.observation import Observation, shown
 from graphrl.envs.compile.reward import nothing_played
 from graphrl.learning.ppo import PolicyValue
-from graphrl.learning.ppo.settings import NEVER
-from graphrl.networks.base import Network, network
+from graphrl.networks.base import NEVER, Network, network
 from graphrl.networks.decisions import (
     DecisionLogits,
     DecisionVectors,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from graphrl.errors import ProblemError
 from graphrl.learning.learner import MOST, check_ranges
-from graphrl.networks.base import Network
+from graphrl.networks.base import NEVER, Network
 
 Ratio = Literal["joint", "choice"]
 
@@ -74,9 +74,6 @@ class PpoSettings:
                 f"minibatches is {self.minibatches}: must divide steps * environments "
                 f"({self.steps} * {self.environments})"
             )
-
-
-NEVER = -1e9  # logit of what may not be chosen
 
 
 def masked(policy: Network, mask_of: Callable[[Any], Any]) -> Network:
