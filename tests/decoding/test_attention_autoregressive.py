@@ -13,7 +13,8 @@ from pair_observations import Pairs, pairs, renumbered
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.networks.autoregressive import AutoregressiveDecoder, Stepwise, stepwise
+from graphrl.networks.base import NEVER
+from graphrl.networks.heads import AutoregressiveDecoder, Stepwise, stepwise
 from graphrl.networks.topological_attention import encoder
 
 SMALL = ComputationGraph(

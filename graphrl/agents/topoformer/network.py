@@ -15,9 +15,8 @@ from graphrl.decoding.rollout import greedy, sample
 from graphrl.decoding.stepwise import Context, Logits, Rollout, log_prob_with, rollout_with
 from graphrl.envs.ordering import OrderingParams, instance
 from graphrl.graphs.padding import PaddedGraph
-from graphrl.networks.autoregressive import AutoregressiveDecoder, Prepared, Stepwise, stepwise
 from graphrl.networks.base import Network, network
-from graphrl.networks.heads import Priorities
+from graphrl.networks.heads import AutoregressiveDecoder, Prepared, Priorities, Stepwise, stepwise
 from graphrl.networks.topological_attention import TopologicalEncoder, encoder
 from graphrl.training import agent
 
