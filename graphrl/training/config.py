@@ -219,7 +219,7 @@ def _unknown(name: str, config: Any, prefix: str) -> str:
 def _converted(name: str, value: Any, hint: Any) -> Any:
     kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     try:
-        return msgspec.convert(_plain(value, kinds), hint, strict=not isinstance(value, Text))
+        return msgspec.convert(_plain(value, kinds), hint, strict=hint is bool or not isinstance(value, Text))
     except (msgspec.ValidationError, OverflowError):
         words = " or ".join(_kind_name(kind) for kind in kinds)
         given = repr(str(value)) if isinstance(value, str) else str(value)
@@ -240,6 +240,8 @@ def _plain(value: Any, kinds: tuple[Any, ...]) -> Any:
         return [_plain(Text(part.strip()), items) for part in value.split(",") if part.strip()]
     if types.NoneType in kinds and value.lower() == "none":
         return None
+    if bool in kinds:
+        return {"true": True, "false": False}.get(value.lower(), value)
     return value.replace("_", "") if {int, float} & {*kinds} else str(value)
 
 

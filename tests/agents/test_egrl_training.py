@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from command_line import fault, sets
 from map_problems import WORKED_CHIP, WORKED_GRAPH
 from tiny_egrl import CHIP, graph, settings
-from training_processes import assert_same, final_state, finish, start
+from training_processes import assert_same, final_state
 
 from graphrl.agents.egrl.agent import AGENT, batch, sizes
 from graphrl.agents.egrl.config import EgrlConfig
@@ -90,23 +89,14 @@ def test_one_device_is_two_devices(tmp_path: Path, option: str) -> None:
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_is_the_same_run(tmp_path: Path) -> None:
-    """kill -9: everything that a search holds is in its checkpoints, the replay and the population too."""
-    options = sets(*settings(tmp_path))
-    runs = [tmp_path / "whole", tmp_path / "killed"]
-    command = ["-m", "graphrl", "train", "egrl", *options, "--resume", "--out"]
-    finish(start([*command, str(runs[0])]))
-    process = start([*command, str(runs[1])])
-    record, until = runs[1] / "metrics.jsonl", time.monotonic() + 200
-    while time.monotonic() < until and (not record.exists() or record.read_bytes().count(b"\n") < 4):
-        time.sleep(0.005)
-    process.kill()
-    process.communicate()
-    assert 0 < len(list(runs[1].glob("step-*"))) <= 6
-    finish(start([*command, str(runs[1])]))
-    whole, killed = map(final_state, runs)
+def test_a_resumed_run_is_the_same_run(tmp_path: Path) -> None:
+    """All that a search holds is in its checkpoints, the replay and the population too. (Kills: test_training_loop.)"""
+    runs, options = [tmp_path / "whole", tmp_path / "resumed"], sets(*settings(tmp_path))
+    for run, *more in ((runs[0],), (runs[1], "training.steps=3"), (runs[1],)):
+        assert main(["train", "egrl", *options, *sets(*more), "--resume", "--out", str(run)]) == 0
+    whole, resumed = map(final_state, runs)
     assert any("replay" in name for name in whole)
-    assert_same(whole, killed)
+    assert_same(whole, resumed)
 
 
 @pytest.mark.slow

@@ -62,14 +62,6 @@ def test_one_and_two_devices_give_the_same_parameters() -> None:
     )
 
 
-def test_equal_keys_give_equal_bits_and_other_keys_other_parameters() -> None:
-    first, again = leaves(updated(SMALL, 1, 2)[0]), leaves(updated(SMALL, 1, 2)[0])
-    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
-    functions = learner(SMALL)
-    one, other = (functions.update(functions.init(jax.random.key(0)), jax.random.key(n), graphs())[0] for n in (98, 99))
-    assert not all(np.array_equal(a, b) for a, b in zip(leaves(one), leaves(other), strict=True))
-
-
 @pytest.mark.slow
 def test_what_was_cheap_becomes_likelier() -> None:
     """REINFORCE's sign is right: on the graphs that it is trained on, peaks fall."""

@@ -19,7 +19,7 @@ from graphrl.envs.ordering import instances
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.padding import common_sizes
-from graphrl.methods import digest, find_solver
+from graphrl.methods import find_solver
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Task
 
@@ -38,12 +38,6 @@ def saved(tmp_path: Path) -> str:
     path = tmp_path / "policy.msgpack"
     untrained().save(path)
     return str(path)
-
-
-def test_a_policy_comes_back_from_its_file(saved: str) -> None:
-    loaded, network = Policy.load(saved), untrained()
-    assert (loaded.config, loaded.note, loaded.digest) == (network.config, "by hand", network.digest)
-    assert digest(f"topoformer+:checkpoint={saved}", PROBLEM) == network.digest != untrained(1).digest
 
 
 def test_every_order_of_a_decoder_is_counted_and_none_beyond_the_budget(saved: str) -> None:

@@ -65,11 +65,6 @@ def rewards_of_order() -> list[float]:
     return rewards
 
 
-def reward_of(env: ProposalEnv, params: ProposalParams, action: Any, key: jax.Array) -> float:
-    state, _ = jax.jit(env.reset)(key, params)
-    return float(jax.jit(env.step)(key, state, action, params)[1].reward)
-
-
 @pytest.mark.parametrize("name", ["gymnax", "jumanji", "stoa", "gymnasium"])
 def test_a_library_that_is_not_installed_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, name, None)
@@ -90,19 +85,6 @@ def test_gymnax_resets_itself_and_tells_ended_from_cut() -> None:
         assert float(reward) == 0
     assert int(state.state.steps) == 0
     np.testing.assert_array_equal(info["final_observation"].position, 0)
-
-
-def test_gymnax_runs_proposals() -> None:
-    pytest.importorskip("gymnax")
-    inner, params = proposal()
-    env = adapters.to_gymnax(inner, params)
-    observation, state = env.reset(KEY, params)
-    specs.validate(inner.observation_spec(params), observation)
-    action = env.action_space(params).sample(KEY)
-    specs.validate(inner.action_spec(params), action)
-    reward, terminated = env.step(KEY, state, action, params)[2:4]
-    assert float(reward) == pytest.approx(reward_of(inner, params, action, KEY), rel=1e-6)
-    assert bool(terminated)
 
 
 def test_gymnax_runs_orders() -> None:
@@ -163,20 +145,6 @@ def test_gymnax_in_its_own_wrapper_for_gymnasium(name: str) -> None:
         specs.validate(env.action_spec(params), np.asarray(wrapped.action_space.sample(), np.int32))
 
 
-def test_gymnax_in_its_own_vector_wrapper() -> None:
-    pytest.importorskip("gymnax")
-    pytest.importorskip("gymnasium")
-    from gymnax.wrappers.gym import GymnaxToVectorGymWrapper
-
-    env = GymnaxToVectorGymWrapper(adapters.to_gymnax(*ordering()), num_envs=2)
-    observation, _ = env.reset(seed=0)
-    for op in ORDER:
-        assert observation.action_mask[:, op].all()
-        observation, rewards, ended, *_ = env.step(np.full(2, int(op)))
-    assert rewards.tolist() == pytest.approx([rewards_of_order()[-1]] * 2)
-    assert ended.all()
-
-
 def test_gymnax_spaces_have_the_names_and_bounds_of_the_specification() -> None:
     pytest.importorskip("gymnax")
     env = adapters.to_gymnax(Walk(), LINE)
@@ -203,21 +171,6 @@ def test_jumanji_says_last_with_a_discount_of_what_follows() -> None:
     _, timestep = jax.jit(env.step)(state, jnp.int32(0))
     assert bool(timestep.last())
     assert float(timestep.discount) == 1
-
-
-def test_jumanji_runs_proposals_and_its_wrapper_resets_them() -> None:
-    pytest.importorskip("jumanji")
-    from jumanji.wrappers import AutoResetWrapper
-
-    inner, params = proposal()
-    env = AutoResetWrapper(adapters.to_jumanji(inner, params), next_obs_in_extras=True)
-    state, timestep = jax.jit(env.reset)(jax.random.PRNGKey(0))
-    env.observation_spec.validate(timestep.observation)
-    action = specs.sample(inner.action_spec(params), KEY)
-    env.action_spec.validate(action)
-    _, timestep = jax.jit(env.step)(state, action)
-    assert float(timestep.discount) == 0
-    assert float(timestep.reward) < 0
 
 
 def test_jumanji_runs_orders() -> None:
@@ -262,18 +215,6 @@ def test_stoa_tells_ended_from_cut() -> None:
     _, timestep = jax.jit(env.step)(state, env.action_space().sample(KEY))
     assert bool(timestep.truncated())
     assert not bool(timestep.terminated())
-
-
-def test_stoa_runs_proposals() -> None:
-    pytest.importorskip("stoa")
-    inner, params = proposal()
-    env = adapters.to_stoa(inner, params)
-    env.environment_space()
-    state, timestep = jax.jit(env.reset)(KEY, params)
-    assert bool(env.observation_space().contains(timestep.observation))
-    _, timestep = jax.jit(env.step)(state, env.action_space().sample(KEY), params)
-    assert bool(timestep.terminated())
-    assert float(timestep.reward) < 0
 
 
 def test_stoa_runs_orders() -> None:
