@@ -166,16 +166,6 @@ def test_methods_are_never_behind_their_hint(checkpoint: str) -> None:
 
 
 @pytest.mark.slow
-def test_updates_on_one_graph_find_better_plans(checkpoint: str) -> None:
-    graph = pipeline(50, 17)
-    problem = problem_for(graph)
-    method = f"rounds=1,samples=8,tries=0,checkpoint={checkpoint}"
-    plans = [solved(graph, problem, f"go:{tune}{method}", 5000) for tune in ("", "finetune=30,")]
-    assert plans[1].rank < plans[0].rank
-    assert plans[1].evaluations == 1 + 30 * LOAD.ppo.environments + 8
-
-
-@pytest.mark.slow
 def test_a_start_that_is_over_the_limit_is_left() -> None:
     """Fine-tuning takes any plan within the limit before one without."""
     graph = pipeline(20, 3)

@@ -291,14 +291,3 @@ def test_lessons_are_exact_costs_of_single_changes(transfer: Transfer) -> None:
     places, levels = ([np.asarray(choice[0, stop], np.int64)[:n] for stop in (0, 2)] for choice in lesson.starts[:2])
     first, last = (decoder.rank(place, level) for place, level in zip(places, levels, strict=True))
     assert last < first
-
-
-@pytest.mark.slow
-def test_imitation_learns_what_single_changes_gain() -> None:
-    imitates = dataclasses.replace(TINY, learning="imitation")
-    functions = on_mesh(learner(imitates), make_mesh(2, jax.devices()[:1]))
-    state, train, losses = functions.init(jax.random.key(0)), rows(imitates, range(100, 104), 60), []
-    for number in range(60):
-        state, metrics = functions.update(state, jax.random.key(number), train)
-        losses.append(float(metrics["loss"]))
-    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])

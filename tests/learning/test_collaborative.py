@@ -86,13 +86,11 @@ def test_it_learns_and_never_loses_its_best() -> None:
 VARIANTS = {
     "evolution alone": dataclasses.replace(SMALL, greedy=0, noisy=0),
     "learners alone": dataclasses.replace(SMALL, networks=0, chromosomes=0, noisy=3),
-    "no chromosomes": dataclasses.replace(SMALL, chromosomes=0),
     "no networks": dataclasses.replace(SMALL, networks=0),
     "chromosomes alone": dataclasses.replace(SMALL, networks=0, greedy=0, noisy=0),
-    "no migration": dataclasses.replace(SMALL, migrate_every=0),
-    "a portfolio": dataclasses.replace(SMALL, discounts=(0.9, 0.99, 0.999)),
+    "no chromosomes, no migration": dataclasses.replace(SMALL, chromosomes=0, migrate_every=0),
     "steps": dataclasses.replace(SMALL, steps=3, replay=144),
-    "endless": dataclasses.replace(SMALL, endless=True, replay=16),
+    "endless": dataclasses.replace(SMALL, endless=True, replay=16, discounts=(0.9, 0.99, 0.999)),
 }
 
 
@@ -140,7 +138,7 @@ def test_learners_migrate_into_the_population() -> None:
         return np.asarray(np.stack(jax.tree.leaves(same)).all(0)).tolist()
 
     assert sum(is_learner(state)) == 1
-    assert sum(is_learner(run(VARIANTS["no migration"], 1)[0])) == 0
+    assert sum(is_learner(run(VARIANTS["no chromosomes, no migration"], 1)[0])) == 0
 
 
 def test_a_checkpoint_goes_on_to_the_same_bits(tmp_path: Path) -> None:

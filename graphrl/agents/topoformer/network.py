@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,49 +29,36 @@ class Seen(NamedTuple):
     mask: jax.Array  # [n] bool, real ops
 
 
-class Orders(Protocol):
-    """The orders of a batch of g graphs under a policy. No gradient flows through what is drawn."""
-
-    def greedy(self) -> Rollout:
-        """The likeliest op at every step: leading shape `[g]`."""
-
-    def sample(self, keys: jax.Array, count: int) -> Rollout:
-        """Independent orders, each graph's from its key of `[g]`: leading shape `[g, count]`."""
-
-    def beam(self, width: int) -> Rollout:
-        """The best of a beam (`decoding.beam`): leading shape `[g]`."""
-
-    def log_prob(self, order: jax.Array) -> jax.Array:
-        """`[g, s]` float32 of orders `[g, s, n]`; differentiable in the policy's parameters."""
-
-
 @dataclasses.dataclass(frozen=True)
-class NonAutoregressiveOrders:
-    """`Orders` by priorities `[g, n]` (section 4.2)."""
+class Orders:
+    """The orders of a batch of g graphs under a policy, by priorities `[g, n]` (section 4.2).
+
+    No gradient flows through what is drawn.
+    """
 
     graph: PaddedGraph
     priorities: jax.Array
 
     def greedy(self) -> Rollout:
-        """See `Orders`."""
+        """The likeliest op at every step: leading shape `[g]`."""
         return greedy(self.graph, jax.lax.stop_gradient(self.priorities))
 
     def sample(self, keys: jax.Array, count: int) -> Rollout:
-        """See `Orders`."""
+        """Independent orders, each graph's from its key of `[g]`: leading shape `[g, count]`."""
         return sample(self.graph, jax.lax.stop_gradient(self.priorities), keys, count)
 
     def beam(self, width: int) -> Rollout:
-        """See `Orders`."""
+        """The best of a beam (`decoding.beam`): leading shape `[g]`."""
         return beam(self.graph, jax.lax.stop_gradient(self.priorities), width)
 
     def log_prob(self, order: jax.Array) -> jax.Array:
-        """See `Orders`."""
+        """`[g, s]` float32 of orders `[g, s, n]`; differentiable in the policy's parameters."""
         return log_prob(self.graph, self.priorities, order)
 
 
 @dataclasses.dataclass(frozen=True)
 class AutoregressiveOrders:
-    """`Orders` by a network that is asked at every step (appendix B)."""
+    """The same, see `Orders`, by a network that is asked at every step (appendix B)."""
 
     graph: PaddedGraph
     decoder: Stepwise
@@ -79,19 +66,15 @@ class AutoregressiveOrders:
     prepared: Prepared  # of each graph
 
     def greedy(self) -> Rollout:
-        """See `Orders`."""
         return jax.tree.map(lambda x: x[:, 0], rollout_with(self.graph, self._still()))
 
     def sample(self, keys: jax.Array, count: int) -> Rollout:
-        """See `Orders`."""
         return rollout_with(self.graph, self._still(), keys, count)
 
     def beam(self, width: int) -> Rollout:
-        """See `Orders`."""
         return beam_with(self.graph, self._still(), width)
 
     def log_prob(self, order: jax.Array) -> jax.Array:
-        """See `Orders`."""
         return log_prob_with(self.graph, self._logits(self.params, self.prepared), order)
 
     def _still(self) -> Logits:
@@ -106,13 +89,13 @@ class AutoregressiveOrders:
         return logits
 
 
-def orders(config: TopoformerConfig, params: Any, batch: OrderingParams) -> Orders:
+def orders(config: TopoformerConfig, params: Any, batch: OrderingParams) -> Orders | AutoregressiveOrders:
     """The orders of a batch of instances under the policy of these parameters."""
     if config.decoder == "autoregressive":
         network = _stepwise(config)
         prepared = _mapped(functools.partial(network.prepare, params), batch)
         return AutoregressiveOrders(batch.graph, network, params, prepared)
-    return NonAutoregressiveOrders(batch.graph, priorities(config, params, batch))
+    return Orders(batch.graph, priorities(config, params, batch))
 
 
 def priorities(config: TopoformerConfig, params: Any, batch: OrderingParams) -> jax.Array:
