@@ -7,7 +7,7 @@ is a step of Adam with global-norm clipping.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -116,15 +116,16 @@ def check_ranges(
     *,
     integers: Mapping[str, tuple[int, int]],
     above_zero: Sequence[str],
-    options: Mapping[str, Sequence[str]],
+    options: Mapping[str, Any],
+    not_below_zero: Sequence[str] = (),
 ) -> None:
     """Looks at the fields of settings.
 
     Args:
       settings: whose fields are named.
       integers: the lowest and the highest that is right.
-      above_zero: numbers.
-      options: of names, all that there are.
+      above_zero, not_below_zero: numbers.
+      options: of names, the `Literal` of all that there are.
 
     Raises:
       ProblemError: a value is out of range.
@@ -137,9 +138,12 @@ def check_ranges(
     for name in above_zero:
         if not 0 < getattr(settings, name) < math.inf:
             raise ProblemError(f"{name} is {getattr(settings, name)!r}: must be a number above 0")
+    for name in not_below_zero:
+        if not getattr(settings, name) >= 0:
+            raise ProblemError(f"{name} is {getattr(settings, name)!r}: must be at least 0")
     for name, names in options.items():
-        if getattr(settings, name) not in names:
-            raise ProblemError(f"{name} is {getattr(settings, name)!r}: must be one of {', '.join(names)}")
+        if getattr(settings, name) not in get_args(names):
+            raise ProblemError(f"{name} is {getattr(settings, name)!r}: must be one of {', '.join(get_args(names))}")
 
 
 # Adam's: gradients that cancel to rounding errors (below 1e-7; a gradient's elements are some 1e-4) must not become

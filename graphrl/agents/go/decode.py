@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -217,22 +217,7 @@ class LoadDecoder:
         climb_loads(self._chain, changes, energies)
 
 
-class PlanDecoder(Protocol):
-    """Costs choices `[n]` of one graph, exactly, and changes them: see `Decoder`."""
-
-    walked: int
-
-    def together(self, placement: np.ndarray) -> np.ndarray: ...
-
-    def rank(self, placement: np.ndarray, priority: np.ndarray, best: Rank | None = None) -> Rank: ...
-
-    def played(self, placement: np.ndarray, priority: np.ndarray) -> Played: ...
-
-    def gains(self, placement: np.ndarray, priority: np.ndarray) -> np.ndarray: ...
-
-    def climb(self, placement: np.ndarray, priority: np.ndarray, changes: np.ndarray) -> np.ndarray: ...
-
-    def plan(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder: ...
+PlanDecoder = Decoder | LoadDecoder
 
 
 class Start(NamedTuple):

@@ -80,13 +80,10 @@ class HdpConfig:
         integers = {"groups": (0, 4096), "grouper": (1, 4096), "hidden": (2, 4096), "children": (1, 1024)}
         integers |= {"noisy": (0, MOST), "sampled": (0, MOST), "updates": (1, MOST)}
         integers |= {"decay_every": (1, MOST), "decay_from": (0, MOST)}
-        check_ranges(
-            self, integers=integers, above_zero=("tanh_constant", "rate", "decay", "gradient_norm"), options={}
-        )
+        above_zero = "tanh_constant", "rate", "decay", "gradient_norm"
+        check_ranges(self, integers=integers, above_zero=above_zero, not_below_zero=("noise",), options={})
         if self.hidden % 2:
             raise ProblemError(f"hidden is {self.hidden}: must be even, half for each direction")
-        if not self.noise >= 0:
-            raise ProblemError(f"noise is {self.noise!r}: must be at least 0")
         if not 0 <= self.memory < 1:
             raise ProblemError(f"memory is {self.memory!r}: must be from 0 to below 1")
 

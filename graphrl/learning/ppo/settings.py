@@ -5,7 +5,7 @@ Logits and actions are pytrees: `[..., options]` float32 logits and `[...]` int3
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -61,14 +61,12 @@ class PpoSettings:
             self,
             integers=dict.fromkeys(counts, (1, MOST)),
             above_zero=("clip", "rate", "gradient_norm"),
-            options={"ratio": get_args(Ratio)},
+            not_below_zero=("entropy", "value"),
+            options={"ratio": Ratio},
         )
         for name in ("discount", "trace"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ProblemError(f"{name} is {getattr(self, name)!r}: must be from 0 to 1")
-        for name in ("entropy", "value"):
-            if not getattr(self, name) >= 0:
-                raise ProblemError(f"{name} is {getattr(self, name)!r}: must be at least 0")
         if self.steps * self.environments % self.minibatches:
             raise ProblemError(
                 f"minibatches is {self.minibatches}: must divide steps * environments "
