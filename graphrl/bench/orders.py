@@ -34,8 +34,7 @@ from graphrl.bench.timing import (
     timed_fields,
 )
 from graphrl.decoding.beam import beam
-from graphrl.decoding.rollout import greedy, sample
-from graphrl.decoding.stepwise import Rollout
+from graphrl.decoding.rollout import Rollout, greedy, sample
 from graphrl.envs.ordering import instances
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph

@@ -13,7 +13,7 @@ from graphrl.agents.topoformer import learner as topoformer
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.agents.topoformer.learner import LOWEST, LearnerState
 from graphrl.agents.topoformer.network import Policy, orders
-from graphrl.decoding.stepwise import Rollout
+from graphrl.decoding.rollout import Rollout
 from graphrl.envs.ordering import OrderingParams, instances
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered

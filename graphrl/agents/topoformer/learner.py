@@ -17,7 +17,7 @@ from graphrl.agents.topoformer.config import PROBLEM, TopoformerConfig
 from graphrl.agents.topoformer.network import Policy, orders
 from graphrl.costs.device.decisions import DeviceProblem
 from graphrl.costs.device.evaluate import evaluate as costs
-from graphrl.decoding.stepwise import on_one_device
+from graphrl.decoding.rollout import on_one_device
 from graphrl.envs.ordering import OrderingParams
 from graphrl.graphs.padding import PaddedGraph
 from graphrl.learning import learner as learning

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.decoding.beam import beam, beam_with
 from graphrl.decoding.likelihood import log_prob
-from graphrl.decoding.rollout import greedy, sample
-from graphrl.decoding.stepwise import Context, Logits, Rollout, log_prob_with, rollout_with
+from graphrl.decoding.rollout import Context, Logits, Rollout, greedy, log_prob_with, rollout_with, sample
 from graphrl.envs.ordering import OrderingParams, instance
 from graphrl.graphs.padding import PaddedGraph
 from graphrl.networks.base import Network, network
