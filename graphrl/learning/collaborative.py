@@ -241,7 +241,8 @@ def init(
         init_sac = functools.partial(sac.init, settings.sac, networks, acted=acted)
         states = jax.vmap(lambda key: init_sac(key=key))(jax.random.split(learner_key, len(settings.discounts)))
         states = states._replace(params=states.params | {"actor": _begun(states.params["actor"], policy)})
-        blank = jax.tree.map(lambda leaf: leaf[0], transitions(_nothing(start), endless=settings.endless))
+        action, nothing = start[0].astype(jnp.int8), jnp.float32(0)
+        blank = Transition(jnp.int32(0), action, action, nothing, nothing)
         learners = Learners(states, init_returns(len(settings.discounts)), buffer_of(settings).init(blank))
     best = Best(jnp.full(start.shape[:1], jnp.finfo(jnp.float32).min), start)
     zero = jnp.int32(0)
@@ -277,25 +278,27 @@ def generation(
     if learners is not None:
         drawn = draw_learners(draw_key, learners.returns, settings.noisy + settings.greedy)
         actors = jax.tree.map(lambda leaf: leaf[drawn], learners.states.params["actor"])
-        players = actors if players is None else jax.tree.map(_joined, players, actors)
+        both = (actors,) if players is None else (players, actors)
+        players = jax.tree.map(lambda *parts: jnp.concatenate(parts), *both)
+    # everyone plays
     decide = functools.partial(_decide, settings, networks, players, population.chromosomes)
     episodes = play(domain, decide, play_key, instances, settings.rollouts, settings.steps)
     fitness = episodes.reward.max(0).mean(-1)  # [k + rollouts of learners]
     own, metrics = fitness[: settings.population], _rewards(settings, fitness)
     policy, chosen = _fittest(population, own), None
-    if settings.population:
+    if settings.population:  # evolution
         priors = None
         if settings.networks and settings.chromosomes:
             priors = jax.nn.softmax(episodes.logits[: settings.networks])
         population, chosen = evolution.next_generation(settings.evolution, evolve_key, population, own, priors)
-    if learners is not None:
+    if learners is not None:  # gradient steps
         returns = record_returns(learners.returns, drawn, fitness[settings.population :])
         replay = buffer_of(settings).add(learners.replay, transitions(episodes, endless=settings.endless))
         learners = Learners(learners.states, returns, replay)
         learners, losses = learned(settings, domain, networks, learners, learn_key, instances, mesh)
         metrics |= losses
         newcomers = learners.states.params["actor"]
-        if settings.networks and settings.migrate_every and chosen is not None:
+        if settings.networks and settings.migrate_every and chosen is not None:  # migration
             mixed = evolution.migrated(population, own, chosen, newcomers)
             due = (state.step + 1) % settings.migrate_every == 0
             population = jax.tree.map(lambda new, old: jnp.where(due, new, old), mixed, population)
@@ -373,16 +376,6 @@ def _first(population: Population, learners: Learners | None) -> Any:
     if networks is None and learners is not None:
         networks = learners.states.params["actor"]
     return jax.tree.map(lambda leaf: leaf[0], networks)
-
-
-def _nothing(start: jax.Array) -> Episodes:
-    """Episodes of the shapes that play gives, of one step and one individual."""
-    action = start[None, None]
-    return Episodes(action, action, jnp.zeros(action.shape[:3]), None)
-
-
-def _joined(first: jax.Array, second: jax.Array) -> jax.Array:
-    return jnp.concatenate([first, second])
 
 
 def shardings(settings: Settings, mesh: Mesh) -> State:
