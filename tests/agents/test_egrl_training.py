@@ -88,22 +88,28 @@ def test_one_device_is_two_devices(tmp_path: Path, option: str) -> None:
     chex.assert_trees_all_close(one, two, atol=1e-5, rtol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nothing disturbed, and beside it its graphs."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    assert main(["train", "egrl", *sets(*settings(folder.parent)), "--out", str(folder)]) == 0
+    return folder
+
+
 @pytest.mark.slow
-def test_a_resumed_run_is_the_same_run(tmp_path: Path) -> None:
+def test_a_resumed_run_is_the_same_run(run: Path) -> None:
     """All that a search holds is in its checkpoints, the replay and the population too. (Kills: test_training_loop.)"""
-    runs, options = [tmp_path / "whole", tmp_path / "resumed"], sets(*settings(tmp_path))
-    for run, *more in ((runs[0],), (runs[1], "training.steps=3"), (runs[1],)):
-        assert main(["train", "egrl", *options, *sets(*more), "--resume", "--out", str(run)]) == 0
-    whole, resumed = map(final_state, runs)
-    assert any("replay" in name for name in whole)
-    assert_same(whole, resumed)
+    resumed = run.with_name("resumed")
+    for more in (("training.steps=3",), ()):
+        options = sets(*settings(run.parent), *more)
+        assert main(["train", "egrl", *options, "--resume", "--out", str(resumed)]) == 0
+    one, other = map(final_state, (run, resumed))
+    assert any("replay" in name for name in one)
+    assert_same(one, other)
 
 
 @pytest.mark.slow
-def test_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run, evolved = tmp_path / "run", "agent.variant=ea"
-    assert main(["train", "egrl", "--out", str(run), *sets(*settings(tmp_path), evolved)]) == 0
-    assert "speedup" in capsys.readouterr().out
+def test_from_training_to_table(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(run), "--evaluations", "20", "--seeds", "2", "--json"]) == 0
     table = json.loads(capsys.readouterr().out)
     methods = {method["method"]: method for method in table["methods"]}
@@ -129,7 +135,7 @@ def test_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
     begun = solved(f"egrl:checkpoint={run},variant=ea,population=6,boltzmann=0.34", map_problem(graph(200), CHIP), 40)
     assert begun.latency <= again.latency
     code, err = fault(
-        capsys, "train", "egrl", "--out", str(tmp_path / "b"), *sets(*settings(tmp_path), "data.fresh=true")
+        capsys, "train", "egrl", "--out", str(tmp_path / "b"), *sets(*settings(run.parent), "data.fresh=true")
     )
     assert (code, "data.fresh is True" in err) == (2, True)
 

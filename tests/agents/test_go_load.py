@@ -18,7 +18,7 @@ from graphrl.agents.go.network import Policy, drawn
 from graphrl.cli import main
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.generator import instance
-from graphrl.envs.compile.reward import outcome, possible
+from graphrl.envs.compile.reward import outcome, possible_choices
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.pipelines import pipeline
@@ -174,10 +174,10 @@ def test_a_start_that_is_over_the_limit_is_left() -> None:
     params = hinted(graph, problem, common_sizes([graph]), LOAD)
     everything = params.start._replace(placement=np.zeros_like(params.start.placement))
     params = dataclasses.replace(params, start=everything, baseline=np.array(1e6, np.float32))
-    assert not bool(outcome(params, possible(params, everything), "urgent").valid)
+    assert not bool(outcome(params, possible_choices(params, everything), "urgent").valid)
     settings = dataclasses.replace(LOAD, learning="ppo", network=dataclasses.replace(LOAD.network, changes=0.5))
     best = tuned(settings, Policy.initial(settings, jax.random.key(0)), params, jax.random.key(0), 8)[1]
-    assert bool(outcome(params, possible(params, best), "urgent").valid)
+    assert bool(outcome(params, possible_choices(params, best), "urgent").valid)
 
 
 def test_the_policy_that_ships_is_ahead_of_its_start_and_of_chance() -> None:

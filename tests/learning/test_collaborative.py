@@ -118,13 +118,10 @@ def test_few_gradient_steps_are_at_least_one_a_generation() -> None:
 
 
 def test_a_generation_compiles_once() -> None:
-    state, generation = (
-        functions(SMALL)[0](ONE, jax.random.key(0)),
-        chex.assert_max_traces(collaborative.generation, n=1),
-    )
-    jitted = jax.jit(generation, static_argnums=(0, 1, 2))
-    for number in range(2):
-        state, _, _ = jitted(SMALL, DOMAIN, NETWORKS, state, jax.random.key(number), ONE)
+    run(SMALL, 1)
+    programs = _generation._cache_size()
+    run(SMALL, 2, seed=1)
+    assert _generation._cache_size() == programs
 
 
 def test_learners_migrate_into_the_population() -> None:

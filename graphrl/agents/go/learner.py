@@ -29,7 +29,7 @@ from graphrl.envs.compile.env import INVALID
 from graphrl.envs.compile.features import Played
 from graphrl.envs.compile.generator import Choices, CompileParams
 from graphrl.envs.compile.observation import shown
-from graphrl.envs.compile.reward import outcome, possible
+from graphrl.envs.compile.reward import outcome, possible_choices
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 from graphrl.learning import learner as learning
@@ -345,7 +345,7 @@ def _play(
 def _begun(settings: GoSettings, instance: CompileParams) -> _Stand:
     """At the hint, whose reward is -1, if it is valid."""
     instance = jax.tree.map(jnp.asarray, instance)
-    valid = outcome(instance, possible(instance, instance.start), SENDS).valid
+    valid = outcome(instance, possible_choices(instance, instance.start), SENDS).valid
     return _Stand(instance, jnp.where(valid, jnp.float32(-1), INVALID))
 
 
@@ -353,7 +353,9 @@ def _better(stand: _Stand, action: Any, reward: jax.Array) -> _Stand:
     """At the best of actions `[a, ...]`, or where it was if none is better."""
     instance, best = stand.instance, reward.argmax()
     is_better = reward[best] > stand.reward
-    tried = possible(instance, instance.start._replace(**{task: options[best] for task, options in action.items()}))
+    tried = possible_choices(
+        instance, instance.start._replace(**{task: options[best] for task, options in action.items()})
+    )
     start = jax.tree.map(lambda *two: jnp.where(is_better, *two), tried, instance.start)
     return _Stand(dataclasses.replace(instance, start=start), jnp.maximum(reward[best], stand.reward))
 

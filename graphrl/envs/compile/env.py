@@ -10,7 +10,7 @@ from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
 from graphrl.envs.compile.generator import Choices, CompileParams, Task, check_tasks
 from graphrl.envs.compile.observation import Observation, observe, options_of, seen
-from graphrl.envs.compile.reward import Sends, outcome, possible
+from graphrl.envs.compile.reward import Sends, outcome, possible_choices
 from graphrl.errors import ProblemError
 
 INVALID = -10.0  # reward of what cannot run
@@ -94,7 +94,7 @@ class CompileEnv:
         """Makes choices, and runs the graph under them. See `Environment`; `key` is not used."""
         del key
         params = jax.tree.map(jnp.asarray, params)
-        chosen = possible(params, params.start._replace(**{task: action[task] for task in self.tasks}))
+        chosen = possible_choices(params, params.start._replace(**{task: action[task] for task in self.tasks}))
         came = outcome(params, chosen, self.sends)
         ratio = came.seconds / jnp.maximum(params.baseline, 1e-30)
         state = State(chosen, state.step + jnp.int32(1))

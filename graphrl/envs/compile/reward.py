@@ -51,10 +51,10 @@ def ranks(graph: PaddedGraph, op_keys: jax.Array) -> jax.Array:
     n, g, p = op_keys.shape
     on_one = Decisions(jnp.zeros((n, g, p), jnp.int32), op_keys, jnp.zeros((1, graph.sizes.tensors, g, p)))
     events = evaluate(graph, on_one, _ALONE, makespan=False, memory=False).events
-    return places(events.reshape(-1, g * p), n, 1).reshape(n, g, p)
+    return places_of_ops(events.reshape(-1, g * p), n, 1).reshape(n, g, p)
 
 
-def places(events: jax.Array, ops: int, devices: int) -> jax.Array:
+def places_of_ops(events: jax.Array, ops: int, devices: int) -> jax.Array:
     """The place `[n, L]` int32 of each op among the ops that events `[c, L]` run (`decode.Schedule`); n for padding."""
     op = jnp.minimum(events // devices, ops)
     place = jnp.cumsum(op < ops, 0, dtype=jnp.int32) - 1
@@ -171,7 +171,7 @@ class _Costs(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames="sends")  # one program for the start and for all steps
 def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
-    """Runs an instance; choices are `possible`. Memory is linear in n + e + d t.
+    """Runs an instance; choices are `possible_choices`. Memory is linear in n + e + d t.
 
     Args:
       params: the instance.
@@ -193,7 +193,7 @@ def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
     return Run(costs.makespan, fits, graph, op, placement, costs.end, costs.place)
 
 
-def possible(params: CompileParams, chosen: Choices) -> Choices:
+def possible_choices(params: CompileParams, chosen: Choices) -> Choices:
     """The choices, with option 0 for padding and for nothing, groups on one device, and the first one that can run
     them for those on a device that cannot, or is not there.
     """
@@ -262,7 +262,7 @@ def _all(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Cost
         made = Decisions(*lanes)
     costs = measured(graph, made, problem)
     n, g, p = costs.end.shape
-    place = places(costs.events.reshape(-1, g * p), n, problem.devices).reshape(n, g, p)
+    place = places_of_ops(costs.events.reshape(-1, g * p), n, problem.devices).reshape(n, g, p)
     return _Costs(costs.makespan, costs.peak_memory.max(0), *(jnp.moveaxis(of, 0, -1) for of in (costs.end, place)))
 
 
@@ -299,7 +299,7 @@ class Outcome(NamedTuple):
 
 
 def outcome(params: CompileParams, chosen: Choices, sends: Sends) -> Outcome:
-    """Of choices that are `possible`. Args: see `run`."""
+    """Of choices that are `possible_choices`. Args: see `run`."""
     if isinstance(params.problem, PaddedPipeline):
         return Outcome(*loaded(params.problem, jnp.asarray(chosen.placement)))
     ran = run(params, chosen, sends)
