@@ -12,7 +12,7 @@ from partitioned_graphs import TRAINING, costs_of, edge, file_of, node, random_p
 from tiny_go import NETWORK, TINY
 
 from graphrl.agents.go.config import GoSettings
-from graphrl.agents.go.decode import LoadDecoder, hinted, prepare_loads
+from graphrl.agents.go.decode import LoadDecoder, hinted
 from graphrl.agents.go.learner import batch, learner, problem_of, tuned
 from graphrl.agents.go.network import Policy, drawn
 from graphrl.cli import main
@@ -204,7 +204,7 @@ def test_the_policy_that_ships_is_ahead_of_its_start_and_of_chance() -> None:
 def test_wrong_policies_and_settings_are_one_line(
     checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prepare_loads()  # which tells of what it compiles
+    LoadDecoder.prepare()  # which tells of what it compiles
     capsys.readouterr()
     path = tmp_path / "training.json"
     path.write_text(json.dumps(TRAINING))

@@ -22,7 +22,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from graphrl.agents.go.config import SENDS, GoSettings
-from graphrl.agents.go.decode import PlanDecoder, domain, hinted, saved
+from graphrl.agents.go.decode import DECODERS, PlanDecoder, hinted, saved
 from graphrl.agents.go.network import networks, smallest
 from graphrl.costs.problem import SCHEDULED, Problem, Transfer
 from graphrl.envs.compile.env import INVALID
@@ -58,7 +58,7 @@ def lesson(
 ) -> Lesson:
     """Of a graph whose instance begins at a plan; other tasks than these stay as they are."""
     n = len(graph.ops)
-    decoder = domain(problem).decoder(graph, problem, instance)
+    decoder = DECODERS[problem.objective](graph, problem, instance)
     chosen = [np.asarray(choice, np.int64)[:n].copy() for choice in (instance.start.placement, instance.start.priority)]
     devices, levels = instance.runs_on.shape[1], 0 if instance.levels is None else len(instance.levels)
     to, starts, gains, runs = len(instance.order), [], [], []
