@@ -46,9 +46,8 @@ class Settings:
       networks, chromosomes: of the population; with none of both, learners are alone.
       greedy, noisy: roll-outs of learners in a generation; with none of both, evolution is alone.
       noise: of noisy roll-outs, see `sac.explored`.
-      steps: of an episode.
-      endless: whether values go on after an episode's last step, as in the published code, which has episodes of one
-        step and a discount of 0.99 all the same; else an episode of one step is a bandit's.
+      endless: whether values go on after an episode's only step, as in the published code, which has a discount of 0.99
+        all the same; else it is a bandit's.
       discounts: of each learner: CERL's portfolio; EGRL has one learner.
       replay: transitions that are remembered.
       batch: transitions of a gradient step.
@@ -62,7 +61,6 @@ class Settings:
     greedy: int = 1
     noisy: int = 1
     noise: float = 0.2
-    steps: int = 1
     endless: bool = False
     discounts: tuple[float, ...] = (0.99,)
     replay: int = 100_000
@@ -155,7 +153,7 @@ def learned(
       The learners, and means of what `sac.update` says.
     """
     graphs = jax.tree.leaves(instances)[0].shape[0]
-    count = max(1, round(settings.gradient_steps * settings.rollouts * settings.steps * graphs))
+    count = max(1, round(settings.gradient_steps * settings.rollouts * graphs))
     buffer, discounts = buffer_of(settings), jnp.asarray(settings.discounts, jnp.float32)
 
     def one(discount: jax.Array, state: sac.State, key: jax.Array) -> tuple[sac.State, dict[str, jax.Array]]:
@@ -174,7 +172,7 @@ def learned(
 
 def _batch(settings: Settings, domain: Domain, instances: Instance, items: Transition) -> sac.Batch:
     """Sampled transitions as SAC takes them. In a bandit's problem with one graph they are all of one state."""
-    is_bandit = settings.steps == 1 and not settings.endless
+    is_bandit = not settings.endless
     graphs = jax.tree.leaves(instances)[0].shape[0]
     states = 1 if is_bandit and graphs == 1 else settings.batch
     action = items.action.astype(jnp.int32).reshape(states, -1, *items.action.shape[1:])
@@ -270,7 +268,7 @@ def generation(
     Returns:
       The state; what to record: rewards of "best" so far, "networks", "chromosomes" and "learners", the fittest of each
       on the mean of graphs; means of `sac.update` over the steps; "evaluations"; and all actions that were tried,
-      `[t, k, g, n, h]` int32.
+      `[k, g, n, h]` int32.
     """
     play_key, draw_key, evolve_key, learn_key = jax.random.split(key, 4)
     learners, population, players = state.learners, state.population, state.population.networks
@@ -282,8 +280,8 @@ def generation(
         players = jax.tree.map(lambda *parts: jnp.concatenate(parts), *both)
     # everyone plays
     decide = functools.partial(_decide, settings, networks, players, population.chromosomes)
-    episodes = play(domain, decide, play_key, instances, settings.rollouts, settings.steps)
-    fitness = episodes.reward.max(0).mean(-1)  # [k + rollouts of learners]
+    episodes = play(domain, decide, play_key, instances, settings.rollouts)
+    fitness = episodes.reward.mean(-1)  # [k + rollouts of learners]
     own, metrics = fitness[: settings.population], _rewards(settings, fitness)
     policy, chosen = _fittest(population, own), None
     if settings.population:  # evolution
@@ -356,11 +354,9 @@ def _rewards(settings: Settings, fitness: jax.Array) -> dict[str, jax.Array]:
 
 def _better(best: Best, episodes: Episodes) -> Best:
     """The best until now and of these episodes, graph by graph."""
-    t, k, g = episodes.reward.shape
-    reward = episodes.reward.reshape(t * k, g)
-    place = reward.argmax(0)
-    top = jnp.take_along_axis(reward, place[None], 0)[0]
-    action = episodes.action.reshape(t * k, g, *episodes.action.shape[3:])[place, jnp.arange(g)]
+    place = episodes.reward.argmax(0)
+    top = jnp.take_along_axis(episodes.reward, place[None], 0)[0]
+    action = episodes.action[place, jnp.arange(len(place))]
     is_better = top > best.reward
     return Best(jnp.where(is_better, top, best.reward), jnp.where(is_better[:, None, None], action, best.action))
 

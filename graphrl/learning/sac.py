@@ -1,10 +1,10 @@
 """Soft actor-critic for many discrete choices at once, and the episodes of a population that it learns from.
 
 EGRL, appendix D; Haarnoja et al. 2018; Fujimoto et al. 2018. `play` runs episodes of all individuals at once (EGRL,
-algorithm 2, lines 5 to 8), and `transitions` makes replay entries of them.
+algorithm 2, lines 5 to 8), of one step each, as in the paper's tables, and `transitions` makes replay entries of them.
 
 Letters: s states of a batch, r actions that were tried in each, n ops, h choices (heads) of an op, o options of each; k
-individuals, t steps of an episode, g graphs.
+individuals, g graphs.
 """
 
 import dataclasses
@@ -210,12 +210,12 @@ class Transition(NamedTuple):
 
 
 class Episodes(NamedTuple):
-    """What the individuals did."""
+    """What the individuals did, in one step each."""
 
-    action: jax.Array  # [t, k, g, n, h] int32
-    before: jax.Array  # [t, k, g, n, h] int32
-    reward: jax.Array  # [t, k, g] float32
-    logits: Any  # of the first step, as `decide` gave them
+    action: jax.Array  # [k, g, n, h] int32
+    before: jax.Array  # [k, g, n, h] int32, what an episode begins with
+    reward: jax.Array  # [k, g] float32
+    logits: Any  # as `decide` gave them
 
 
 def play(
@@ -224,7 +224,6 @@ def play(
     key: jax.Array,
     instances: Instance,
     individuals: int,
-    steps: int,
 ) -> Episodes:
     """An episode of every individual on every graph.
 
@@ -234,39 +233,26 @@ def play(
       key: of all that is random.
       instances: `[g, ...]` each.
       individuals: k.
-      steps: of an episode.
     """
     start = jax.vmap(domain.start)(instances)
-    evaluate = jax.vmap(jax.vmap(domain.evaluate), (None, 0))
-
-    def step(before: jax.Array, key: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        observation = jax.vmap(jax.vmap(domain.observe), (None, 0))(instances, before)
-        action, logits = decide(key, observation)
-        return action, (action, before, evaluate(instances, action), logits)
-
-    first = jnp.broadcast_to(start, (individuals, *start.shape))
-    _, (action, before, reward, logits) = jax.lax.scan(step, first, jax.random.split(key, steps))
-    return Episodes(action, before, reward, jax.tree.map(lambda leaf: leaf[0], logits))
+    before = jnp.broadcast_to(start, (individuals, *start.shape))
+    observation = jax.vmap(jax.vmap(domain.observe), (None, 0))(instances, before)
+    (step_key,) = jax.random.split(key, 1)
+    action, logits = decide(step_key, observation)
+    return Episodes(action, before, jax.vmap(jax.vmap(domain.evaluate), (None, 0))(instances, action), logits)
 
 
 def transitions(episodes: Episodes, *, endless: bool) -> Transition:
-    """All steps of all episodes, `[t * k * g, ...]` each.
-
-    Args:
-      episodes: of `play`.
-      endless: whether what would follow an episode's last step counts.
-    """
-    t, _, g = episodes.reward.shape
+    """The steps of all episodes, `[k * g, ...]` each; `endless` says whether what would follow them counts."""
     shape = episodes.reward.shape
-    goes_on = jnp.arange(t) < (t if endless else t - 1)
     each = Transition(
-        jnp.broadcast_to(jnp.arange(g, dtype=jnp.int32), shape),
+        jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.int32), shape),
         episodes.before.astype(jnp.int8),
         episodes.action.astype(jnp.int8),
         episodes.reward,
-        jnp.broadcast_to(goes_on.astype(jnp.float32)[:, None, None], shape),
+        jnp.full(shape, jnp.float32(endless)),
     )
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), each)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), each)
 
 
 def explored(key: jax.Array, logits: jax.Array, noise: float) -> jax.Array:

@@ -180,8 +180,8 @@ def _search(task: MapTask, config: EgrlConfig, policy: Any) -> MemoryMap:
 
 
 def rows_of(actions: jax.Array, steps: int) -> np.ndarray:
-    """Actions `[t, k, 1, N, 2]` as maps `[t * k, 2n]` int64, weights and then outputs."""
-    maps = np.asarray(actions, np.int64).reshape(-1, *actions.shape[3:])[:, :steps]
+    """Actions `[k, 1, N, 2]` as maps `[k, 2n]` int64, weights and then outputs."""
+    maps = np.asarray(actions, np.int64)[:, 0, :steps]
     return maps.swapaxes(1, 2).reshape(len(maps), -1)
 
 
