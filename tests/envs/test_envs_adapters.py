@@ -65,6 +65,69 @@ def rewards_of_order() -> list[float]:
     return rewards
 
 
+Step = tuple[bool, float, bool, bool]  # of an order: whether the op may be chosen, reward, terminated, truncated
+
+
+def ordered_by_gymnax() -> Iterator[Step]:
+    inner, params = ordering()
+    env = adapters.to_gymnax(inner, params)
+    assert env.num_actions == SIZES.ops
+    observation, state = env.reset(KEY, params)
+    specs.validate(inner.observation_spec(params), observation)
+    for op in ORDER:
+        legal = bool(observation.action_mask[op])
+        observation, state, reward, terminated, truncated, _ = env.step(KEY, state, op, params)
+        yield legal, float(reward), bool(terminated), bool(truncated)
+    assert int(state.state.step) == 0  # it has begun anew
+
+
+def ordered_by_jumanji() -> Iterator[Step]:
+    from jumanji.testing.env_not_smoke import check_env_does_not_smoke, check_env_specs_does_not_smoke
+
+    env = adapters.to_jumanji(*ordering())
+    check_env_specs_does_not_smoke(env)
+    check_env_does_not_smoke(env)
+    (state, timestep), step = jax.jit(env.reset)(KEY), jax.jit(env.step)
+    for op in ORDER:
+        legal = bool(timestep.observation.action_mask[op])
+        state, timestep = step(state, op)
+        env.observation_spec.validate(timestep.observation)
+        last, ended = bool(timestep.last()), float(timestep.discount) == 0
+        yield legal, float(timestep.reward), last and ended, last and not ended
+
+
+def ordered_by_stoa() -> Iterator[Step]:
+    inner, params = ordering()
+    env = adapters.to_stoa(inner, params)
+    env.environment_space()
+    (state, timestep), step = jax.jit(env.reset)(KEY, params), jax.jit(env.step)
+    for op in ORDER:
+        legal = bool(timestep.observation["action_mask"][op])
+        state, timestep = step(state, op, params)
+        assert bool(env.observation_space().contains(timestep.observation))
+        yield legal, float(timestep.reward), bool(timestep.terminated()), bool(timestep.truncated())
+
+
+def ordered_by_gymnasium() -> Iterator[Step]:
+    env = adapters.to_gymnasium(*ordering())
+    observation, _ = env.reset(seed=0)
+    for op in ORDER:
+        legal = bool(observation["action_mask"][int(op)])
+        observation, *answer, info = env.step(env.action_space.dtype.type(op))
+        assert observation in env.observation_space
+        yield legal, *answer
+    assert info["peak"] > 0
+
+
+@pytest.mark.parametrize("ordered", [ordered_by_gymnax, ordered_by_jumanji, ordered_by_stoa, ordered_by_gymnasium])
+def test_an_order_earns_in_every_library_what_it_earns_here(ordered: Callable[[], Iterator[Step]]) -> None:
+    pytest.importorskip(ordered.__name__.removeprefix("ordered_by_"))
+    legal, rewards, terminated, truncated = zip(*ordered(), strict=True)
+    assert all(legal)
+    assert rewards == pytest.approx(rewards_of_order())
+    assert (sum(terminated), terminated[-1], sum(truncated)) == (1, True, 0)
+
+
 @pytest.mark.parametrize("name", ["gymnax", "jumanji", "stoa", "gymnasium"])
 def test_a_library_that_is_not_installed_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, name, None)
@@ -85,24 +148,6 @@ def test_gymnax_resets_itself_and_tells_ended_from_cut() -> None:
         assert float(reward) == 0
     assert int(state.state.steps) == 0
     np.testing.assert_array_equal(info["final_observation"].position, 0)
-
-
-def test_gymnax_runs_orders() -> None:
-    pytest.importorskip("gymnax")
-    inner, params = ordering()
-    env = adapters.to_gymnax(inner, params)
-    assert env.num_actions == SIZES.ops
-    observation, state = env.reset(KEY, params)
-    specs.validate(inner.observation_spec(params), observation)
-    rewards, ended = [], []
-    for op in ORDER:
-        assert bool(observation.action_mask[op])
-        observation, state, reward, terminated, truncated, _ = env.step(KEY, state, op, params)
-        rewards.append(float(reward))
-        ended.append((bool(terminated), bool(truncated)))
-    assert rewards == pytest.approx(rewards_of_order())
-    assert ended == [(False, False)] * 9 + [(True, False)]
-    assert int(state.state.step) == 0  # it has begun anew
 
 
 def numpy_of_gymnax(env: Any) -> Any:
@@ -173,24 +218,6 @@ def test_jumanji_says_last_with_a_discount_of_what_follows() -> None:
     assert float(timestep.discount) == 1
 
 
-def test_jumanji_runs_orders() -> None:
-    pytest.importorskip("jumanji")
-    from jumanji.testing.env_not_smoke import check_env_does_not_smoke, check_env_specs_does_not_smoke
-
-    env = adapters.to_jumanji(*ordering())
-    check_env_specs_does_not_smoke(env)
-    check_env_does_not_smoke(env)
-    (state, timestep), step, rewards = jax.jit(env.reset)(KEY), jax.jit(env.step), []
-    for op in ORDER:
-        assert not bool(timestep.last())
-        state, timestep = step(state, op)
-        env.observation_spec.validate(timestep.observation)
-        rewards.append(float(timestep.reward))
-    assert rewards == pytest.approx(rewards_of_order())
-    assert bool(timestep.last())
-    assert float(timestep.discount) == 0
-
-
 @pytest.mark.parametrize("name", ENVS)
 def test_jumanji_in_its_own_wrapper_for_gymnasium(name: str) -> None:
     pytest.importorskip("jumanji")
@@ -217,21 +244,6 @@ def test_stoa_tells_ended_from_cut() -> None:
     assert not bool(timestep.terminated())
 
 
-def test_stoa_runs_orders() -> None:
-    pytest.importorskip("stoa")
-    inner, params = ordering()
-    env = adapters.to_stoa(inner, params)
-    env.environment_space()
-    (state, timestep), step, rewards = jax.jit(env.reset)(KEY, params), jax.jit(env.step), []
-    for op in ORDER:
-        assert not bool(timestep.last())
-        state, timestep = step(state, op, params)
-        assert bool(env.observation_space().contains(timestep.observation))
-        rewards.append(float(timestep.reward))
-    assert rewards == pytest.approx(rewards_of_order())
-    assert bool(timestep.terminated())
-
-
 @pytest.mark.parametrize("name", ENVS)
 def test_gymnasium_passes_its_own_checker(name: str) -> None:
     pytest.importorskip("gymnasium")
@@ -244,21 +256,6 @@ def test_gymnasium_passes_its_own_checker(name: str) -> None:
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):
         np.testing.assert_array_equal(a, b)
     assert isinstance(env.step(env.action_space.sample())[1], float)
-
-
-def test_gymnasium_runs_orders() -> None:
-    pytest.importorskip("gymnasium")
-    env = adapters.to_gymnasium(*ordering())
-    observation, _ = env.reset(seed=0)
-    answers = []
-    for op in ORDER:
-        assert observation["action_mask"][int(op)] == 1
-        observation, *answer, info = env.step(env.action_space.dtype.type(op))
-        assert observation in env.observation_space
-        answers.append(tuple(answer))
-    assert [reward for reward, _, _ in answers] == pytest.approx(rewards_of_order())
-    assert [ended for _, *ended in answers] == [[False, False]] * 9 + [[True, False]]
-    assert info["peak"] > 0
 
 
 def test_gymnasium_needs_a_reset_before_the_first_step_and_after_an_end() -> None:
