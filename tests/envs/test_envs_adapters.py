@@ -65,6 +65,13 @@ def rewards_of_order() -> list[float]:
     return rewards
 
 
+@pytest.mark.parametrize("name", ["gymnax", "jumanji", "stoa", "gymnasium"])
+def test_a_library_that_is_not_installed_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, name, None)
+    with pytest.raises(GraphrlError, match=rf"no {name}.* here: this adapter needs it \(pip install {name}"):
+        getattr(adapters, f"to_{name}")(Walk(), LINE)
+
+
 Step = tuple[bool, float, bool, bool]  # of an order: whether the op may be chosen, reward, terminated, truncated
 
 
@@ -126,13 +133,6 @@ def test_an_order_earns_in_every_library_what_it_earns_here(ordered: Callable[[]
     assert all(legal)
     assert rewards == pytest.approx(rewards_of_order())
     assert (sum(terminated), terminated[-1], sum(truncated)) == (1, True, 0)
-
-
-@pytest.mark.parametrize("name", ["gymnax", "jumanji", "stoa", "gymnasium"])
-def test_a_library_that_is_not_installed_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, name, None)
-    with pytest.raises(GraphrlError, match=rf"no {name}.* here: this adapter needs it \(pip install {name}"):
-        getattr(adapters, f"to_{name}")(Walk(), LINE)
 
 
 def test_gymnax_resets_itself_and_tells_ended_from_cut() -> None:
