@@ -29,8 +29,7 @@ from graphrl.bench.report import Table
 from graphrl.bench.timing import BY_GRAPH, Bench, Prepared, Program, Sample, Timed, Timing, mapped_program, timed
 from graphrl.costs.problem import Problem
 from graphrl.decoding.beam import beam
-from graphrl.decoding.rollout import greedy, sample
-from graphrl.decoding.stepwise import Rollout
+from graphrl.decoding.rollout import Rollout, greedy, sample
 from graphrl.envs.compile.generator import CompileParams
 from graphrl.envs.compile.generator import instances as compile_instances
 from graphrl.envs.compile.observation import seen

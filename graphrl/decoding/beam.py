@@ -20,7 +20,7 @@ from jax import lax
 
 from graphrl.decoding import memory
 from graphrl.decoding.memory import GraphBuffers, Memory
-from graphrl.decoding.stepwise import Context, Logits, Rollout, masked_log_softmax, releases, waits
+from graphrl.decoding.rollout import Context, Logits, Rollout, masked_log_softmax, releases, waits
 from graphrl.graphs.padding import PaddedGraph
 
 WIDTH = 16  # the paper's

@@ -1,12 +1,19 @@
-"""Orders from priorities (Topoformer, section 4.2): greedily, and by sampling eq. 8.
+"""Orders of a policy: from priorities (Topoformer, section 4.2), or asked at every step (appendix B); `Rollout`.
 
-Under eq. 8 the next op is drawn among the ready ones in proportion to exp(priority).
+A `Rollout` is the result of every decoder: orders, their log-probabilities and their costs. All of `decoding` takes a
+batch of graphs, and its results have the batch's leading axis g. In an order `[n]` the first `num_ops` places are ops
+and the rest n. Lanes (samples of graphs) come last inside, as everywhere in `costs`.
 
-Sampling is the loop of `costs/device/decode.py`, for one device, with sums in its queue in place of maxima. A ready op
-has its weight exp(priority), every other 0, under two levels of sums (of blocks of slots, and of blocks of blocks). A
-step draws one uniform number and walks it down the levels. When an op leaves, the sums of its block and of the block
-above are computed again; when one becomes ready, its weight is added. Only positive numbers are ever added, so rounding
-errors stay near 1e-7 of a sum however long the order and however different the weights are.
+- `greedy` and `sample` take priorities: the next op is the likeliest, or is drawn among the ready ones in proportion to
+  exp(priority) (eq. 8).
+- `rollout_with` asks a policy for logits before every step.
+
+Sampling by priorities (`sampled_orders`) is the loop of `costs/device/decode.py`, for one device, with sums in its
+queue in place of maxima. A ready op has its weight exp(priority), every other 0, under two levels of sums (of blocks of
+slots, and of blocks of blocks). A step draws one uniform number and walks it down the levels. When an op leaves, the
+sums of its block and of the block above are computed again; when one becomes ready, its weight is added. Only positive
+numbers are ever added, so rounding errors stay near 1e-7 of a sum however long the order and however different the
+weights are.
 
 The uniform has 24 bits: a step's probabilities are right to 6e-8. Weights represent priorities down to `RANGE` below
 the graph's highest; lower ones count as that, here and in `likelihood.py`.
@@ -15,20 +22,212 @@ Each state array is written in place (see `costs/device/decode.py`;
 tests/decoding/test_ordering_compiled.py looks for copies).
 """
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from graphrl.costs.device.decisions import DeviceProblem
+from graphrl.costs.device.decisions import Decisions, DeviceProblem
 from graphrl.costs.device.evaluate import evaluate
 from graphrl.costs.device.indexing import add, put, take
+from graphrl.costs.device.lanes import implied
+from graphrl.costs.device.memory import peak_memory
 from graphrl.costs.problem import Problem
 from graphrl.decoding.likelihood import log_prob, weights
-from graphrl.decoding.stepwise import Rollout, on_one_device, peaks, rollout_with
 from graphrl.graphs.padding import ROW_WIDTH, PaddedGraph
 from graphrl.random_bits import random_words, unit_interval
+
+
+class Rollout(NamedTuple):
+    """Orders of a batch of graphs."""
+
+    order: jax.Array  # [g, ..., n] int32, ops; n after the last
+    log_prob: jax.Array  # [g, ...] float32
+    peak: jax.Array  # [g, ...] float32, byte units of the graph (`PaddedGraph.byte_unit`)
+
+
+Form = Literal["auto", "queue", "dense"]
+
+
+def greedy(graph: PaddedGraph, priorities: jax.Array) -> Rollout:
+    """Always the ready op of highest priority, ties to the lower index.
+
+    It is the decoder of `costs` on the ranks of the priorities, so that no bit of them is lost (up to 32,768 ops).
+
+    Args:
+      graph: a batch of graphs (leading axis g).
+      priorities: `[g, n]` float32; what stands at padding does not matter.
+
+    Returns:
+      One order a graph: arrays of leading shape `[g]`.
+    """
+    n = graph.sizes.ops
+    real = jnp.arange(n, dtype=jnp.int32)[None] < graph.num_ops[:, None]
+    ranked = jnp.argsort(jnp.where(real, -priorities, jnp.inf), axis=1, stable=True).astype(jnp.int32)
+    rank = jnp.argsort(ranked, axis=1).astype(jnp.float32)  # the inverse of a permutation
+    decisions = on_one_device(graph, ((n - rank - 0.5) / n).T[..., None])
+    costs = evaluate(graph, decisions, DeviceProblem.of(Problem("peak_memory", 1)), makespan=False)
+    order = _without_gaps(costs.events, n)
+    return Rollout(order, log_prob(graph, priorities, order), costs.peak_memory[0, :, 0])
+
+
+def sample(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array, samples: int, *, form: Form = "auto") -> Rollout:
+    """Orders drawn by eq. 8: op j of the ready ones with a probability proportional to exp(priority of j).
+
+    Args:
+      graph: a batch of graphs (leading axis g).
+      priorities: `[g, n]` float32; what stands at padding does not matter.
+      keys: `[g]` typed keys: a graph's orders are a function of its own key, and of the form.
+      samples: s, orders to draw of each graph. Static.
+      form: of the decoder: a queue of sums (`sampled_orders`), all ops at every step (`rollout_with`), or auto, the one
+        that suits the platform that the program is lowered for: the queue on CPUs. Static.
+
+    Returns:
+      Arrays of leading shape `[g, s]`.
+    """
+
+    def dense() -> Rollout:
+        every = (*priorities.shape[:1], samples, *priorities.shape[1:])
+        return rollout_with(graph, lambda _: jnp.broadcast_to(priorities[:, None], every), keys, samples)
+
+    def queue() -> Rollout:
+        order = sampled_orders(graph, priorities, keys, samples)
+        return Rollout(order, log_prob(graph, priorities, order), peaks(graph, order))
+
+    if form == "auto":
+        return jax.lax.platform_dependent(cpu=queue, default=dense)
+    return dense() if form == "dense" else queue()
+
+
+class Context(NamedTuple):
+    """What a policy is told before each step, of s orders of each of g graphs."""
+
+    step: jax.Array  # [] int32, ops that have run
+    first: jax.Array  # [g, s] int32, the first op; n where there is none yet
+    last: jax.Array  # [g, s] int32, the last op; n where there is none yet
+    ready: jax.Array  # [g, s, n] bool, the ops to choose from; none once all have run
+
+
+Logits = Callable[[Context], jax.Array]  # -> [g, s, n] float32; what stands at ops that are not ready does not matter
+_Choice = Callable[[jax.Array, jax.Array], jax.Array]  # step, log-probabilities [g, s, n] -> ops [g, s] int32
+
+
+class _Asked(NamedTuple):
+    waits: jax.Array  # [g, s, n] int16
+    first: jax.Array  # [g, s] int32
+    last: jax.Array  # [g, s] int32
+    log_prob: jax.Array  # [g, s] float32
+
+
+def rollout_with(graph: PaddedGraph, logits: Logits, keys: jax.Array | None = None, samples: int = 1) -> Rollout:
+    """Orders by a policy: the op of highest logit at each step or, with keys, one drawn from their softmax.
+
+    Args:
+      graph: a batch of graphs (leading axis g).
+      logits: of the policy.
+      keys: `[g]` typed keys: a graph's orders are a function of its own key. None: greedily, all s orders alike.
+      samples: s. Static.
+
+    Returns:
+      Arrays of leading shape `[g, s]`.
+    """
+
+    def choose(step: jax.Array, log_probs: jax.Array) -> jax.Array:
+        if keys is not None:
+            here = jax.vmap(jax.random.fold_in, (0, None))(keys, step)
+            log_probs = log_probs + jax.vmap(lambda key: jax.random.gumbel(key, log_probs.shape[1:]))(here)
+        return jnp.argmax(log_probs, -1).astype(jnp.int32)
+
+    log_prob, order = _run(graph, logits, choose, samples)
+    return Rollout(order, log_prob, peaks(graph, order))
+
+
+def log_prob_with(graph: PaddedGraph, logits: Logits, order: jax.Array) -> jax.Array:
+    """The log-probability of complete orders `[g, s, n]` under a policy: `[g, s]` float32.
+
+    Differentiable in whatever `logits` depends on. A step's values are computed again on the way back, so that no
+    `[n, g, s, n]` array is kept but the int16 counters.
+    """
+    by_step = jnp.moveaxis(order, -1, 0)
+    return _run(graph, logits, lambda step, _: jnp.minimum(by_step[step], order.shape[-1]), order.shape[1])[0]
+
+
+def peaks(graph: PaddedGraph, order: jax.Array) -> jax.Array:
+    """Peak memory of complete orders on one device: `[g, ...]` float32, byte units.
+
+    Args:
+      graph: a batch of graphs (leading axis g).
+      order: `[g, ..., n]` int32, as `Rollout.order`.
+    """
+    g, n = order.shape[0], order.shape[-1]
+    lanes = order.reshape(g, -1, n)
+    events = jnp.moveaxis(lanes, -1, 0).reshape(n, -1)
+    implication = implied(graph, on_one_device(graph, jnp.zeros((n, g, lanes.shape[1]), jnp.float32)), 1)
+    return peak_memory(graph, implication, events, 1).reshape(order.shape[:-1])
+
+
+def on_one_device(graph: PaddedGraph, op_keys: jax.Array) -> Decisions:
+    """Decisions of op keys `[n, g, p]` in [0, 1)."""
+    transfers = jnp.zeros((1, graph.sizes.tensors, *op_keys.shape[1:]), jnp.float32)
+    return Decisions(jnp.zeros(op_keys.shape, jnp.int32), op_keys, transfers)
+
+
+def _run(graph: PaddedGraph, logits: Logits, choose: _Choice, samples: int) -> tuple[jax.Array, jax.Array]:
+    """Log-probabilities `[g, s]` and orders `[g, s, n]`."""
+    matrix, at_first = releases(graph), waits(graph)
+    g, n = at_first.shape
+    nobody = jnp.full((g, samples), n, jnp.int32)
+    of_graph = jnp.arange(g, dtype=jnp.int32)[:, None]
+
+    def step(state: _Asked, index: jax.Array) -> tuple[_Asked, jax.Array]:
+        ready = state.waits == 0
+        log_probs = masked_log_softmax(logits(Context(index, state.first, state.last, ready)), ready)
+        op = jnp.where(ready.any(-1), choose(index, log_probs), n)
+        chosen = jnp.take_along_axis(log_probs, jnp.minimum(op, n - 1)[..., None], -1)[..., 0]
+        return _Asked(
+            waits=state.waits - matrix[of_graph, op],
+            first=jnp.where(index == 0, op, state.first),
+            last=jnp.where(op < n, op, state.last),
+            log_prob=state.log_prob + jnp.where(op < n, chosen, 0),
+        ), op
+
+    begin = jnp.broadcast_to(at_first[:, None], (g, samples, n))
+    state = _Asked(begin, nobody, nobody, jnp.zeros((g, samples), jnp.float32))
+    last, order = lax.scan(jax.checkpoint(step), state, jnp.arange(n, dtype=jnp.int32))
+    return last.log_prob, jnp.moveaxis(order, 0, -1)
+
+
+def masked_log_softmax(logits: jax.Array, ready: jax.Array) -> jax.Array:
+    """Log-probabilities `[..., n]` of the ready ops, -inf for others; their gradients are finite, also with none."""
+    shifted = jnp.where(ready, logits, -jnp.inf)
+    highest = lax.stop_gradient(jnp.where(ready.any(-1, keepdims=True), shifted.max(-1, keepdims=True), 0))
+    weight = jnp.where(ready, jnp.exp(jnp.where(ready, logits - highest, 0)), 0).sum(-1, keepdims=True)
+    total = jnp.log(jnp.where(weight > 0, weight, 1)) + highest
+    return jnp.where(ready, logits - total, -jnp.inf)
+
+
+def releases(graph: PaddedGraph) -> jax.Array:
+    """What every op takes from what all ops wait for when it runs, itself included: `[g, n + 1, n]` int16.
+
+    The last row, of none, is 0. An op waits for its in-degree (`waits`), is ready at 0, and has run below that.
+
+    Args:
+      graph: a batch of graphs (leading axis g).
+    """
+    n = graph.sizes.ops
+    entry = jnp.minimum(graph.row_entry, n)
+    of_graph = jnp.arange(len(entry), dtype=jnp.int32)[:, None, None]
+    matrix = jnp.broadcast_to(jnp.eye(n + 1, dtype=jnp.int16), (len(entry), n + 1, n + 1))
+    return matrix.at[of_graph, graph.row_owner[..., None], entry].add(jnp.int16(1))[..., :n]
+
+
+def waits(graph: PaddedGraph) -> jax.Array:
+    """What every op waits for at the start: `[g, n]` int16; padding waits for ever."""
+    most = jnp.iinfo(jnp.int16).max
+    return jnp.minimum(graph.indegree[:, : graph.sizes.ops], most).astype(jnp.int16)
+
 
 _TOPS = 32  # at most so many sums on the highest level, if blocks of `_WIDEST` do
 
@@ -216,59 +415,6 @@ def _pick(sums: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
         index = index + passed.astype(jnp.int32)
         before = jnp.where(passed, reached, before)
     return index, target - before
-
-
-Form = Literal["auto", "queue", "dense"]
-
-
-def greedy(graph: PaddedGraph, priorities: jax.Array) -> Rollout:
-    """Always the ready op of highest priority, ties to the lower index.
-
-    It is the decoder of `costs` on the ranks of the priorities, so that no bit of them is lost (up to 32,768 ops).
-
-    Args:
-      graph: a batch of graphs (leading axis g).
-      priorities: `[g, n]` float32; what stands at padding does not matter.
-
-    Returns:
-      One order a graph: arrays of leading shape `[g]`.
-    """
-    n = graph.sizes.ops
-    real = jnp.arange(n, dtype=jnp.int32)[None] < graph.num_ops[:, None]
-    ranked = jnp.argsort(jnp.where(real, -priorities, jnp.inf), axis=1, stable=True).astype(jnp.int32)
-    rank = jnp.argsort(ranked, axis=1).astype(jnp.float32)  # the inverse of a permutation
-    decisions = on_one_device(graph, ((n - rank - 0.5) / n).T[..., None])
-    costs = evaluate(graph, decisions, DeviceProblem.of(Problem("peak_memory", 1)), makespan=False)
-    order = _without_gaps(costs.events, n)
-    return Rollout(order, log_prob(graph, priorities, order), costs.peak_memory[0, :, 0])
-
-
-def sample(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array, samples: int, *, form: Form = "auto") -> Rollout:
-    """Orders drawn by eq. 8: op j of the ready ones with a probability proportional to exp(priority of j).
-
-    Args:
-      graph: a batch of graphs (leading axis g).
-      priorities: `[g, n]` float32; what stands at padding does not matter.
-      keys: `[g]` typed keys: a graph's orders are a function of its own key, and of the form.
-      samples: s, orders to draw of each graph. Static.
-      form: of the decoder: a queue of sums (`sampled_orders`), all ops at every step (`stepwise.py`), or auto, the one
-        that suits the platform that the program is lowered for: the queue on CPUs. Static.
-
-    Returns:
-      Arrays of leading shape `[g, s]`.
-    """
-
-    def dense() -> Rollout:
-        every = (*priorities.shape[:1], samples, *priorities.shape[1:])
-        return rollout_with(graph, lambda _: jnp.broadcast_to(priorities[:, None], every), keys, samples)
-
-    def queue() -> Rollout:
-        order = sampled_orders(graph, priorities, keys, samples)
-        return Rollout(order, log_prob(graph, priorities, order), peaks(graph, order))
-
-    if form == "auto":
-        return jax.lax.platform_dependent(cpu=queue, default=dense)
-    return dense() if form == "dense" else queue()
 
 
 def _without_gaps(events: jax.Array, n: int) -> jax.Array:

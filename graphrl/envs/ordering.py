@@ -93,7 +93,7 @@ class OrderingEnv:
     - State: what ops wait for, and memory. No random numbers are drawn.
     - Info: "live" and "peak", bytes so far, for rewards of your own.
 
-    `rollout.py`, `beam.py` and `stepwise.py` of `graphrl/decoding` decode whole orders in one go.
+    `rollout.py` and `beam.py` of `graphrl/decoding` decode whole orders in one go.
 
     Version history: v0, the first.
     """

@@ -5,15 +5,15 @@ trained on the replay by SAC, act too, and migrate into the population. A genera
 for any domain and networks: `generation`.
 
 - `Learners` is a portfolio of SAC's learners with different discounts; they share the replay with the population.
-- `draw` chooses which learner acts next by an upper confidence bound (CERL, section 3); `record` updates its returns.
-- `on_mesh` compiles the search for several devices, which share the individuals, the replay, and the transitions of
-  every gradient step. The program is the same as on one device, and XLA's partitioner divides it along these arrays. So
-  equal seeds give the same state on any number of devices, to rounding.
+- `draw_learners` chooses which learners act next by an upper confidence bound (CERL, section 3); `record_returns`
+  updates their returns.
+- Several devices share the individuals, the replay (`shardings`), and the transitions of every gradient step. The
+  program is the same as on one device, and XLA's partitioner divides it along these arrays. So equal seeds give the
+  same state on any number of devices, to rounding.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flashbax
@@ -27,7 +27,6 @@ from graphrl.learning.evolution import EvolutionSettings, Population
 from graphrl.learning.sac import (
     Domain,
     Episodes,
-    Exploration,
     Instance,
     SacSettings,
     Transition,
@@ -46,10 +45,9 @@ class Settings:
     Attributes:
       networks, chromosomes: of the population; with none of both, learners are alone.
       greedy, noisy: roll-outs of learners in a generation; with none of both, evolution is alone.
-      exploration, noise: of noisy roll-outs, see `sac.explored`.
-      steps: of an episode.
-      endless: whether values go on after an episode's last step, as in the published code, which has episodes of one
-        step and a discount of 0.99 all the same; else an episode of one step is a bandit's.
+      noise: of noisy roll-outs, see `sac.explored`.
+      endless: whether values go on after an episode's only step, as in the published code, which has a discount of 0.99
+        all the same; else it is a bandit's.
       discounts: of each learner: CERL's portfolio; EGRL has one learner.
       replay: transitions that are remembered.
       batch: transitions of a gradient step.
@@ -62,9 +60,7 @@ class Settings:
     chromosomes: int = 4
     greedy: int = 1
     noisy: int = 1
-    exploration: Exploration = "gaussian"
     noise: float = 0.2
-    steps: int = 1
     endless: bool = False
     discounts: tuple[float, ...] = (0.99,)
     replay: int = 100_000
@@ -101,12 +97,12 @@ class Returns(NamedTuple):
     plays: jax.Array  # [l] float32
 
 
-def init_allocation(learners: int) -> Returns:
+def init_returns(learners: int) -> Returns:
     """Nothing was played."""
     return Returns(jnp.zeros(learners), jnp.zeros(learners))
 
 
-def draw(key: jax.Array, returns: Returns, count: int) -> jax.Array:
+def draw_learners(key: jax.Array, returns: Returns, count: int) -> jax.Array:
     """Learners of the next roll-outs `[count]` int32, with probability in proportion to
 
       v + c sqrt(log(plays of all) / plays),  v the mean return from 0, the least of all learners, to 1, the largest.
@@ -120,7 +116,7 @@ def draw(key: jax.Array, returns: Returns, count: int) -> jax.Array:
     return jax.random.categorical(key, jnp.log(bound), shape=(count,)).astype(jnp.int32)
 
 
-def record(returns: Returns, learner: jax.Array, reward: jax.Array) -> Returns:
+def record_returns(returns: Returns, learner: jax.Array, reward: jax.Array) -> Returns:
     """After roll-outs of learners `[count]` that brought rewards `[count]`."""
     count = jnp.zeros_like(returns.plays).at[learner].add(1.0)
     total = jnp.zeros_like(returns.value).at[learner].add(reward)
@@ -137,9 +133,6 @@ class Learners(NamedTuple):
     replay: Any  # flashbax's, of `Transition`
 
 
-Spread = Callable[[sac.Batch], sac.Batch]
-
-
 def learned(
     settings: Settings,
     domain: Domain,
@@ -147,12 +140,12 @@ def learned(
     learners: Learners,
     key: jax.Array,
     instances: Instance,
-    spread: Spread,
+    mesh: Mesh | None,
 ) -> tuple[Learners, dict[str, jax.Array]]:
     """The gradient steps of a generation; every learner draws its own transitions.
 
     Args:
-      settings, domain, networks, instances, spread: see `generation`.
+      settings, domain, networks, instances, mesh: see `generation`.
       learners: of the portfolio, and what they learn from.
       key: of all that is random.
 
@@ -160,14 +153,14 @@ def learned(
       The learners, and means of what `sac.update` says.
     """
     graphs = jax.tree.leaves(instances)[0].shape[0]
-    count = max(1, round(settings.gradient_steps * settings.rollouts * settings.steps * graphs))
+    count = max(1, round(settings.gradient_steps * settings.rollouts * graphs))
     buffer, discounts = buffer_of(settings), jnp.asarray(settings.discounts, jnp.float32)
 
     def one(discount: jax.Array, state: sac.State, key: jax.Array) -> tuple[sac.State, dict[str, jax.Array]]:
         sample_key, update_key = jax.random.split(key)
         with jax.numpy_rank_promotion("allow"):  # flashbax adds vectors to matrices
             items = buffer.sample(learners.replay, sample_key).experience
-        batch = spread(_batch(settings, domain, instances, items))
+        batch = _spread(mesh, _batch(settings, domain, instances, items))
         return sac.update(settings.sac, networks, discount, state, update_key, batch)
 
     def step(states: sac.State, key: jax.Array) -> tuple[sac.State, dict[str, jax.Array]]:
@@ -179,7 +172,7 @@ def learned(
 
 def _batch(settings: Settings, domain: Domain, instances: Instance, items: Transition) -> sac.Batch:
     """Sampled transitions as SAC takes them. In a bandit's problem with one graph they are all of one state."""
-    is_bandit = settings.steps == 1 and not settings.endless
+    is_bandit = not settings.endless
     graphs = jax.tree.leaves(instances)[0].shape[0]
     states = 1 if is_bandit and graphs == 1 else settings.batch
     action = items.action.astype(jnp.int32).reshape(states, -1, *items.action.shape[1:])
@@ -246,8 +239,9 @@ def init(
         init_sac = functools.partial(sac.init, settings.sac, networks, acted=acted)
         states = jax.vmap(lambda key: init_sac(key=key))(jax.random.split(learner_key, len(settings.discounts)))
         states = states._replace(params=states.params | {"actor": _begun(states.params["actor"], policy)})
-        blank = jax.tree.map(lambda leaf: leaf[0], transitions(_nothing(start), endless=settings.endless))
-        learners = Learners(states, init_allocation(len(settings.discounts)), buffer_of(settings).init(blank))
+        action, nothing = start[0].astype(jnp.int8), jnp.float32(0)
+        blank = Transition(jnp.int32(0), action, action, nothing, nothing)
+        learners = Learners(states, init_returns(len(settings.discounts)), buffer_of(settings).init(blank))
     best = Best(jnp.full(start.shape[:1], jnp.finfo(jnp.float32).min), start)
     zero = jnp.int32(0)
     population = Population(individuals, chromosomes)
@@ -261,7 +255,7 @@ def generation(
     state: State,
     key: jax.Array,
     instances: Instance,
-    spread: Spread = lambda batch: batch,
+    mesh: Mesh | None = None,
 ) -> tuple[State, dict[str, jax.Array], jax.Array]:
     """Everyone plays and is remembered; evolution; gradient steps; migration.
 
@@ -269,39 +263,41 @@ def generation(
       settings, domain, networks, instances: as for `init`.
       state: donate it.
       key: of this generation.
-      spread: what spreads a batch of transitions over devices.
+      mesh: the devices that share the batches of transitions; None for one.
 
     Returns:
       The state; what to record: rewards of "best" so far, "networks", "chromosomes" and "learners", the fittest of each
       on the mean of graphs; means of `sac.update` over the steps; "evaluations"; and all actions that were tried,
-      `[t, k, g, n, h]` int32.
+      `[k, g, n, h]` int32.
     """
-    play_key, draw_key, evolve_key, learn_key, migrate_key = jax.random.split(key, 5)
+    play_key, draw_key, evolve_key, learn_key = jax.random.split(key, 4)
     learners, population, players = state.learners, state.population, state.population.networks
     drawn = jnp.zeros(0, jnp.int32)
     if learners is not None:
-        drawn = draw(draw_key, learners.returns, settings.noisy + settings.greedy)
+        drawn = draw_learners(draw_key, learners.returns, settings.noisy + settings.greedy)
         actors = jax.tree.map(lambda leaf: leaf[drawn], learners.states.params["actor"])
-        players = actors if players is None else jax.tree.map(_joined, players, actors)
+        both = (actors,) if players is None else (players, actors)
+        players = jax.tree.map(lambda *parts: jnp.concatenate(parts), *both)
+    # everyone plays
     decide = functools.partial(_decide, settings, networks, players, population.chromosomes)
-    episodes = play(domain, decide, play_key, instances, settings.rollouts, settings.steps)
-    fitness = episodes.reward.max(0).mean(-1)  # [k + rollouts of learners]
+    episodes = play(domain, decide, play_key, instances, settings.rollouts)
+    fitness = episodes.reward.mean(-1)  # [k + rollouts of learners]
     own, metrics = fitness[: settings.population], _rewards(settings, fitness)
     policy, chosen = _fittest(population, own), None
-    if settings.population:
+    if settings.population:  # evolution
         priors = None
         if settings.networks and settings.chromosomes:
-            priors = evolution.prior_of(episodes.logits[: settings.networks], settings.evolution.seeding)
+            priors = jax.nn.softmax(episodes.logits[: settings.networks])
         population, chosen = evolution.next_generation(settings.evolution, evolve_key, population, own, priors)
-    if learners is not None:
-        returns = record(learners.returns, drawn, fitness[settings.population :])
+    if learners is not None:  # gradient steps
+        returns = record_returns(learners.returns, drawn, fitness[settings.population :])
         replay = buffer_of(settings).add(learners.replay, transitions(episodes, endless=settings.endless))
         learners = Learners(learners.states, returns, replay)
-        learners, losses = learned(settings, domain, networks, learners, learn_key, instances, spread)
+        learners, losses = learned(settings, domain, networks, learners, learn_key, instances, mesh)
         metrics |= losses
         newcomers = learners.states.params["actor"]
-        if settings.networks and settings.migrate_every and chosen is not None:
-            mixed = evolution.migrated(settings.evolution, migrate_key, population, own, chosen, newcomers)
+        if settings.networks and settings.migrate_every and chosen is not None:  # migration
+            mixed = evolution.migrated(population, own, chosen, newcomers)
             due = (state.step + 1) % settings.migrate_every == 0
             population = jax.tree.map(lambda new, old: jnp.where(due, new, old), mixed, population)
         policy = jax.tree.map(lambda leaf: leaf[0], newcomers) if policy is None else policy
@@ -335,7 +331,7 @@ def _decide(
     parts = [likeliest[:m]]
     if chromosomes is not None:
         parts.append(drawn)
-    parts.append(explored(noise_key, logits[noisy], settings.exploration, settings.noise))
+    parts.append(explored(noise_key, logits[noisy], settings.noise))
     return jnp.concatenate([*parts, likeliest[m + settings.noisy :]]), logits
 
 
@@ -358,11 +354,9 @@ def _rewards(settings: Settings, fitness: jax.Array) -> dict[str, jax.Array]:
 
 def _better(best: Best, episodes: Episodes) -> Best:
     """The best until now and of these episodes, graph by graph."""
-    t, k, g = episodes.reward.shape
-    reward = episodes.reward.reshape(t * k, g)
-    place = reward.argmax(0)
-    top = jnp.take_along_axis(reward, place[None], 0)[0]
-    action = episodes.action.reshape(t * k, g, *episodes.action.shape[3:])[place, jnp.arange(g)]
+    place = episodes.reward.argmax(0)
+    top = jnp.take_along_axis(episodes.reward, place[None], 0)[0]
+    action = episodes.action[place, jnp.arange(len(place))]
     is_better = top > best.reward
     return Best(jnp.where(is_better, top, best.reward), jnp.where(is_better[:, None, None], action, best.action))
 
@@ -380,42 +374,8 @@ def _first(population: Population, learners: Learners | None) -> Any:
     return jax.tree.map(lambda leaf: leaf[0], networks)
 
 
-def _nothing(start: jax.Array) -> Episodes:
-    """Episodes of the shapes that play gives, of one step and one individual."""
-    action = start[None, None]
-    return Episodes(action, action, jnp.zeros(action.shape[:3]), None)
-
-
-def _joined(first: jax.Array, second: jax.Array) -> jax.Array:
-    return jnp.concatenate([first, second])
-
-
-def on_mesh(
-    settings: Settings, domain: Domain, networks: sac.ActorCritic, mesh: Mesh
-) -> tuple[Callable[..., State], Callable[..., Any]]:
-    """`init` (instances, key, policy=None) and `generation` (state, key, instances), jitted.
-
-    What the number of devices does not divide is on all of them. States are donated; they may come from a checkpoint.
-    """
-    copies = NamedSharding(mesh, PartitionSpec())
-    places = _places(settings, mesh)
-    start = jax.jit(functools.partial(init, settings, domain, networks), out_shardings=places)
-    spread = functools.partial(_mesh_spread, mesh)
-    compiled = jax.jit(
-        functools.partial(generation, settings, domain, networks, spread=spread),
-        in_shardings=(places, copies, copies),
-        out_shardings=(places, copies, copies),
-        donate_argnums=0,
-    )
-
-    def step(state: State, key: jax.Array, instances: Any) -> Any:
-        return compiled(jax.device_put(state, places), *jax.device_put((key, instances), copies))
-
-    return start, step
-
-
-def _places(settings: Settings, mesh: Mesh) -> State:
-    """Where the parts of a state lie."""
+def shardings(settings: Settings, mesh: Mesh) -> State:
+    """Where the parts of a state lie. What the number of devices does not divide is on all of them."""
     copies = NamedSharding(mesh, PartitionSpec())
 
     def cut(count: int, axis: int) -> NamedSharding:
@@ -429,10 +389,10 @@ def _places(settings: Settings, mesh: Mesh) -> State:
     return State(parts, Population(networks, chromosomes), learners, parts, parts, parts)
 
 
-def _mesh_spread(mesh: Mesh, batch: sac.Batch) -> sac.Batch:
+def _spread(mesh: Mesh | None, batch: sac.Batch) -> sac.Batch:
     """Along the states, or where all are of one state, along the actions that were tried in it."""
     states, tried = batch.reward.shape
-    if (tried if states == 1 else states) % mesh.size:
+    if mesh is None or (tried if states == 1 else states) % mesh.size:
         return batch
     sharding = NamedSharding(mesh, PartitionSpec(None, AXIS) if states == 1 else PartitionSpec(AXIS))
 

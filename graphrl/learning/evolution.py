@@ -79,24 +79,8 @@ def logits(chromosomes: Chromosomes) -> jax.Array:
     return chromosomes.prior / chromosomes.temperature[..., None]
 
 
-def prior_of(network_logits: jax.Array, source: Source) -> jax.Array:
-    """The prior that a network's policy seeds: `[..., o]` to the same.
-
-    "paper" has the posterior probabilities of the options, "code" the logits themselves, less their least, as shares.
-    """
-    if source == "paper":
-        return jax.nn.softmax(network_logits)
-    raised = network_logits - network_logits.min((-3, -2, -1), keepdims=True)
-    return raised / jnp.maximum(raised.sum(-1, keepdims=True), 1e-6)
-
-
-def crossed_chromosomes(key: jax.Array, first: Chromosomes, second: Chromosomes, source: Source) -> Chromosomes:
-    """Children `[b]` of parents `[b]`: the ops before a random one from the first, the others from the second.
-
-    "code" copies the second's prior and keeps the first's temperature: its mask of genes is always empty.
-    """
-    if source == "code":
-        return Chromosomes(second.prior, first.temperature)
+def crossed_chromosomes(key: jax.Array, first: Chromosomes, second: Chromosomes) -> Chromosomes:
+    """Children `[b]` of parents `[b]`: the ops before a random one from the first, the others from the second."""
     b, n = first.prior.shape[0], first.prior.shape[2]
     cut = jax.random.randint(key, (b, 1), 0, n + 1)
     early = jnp.arange(n)[None] < cut
@@ -130,12 +114,11 @@ _ENTRIES, _RELATIVE = 0.05, 0.1  # at most this share of a tensor's entries; dev
 _SUPER, _SUPER_RELATIVE = 0.05, 10.0  # probability of a far mutation, and its deviation
 _RESET, _RESET_DEVIATION = 0.02, 0.1  # probability that an entry is drawn anew, and its deviation
 _TENSOR, _VECTOR = 0.75, 0.02  # probability that a matrix, or a vector, is touched
-_ROWS, _ENTRY = 0.3, 0.2  # of its crossover: at most this share of rows; probability of one entry of a vector
 
 
 @dataclasses.dataclass(frozen=True)
 class EvolutionSettings:
-    """Of evolution. "paper" or "code" says whose operator it is, where the two differ.
+    """Of evolution.
 
     Attributes:
       elites: share of the population, at least one individual (the code's).
@@ -144,10 +127,8 @@ class EvolutionSettings:
       strength: standard deviation of the noise on weights ("paper"; the number is ours).
       chromosome_strength: of that on chromosomes (the code's).
       temperature: the hottest of the first chromosomes (the code's); the coldest has a hundredth of it.
-      crossover: of two of one encoding: "paper", single-point; "code", see `crossed` and `crossed_chromosomes`.
-      noise: "paper", on all of the weights; "code", on few of them, see `mutated` and `mutated_chromosomes`.
-      seeding: what of a network becomes a chromosome's prior, see `prior_of`.
-      migration: into the places of the weakest ("paper") or of any that were not chosen ("code").
+      noise: "paper", on all of the weights; "code" (the published code's), on few of them: see `mutated` and
+        `mutated_chromosomes`.
     """
 
     elites: float = 0.1
@@ -156,10 +137,7 @@ class EvolutionSettings:
     strength: float = 0.02
     chromosome_strength: float = 0.1
     temperature: float = 10.0
-    crossover: Source = "paper"
     noise: Source = "paper"
-    seeding: Source = "paper"
-    migration: Source = "paper"
 
 
 class Population(NamedTuple):
@@ -212,37 +190,21 @@ def next_generation(
     return Population(networks, chromosomes), chosen
 
 
-def migrated(
-    settings: EvolutionSettings,
-    key: jax.Array,
-    population: Population,
-    fitness: jax.Array,
-    chosen: Chosen,
-    newcomers: Params,
-) -> Population:
-    """Networks `[l, ...]` from elsewhere in the places of some of the population's, which are no elites."""
+def migrated(population: Population, fitness: jax.Array, chosen: Chosen, newcomers: Params) -> Population:
+    """Networks `[l, ...]` from elsewhere in the places of the weakest of the population's, which are no elites."""
     m, _ = population.sizes
     count = jax.tree.leaves(newcomers)[0].shape[0]
-    by_chance = jax.random.uniform(key, (m,)) + chosen.kept[:m].astype(jnp.float32)
-    order = fitness[:m] if settings.migration == "paper" else by_chance
-    places = jnp.argsort(jnp.where(chosen.elite[:m], jnp.inf, order))[:count]
+    places = jnp.argsort(jnp.where(chosen.elite[:m], jnp.inf, fitness[:m]))[:count]
     stays = chosen.elite[places]  # where there are more newcomers than networks that are no elites
     arrived = jax.tree.map(lambda old, new: _where(stays, old[places], new), population.networks, newcomers)
     networks = jax.tree.map(lambda old, new: old.at[places].set(new), population.networks, arrived)
     return population._replace(networks=networks)
 
 
-def crossed(key: jax.Array, first: Params, second: Params, source: Source) -> Params:
-    """Children `[m]` of parents `[m]`.
-
-    "paper": single-point on the vector of all weights. "code": the first with some rows of the second's matrices, and
-    at times an entry of its vectors.
-    """
+def crossed(key: jax.Array, first: Params, second: Params) -> Params:
+    """Children `[m]` of parents `[m]`: single-point on the vector of all weights."""
     leaves, tree = jax.tree.flatten(first)
     others, m = jax.tree.leaves(second), leaves[0].shape[0]
-    if source == "code":
-        pairs = zip(jax.random.split(key, len(leaves)), leaves, others, strict=True)
-        return jax.tree.unflatten(tree, [_rows_crossed(*pair) for pair in pairs])
     sizes = [leaf[0].size for leaf in leaves]
     cut = jax.random.randint(key, (m,), 0, sum(sizes) + 1)
     children, start = [], 0
@@ -274,7 +236,7 @@ def _next_networks(
     m = change.shape[0]
     own = jnp.arange(m, dtype=jnp.int32)
     first, second = _fitting(chosen.first, chosen.second, chosen.first < m, chosen.second < m, own)
-    child = crossed(cross_key, _taken(networks, first), _taken(networks, second), settings.crossover)
+    child = crossed(cross_key, _taken(networks, first), _taken(networks, second))
     child = _where(chosen.kept, networks, child)
     return _where(change, mutated(mutate_key, child, settings.strength, settings.noise), child)
 
@@ -293,7 +255,7 @@ def _next_chromosomes(
     own = jnp.arange(change.shape[0], dtype=jnp.int32)
     alike = chosen.first >= m, chosen.second >= m
     first, second = _fitting(chosen.first - m, chosen.second - m, *alike, own)
-    child = crossed_chromosomes(cross_key, _taken(chromosomes, first), _taken(chromosomes, second), settings.crossover)
+    child = crossed_chromosomes(cross_key, _taken(chromosomes, first), _taken(chromosomes, second))
     if priors is not None:
         seeder = jnp.where(alike[0], jnp.minimum(chosen.second, m - 1), chosen.first)
         child = child._replace(prior=_where(alike[0] & alike[1], child.prior, priors[seeder]))
@@ -309,19 +271,6 @@ def _fitting(
     """The parents of the place's encoding: both, or twice the one that has it, or twice who is in the place."""
     left = jnp.where(first_fits, first, jnp.where(second_fits, second, own))
     return left, jnp.where(second_fits, second, left)
-
-
-def _rows_crossed(key: jax.Array, leaf: jax.Array, other: jax.Array) -> jax.Array:
-    share_key, row_key = jax.random.split(key)
-    m = leaf.shape[0]
-    if leaf.ndim > 2:
-        share = jax.random.uniform(share_key, (m, 1), maxval=_ROWS)
-        swapped = jax.random.uniform(row_key, leaf.shape[:2]) < share
-    else:
-        place = jax.random.randint(row_key, (m, 1), 0, leaf[0].size)
-        swapped = (jnp.arange(leaf[0].size)[None] == place) & jax.random.bernoulli(share_key, _ENTRY, (m, 1))
-        swapped = swapped.reshape(leaf.shape)
-    return jnp.where(swapped.reshape(*swapped.shape, *[1] * (leaf.ndim - swapped.ndim)), other, leaf)
 
 
 def _few_mutated(key: jax.Array, leaf: jax.Array) -> jax.Array:

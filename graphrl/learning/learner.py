@@ -7,7 +7,7 @@ is a step of Adam with global-norm clipping.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,8 @@ class Learner(NamedTuple):
       score: the metric of `evaluate` that is to be as large as possible: it chooses the best checkpoint.
       validated: (state, means) -> the state to go on with once the held-out graphs were looked at, with the means of
         `evaluate` by name: where a learner keeps what changes only when they say so, as a frozen baseline. Not jitted.
+      places: where the parts of a state lie, shardings in a prefix of its tree, if the devices share the state in place
+        of the graphs: `update` is then for whole states and batches, `evaluate` sees the whole batch on every device.
     """
 
     init: Callable[..., Any]
@@ -50,37 +52,41 @@ class Learner(NamedTuple):
     evaluate: Callable[[Any, jax.Array, Batch], Metrics]
     score: str
     validated: Callable[[Any, Mapping[str, float]], Any] = lambda state, means: state
+    places: Any = None
 
 
 def on_mesh(learner: Learner, mesh: Mesh) -> Learner:
-    """The same learner, its functions jitted: states are on every device of the mesh, the graphs of a batch are shared.
+    """The same learner, its functions jitted: the devices of the mesh share the graphs of a batch, or the state.
 
     Its `update` donates the state. With a batch that the devices cannot share, functions raise ProblemError.
     """
-    copies = NamedSharding(mesh, PartitionSpec())
+    copies, everywhere = NamedSharding(mesh, PartitionSpec()), PartitionSpec()
+    shares_graphs = learner.places is None
+    places, of_batch = (copies, PartitionSpec(AXIS)) if shares_graphs else (learner.places, everywhere)
+
+    def by_device(function: Callable[..., Any]) -> Callable[..., Any]:
+        specs = everywhere, everywhere, of_batch
+        return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=everywhere, check_vma=False)
+
+    def placed(compiled: Callable[..., Any], where: Any) -> Callable[..., Any]:
+        def run(state: Any, key: jax.Array, batch: Any) -> Any:
+            if shares_graphs:
+                check_shares(jax.tree.leaves(batch)[0].shape[0], mesh.size)
+            # where its arguments lie is part of what jit compiles for: a state from a checkpoint must lie there too
+            return compiled(jax.device_put(state, where), key, batch)
+
+        return run
+
+    if shares_graphs:
+        update = jax.jit(by_device(learner.update), donate_argnums=0)
+    else:
+        of_arguments, of_results = (places, copies, copies), (places, copies)
+        update = jax.jit(learner.update, in_shardings=of_arguments, out_shardings=of_results, donate_argnums=0)
     return learner._replace(
-        init=jax.jit(learner.init, out_shardings=copies),
-        update=_shared(learner.update, mesh, donate=True),
-        evaluate=_shared(learner.evaluate, mesh),
+        init=jax.jit(learner.init, out_shardings=places),
+        update=placed(update, places),
+        evaluate=placed(jax.jit(by_device(learner.evaluate)), copies),
     )
-
-
-def _shared(function: Callable[..., Any], mesh: Mesh, *, donate: bool = False) -> Callable[..., Any]:
-    """A function of (state, key, batch) for one device's graphs, as one for the whole batch."""
-    everywhere, by_graph = PartitionSpec(), PartitionSpec(AXIS)
-    compiled = jax.jit(
-        jax.shard_map(
-            function, mesh=mesh, in_specs=(everywhere, everywhere, by_graph), out_specs=everywhere, check_vma=False
-        ),
-        donate_argnums=0 if donate else (),
-    )
-
-    def run(state: Any, key: jax.Array, batch: Any) -> Any:
-        check_shares(jax.tree.leaves(batch)[0].shape[0], mesh.size)
-        # where its arguments lie is part of what jit compiles for: a state from a checkpoint must lie there too
-        return compiled(jax.device_put(state, NamedSharding(mesh, everywhere)), key, batch)
-
-    return run
 
 
 def keys(key: jax.Array, graphs: int) -> jax.Array:
@@ -110,15 +116,16 @@ def check_ranges(
     *,
     integers: Mapping[str, tuple[int, int]],
     above_zero: Sequence[str],
-    options: Mapping[str, Sequence[str]],
+    options: Mapping[str, Any],
+    not_below_zero: Sequence[str] = (),
 ) -> None:
     """Looks at the fields of settings.
 
     Args:
       settings: whose fields are named.
       integers: the lowest and the highest that is right.
-      above_zero: numbers.
-      options: of names, all that there are.
+      above_zero, not_below_zero: numbers.
+      options: of names, the `Literal` of all that there are.
 
     Raises:
       ProblemError: a value is out of range.
@@ -131,9 +138,12 @@ def check_ranges(
     for name in above_zero:
         if not 0 < getattr(settings, name) < math.inf:
             raise ProblemError(f"{name} is {getattr(settings, name)!r}: must be a number above 0")
+    for name in not_below_zero:
+        if not getattr(settings, name) >= 0:
+            raise ProblemError(f"{name} is {getattr(settings, name)!r}: must be at least 0")
     for name, names in options.items():
-        if getattr(settings, name) not in names:
-            raise ProblemError(f"{name} is {getattr(settings, name)!r}: must be one of {', '.join(names)}")
+        if getattr(settings, name) not in get_args(names):
+            raise ProblemError(f"{name} is {getattr(settings, name)!r}: must be one of {', '.join(get_args(names))}")
 
 
 # Adam's: gradients that cancel to rounding errors (below 1e-7; a gradient's elements are some 1e-4) must not become

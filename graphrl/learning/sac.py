@@ -1,15 +1,15 @@
 """Soft actor-critic for many discrete choices at once, and the episodes of a population that it learns from.
 
 EGRL, appendix D; Haarnoja et al. 2018; Fujimoto et al. 2018. `play` runs episodes of all individuals at once (EGRL,
-algorithm 2, lines 5 to 8), and `transitions` makes replay entries of them.
+algorithm 2, lines 5 to 8), of one step each, as in the paper's tables, and `transitions` makes replay entries of them.
 
 Letters: s states of a batch, r actions that were tried in each, n ops, h choices (heads) of an op, o options of each; k
-individuals, t steps of an episode, g graphs.
+individuals, g graphs.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,6 @@ from graphrl.learning import learner, reinforce
 from graphrl.networks.base import Network
 from graphrl.networks.heads import Acted
 
-Clipped = Literal["noise", "action"]
-Relaxation = Literal["probabilities", "likeliest", "sampled"]
 Params = Any
 
 
@@ -37,11 +35,7 @@ class SacSettings:
       polyak: tau, the part of the parameters that the target networks take over in a step.
       noise: standard deviation of what is added to actions (the code's).
       limit: c, the noise is clipped there (ours, as in TD3).
-      clipped: "noise" is (paper), or the noisy "action" is, to [0, 1] (code).
       reward_scale, reward_shift: the critic learns scale * (reward + shift). Table 2 has 5 and none, the code 5 and 2.
-      relaxation: what the actor's loss gives to the critic: "probabilities" of the options (paper, as we read it);
-        those of the "likeliest" option and 0 for the others (code); "sampled" options whose gradient is the
-        probabilities' (ours).
       policy_actions: noisy actions in the actor's loss of a batch, at least one for each of its states.
     """
 
@@ -53,10 +47,8 @@ class SacSettings:
     polyak: float = 1e-3
     noise: float = 0.2
     limit: float = 0.5
-    clipped: Clipped = "noise"
     reward_scale: float = 5.0
     reward_shift: float = 0.0
-    relaxation: Relaxation = "probabilities"
     policy_actions: int = 8
 
 
@@ -126,25 +118,19 @@ def update(
 
 
 def noised(settings: SacSettings, key: jax.Array, action: jax.Array) -> jax.Array:
-    """Actions with noise: a~ = a + clip(e, -c, c), e ~ N(0, noise^2); or clip(a + e, 0, 1)."""
+    """Actions with noise: a~ = a + clip(e, -c, c), e ~ N(0, noise^2). (The code clips a + e to [0, 1].)"""
     noise = settings.noise * jax.random.normal(key, action.shape)
-    if settings.clipped == "action":
-        return jnp.clip(action + noise, 0.0, 1.0)
     return action + jnp.clip(noise, -settings.limit, settings.limit)
 
 
 def relaxed(settings: SacSettings, key: jax.Array, logits: jax.Array) -> jax.Array:
-    """Noisy actions of a policy `[s, r, n, h, o]`, differentiable in its logits `[s, n, h, o]`."""
-    sample_key, noise_key = jax.random.split(key)
+    """Noisy actions of a policy `[s, r, n, h, o]`, differentiable in its logits `[s, n, h, o]`.
+
+    The critic gets the probabilities of the options (paper, as we read it; the code's has 0 for all but the likeliest).
+    """
     copies = max(1, settings.policy_actions // logits.shape[0])
     logits = jnp.broadcast_to(logits[:, None], (logits.shape[0], copies, *logits.shape[1:]))
-    action = jax.nn.softmax(logits)
-    if settings.relaxation == "likeliest":
-        action = action * jax.nn.one_hot(logits.argmax(-1), logits.shape[-1])
-    elif settings.relaxation == "sampled":
-        sampled = jax.nn.one_hot(jax.random.categorical(sample_key, logits), logits.shape[-1])
-        action = sampled + action - jax.lax.stop_gradient(action)
-    return noised(settings, noise_key, action)
+    return noised(settings, jax.random.split(key)[1], jax.nn.softmax(logits))
 
 
 def op_entropy(logits: jax.Array, mask: jax.Array) -> jax.Array:
@@ -195,7 +181,6 @@ def _optimisers(settings: SacSettings) -> dict[str, optax.GradientTransformation
 
 
 Instance = Any  # pytree of arrays, one graph
-Exploration = Literal["gaussian", "epsilon", "sample"]
 
 
 class Domain(NamedTuple):
@@ -225,12 +210,12 @@ class Transition(NamedTuple):
 
 
 class Episodes(NamedTuple):
-    """What the individuals did."""
+    """What the individuals did, in one step each."""
 
-    action: jax.Array  # [t, k, g, n, h] int32
-    before: jax.Array  # [t, k, g, n, h] int32
-    reward: jax.Array  # [t, k, g] float32
-    logits: Any  # of the first step, as `decide` gave them
+    action: jax.Array  # [k, g, n, h] int32
+    before: jax.Array  # [k, g, n, h] int32, what an episode begins with
+    reward: jax.Array  # [k, g] float32
+    logits: Any  # as `decide` gave them
 
 
 def play(
@@ -239,7 +224,6 @@ def play(
     key: jax.Array,
     instances: Instance,
     individuals: int,
-    steps: int,
 ) -> Episodes:
     """An episode of every individual on every graph.
 
@@ -249,58 +233,32 @@ def play(
       key: of all that is random.
       instances: `[g, ...]` each.
       individuals: k.
-      steps: of an episode.
     """
     start = jax.vmap(domain.start)(instances)
-    evaluate = jax.vmap(jax.vmap(domain.evaluate), (None, 0))
-
-    def step(before: jax.Array, key: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        observation = jax.vmap(jax.vmap(domain.observe), (None, 0))(instances, before)
-        action, logits = decide(key, observation)
-        return action, (action, before, evaluate(instances, action), logits)
-
-    first = jnp.broadcast_to(start, (individuals, *start.shape))
-    _, (action, before, reward, logits) = jax.lax.scan(step, first, jax.random.split(key, steps))
-    return Episodes(action, before, reward, jax.tree.map(lambda leaf: leaf[0], logits))
+    before = jnp.broadcast_to(start, (individuals, *start.shape))
+    observation = jax.vmap(jax.vmap(domain.observe), (None, 0))(instances, before)
+    (step_key,) = jax.random.split(key, 1)
+    action, logits = decide(step_key, observation)
+    return Episodes(action, before, jax.vmap(jax.vmap(domain.evaluate), (None, 0))(instances, action), logits)
 
 
 def transitions(episodes: Episodes, *, endless: bool) -> Transition:
-    """All steps of all episodes, `[t * k * g, ...]` each.
-
-    Args:
-      episodes: of `play`.
-      endless: whether what would follow an episode's last step counts.
-    """
-    t, _, g = episodes.reward.shape
+    """The steps of all episodes, `[k * g, ...]` each; `endless` says whether what would follow them counts."""
     shape = episodes.reward.shape
-    goes_on = jnp.arange(t) < (t if endless else t - 1)
     each = Transition(
-        jnp.broadcast_to(jnp.arange(g, dtype=jnp.int32), shape),
+        jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.int32), shape),
         episodes.before.astype(jnp.int8),
         episodes.action.astype(jnp.int8),
         episodes.reward,
-        jnp.broadcast_to(goes_on.astype(jnp.float32)[:, None, None], shape),
+        jnp.full(shape, jnp.float32(endless)),
     )
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), each)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), each)
 
 
-def explored(key: jax.Array, logits: jax.Array, exploration: Exploration, noise: float) -> jax.Array:
-    """Noisy actions `[...]` int32 of logits `[..., o]`.
-
-    Args:
-      key: of the noise.
-      logits: of the options.
-      exploration: "gaussian": the largest probability after N(0, noise^2) was added to each (paper, appendix C);
-        "epsilon": with probability `noise` a choice is any option (code, once its rate has sunk); "sample".
-      noise: see there.
+def explored(key: jax.Array, logits: jax.Array, noise: float) -> jax.Array:
+    """Noisy actions `[...]` int32 of logits `[..., o]`: the option whose probability is largest after N(0, noise^2) was
+    added to each (appendix C).
     """
-    noise_key, option_key = jax.random.split(key)
-    if exploration == "sample":
-        action = jax.random.categorical(noise_key, logits)
-    elif exploration == "gaussian":
-        action = (jax.nn.softmax(logits) + noise * jax.random.normal(noise_key, logits.shape)).argmax(-1)
-    else:
-        any_option = jax.random.randint(option_key, logits.shape[:-1], 0, logits.shape[-1])
-        is_any = jax.random.bernoulli(noise_key, noise, logits.shape[:-1])
-        action = jnp.where(is_any, any_option, logits.argmax(-1))
-    return action.astype(jnp.int32)
+    noise_key, _ = jax.random.split(key)
+    noisy = jax.nn.softmax(logits) + noise * jax.random.normal(noise_key, logits.shape)
+    return noisy.argmax(-1).astype(jnp.int32)

@@ -110,6 +110,7 @@ def network(module: nn.Module) -> Network:
     return Network(init, apply)
 
 
+NEVER = -1e9  # logit of what may not be chosen, score of what is not seen: probability 0 in float32
 SMALL = nn.initializers.variance_scaling(1e-2, "fan_in", "normal")  # of a last layer whose outputs begin near 0
 
 

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.errors import ProblemError
-from graphrl.networks.base import MLP, SMALL, DecisionObservation, mean_of, standardised
+from graphrl.networks.base import MLP, NEVER, SMALL, DecisionObservation, mean_of, standardised
 from graphrl.networks.encoders import GraphSage
 
 WINDOWS = (8, 32, 128)  # parts of the order, in each of which options are loaded differently
@@ -99,9 +99,6 @@ class PairLogits(nn.Module):
         return nn.Dense(1, kernel_init=nn.initializers.zeros, name="logit")(hidden)[..., 0]
 
 
-_MASKED = -1e9  # score of what is not seen: weight 0 in float32
-
-
 class SegmentAttention(nn.Module):
     """Multi-head attention of every element to those of its segment and of the segment before.
 
@@ -172,7 +169,7 @@ def _step(
     if cached:
         memory, seen = jnp.concatenate([cache[0], memory]), jnp.concatenate([cache[1], seen])
     scores = jnp.einsum("qhc,khc->hqk", query, memory[:, 0])
-    weights = jax.nn.softmax(jnp.where(seen[None, None], scores, _MASKED))
+    weights = jax.nn.softmax(jnp.where(seen[None, None], scores, NEVER))
     return next_cache, jnp.einsum("hqk,khc->qhc", weights, memory[:, 1])
 
 
@@ -257,8 +254,6 @@ class Modulation(nn.Module):
 
 
 ByTask = dict[str, jax.Array]
-
-_NEVER = -1e9  # logit of what may not be chosen: probability 0 in float32
 
 
 class OpEmbedding(nn.Module):
@@ -360,7 +355,7 @@ class DecisionLogits(nn.Module):
                 f"the network decides {', '.join(tasks)}: the observation must have these, and has {has}"
             )
         chosen = last_chosen(seen)
-        prior = {task: jnp.where(seen.action_mask[task], self.preference * chosen[task], _NEVER) for task in tasks}
+        prior = {task: jnp.where(seen.action_mask[task], self.preference * chosen[task], NEVER) for task in tasks}
         logits = self._decided(seen, chosen, prior)
         for _ in range(self.iterations - 1):
             logits = self._decided(seen, {task: jax.nn.softmax(logits[task]) for task in tasks}, prior)

@@ -4,8 +4,7 @@
 3.2; Velickovic et al. 2018).
 """
 
-import math
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -54,10 +53,6 @@ class BidirectionalAttention(nn.Module):
         return out.swapaxes(0, 1).reshape(n, -1) + self.param("bias", nn.initializers.zeros, (self.width,))[None]
 
 
-Gate = Literal["sigmoid", "tanh"]
-Norm = Literal["channels", "nodes"]
-
-
 class Level(NamedTuple):
     """One resolution of a graph: n nodes, w channels."""
 
@@ -70,14 +65,13 @@ class GraphUNet(nn.Module):
     """A vector for every op: attention on the graph, `depth` times on half of the nodes before, and back.
 
     Downwards, nodes of a level within two edges are joined, which is the graph (A + I)^2; those with the largest
-    projection y = x p / |p| on a learned vector are kept, their vectors times gate(y), and attend to one another.
+    projection y = x p / |p| on a learned vector are kept, their vectors times sigmoid(y), and attend to one another.
     Upwards, the vectors return to their places, those of the level before pooling are added, and all attend again.
     Every attention is followed by ReLU (the last is not) and a normalisation.
 
     What the paper leaves open: it has "graph attention operations" and cites Gao and Ji, whose gate is a sigmoid; the
     published code's is tanh. The code has batch normalisation, here replaced by one that knows no other graph: of every
-    node over its channels, or of every channel over the graph's nodes, as batch normalisation of a batch of one graph
-    is (a graph's total of anything is then lost). The table of settings says depth 4, the code's default is 3.
+    node over its channels. The table of settings says depth 4, the code's default is 3.
 
     Nodes of equal vectors are kept in the order of their numbers: but for these, renumbering ops renumbers the outputs
     and changes nothing else.
@@ -86,20 +80,14 @@ class GraphUNet(nn.Module):
       width: of all vectors, w: a multiple of 2 * heads.
       depth: how often half of the nodes go, at least 0.
       heads: of attention in each direction.
-      share: of the nodes that a level keeps, rounded up.
-      gate: "sigmoid" or "tanh".
-      norm: over "channels" or "nodes".
 
     Raises:
-      ProblemError: a value is out of range, at the first use.
+      ProblemError: the heads do not divide the width, at the first use.
     """
 
     width: int = 128
     depth: int = 4
     heads: int = 4
-    share: float = 0.5
-    gate: Gate = "sigmoid"
-    norm: Norm = "channels"
 
     @nn.compact
     def __call__(self, observation: GraphObservation, actions: jax.Array | None = None) -> jax.Array:
@@ -109,7 +97,8 @@ class GraphUNet(nn.Module):
           observation: of one graph.
           actions: `[n, A]` float32, more features of ops.
         """
-        self._check()
+        if self.heads < 1 or self.width < 1 or self.width % (2 * self.heads):
+            raise ProblemError(f"width is {self.width}: must be a multiple of 2 x {self.heads} heads")
         nodes = observation.graph.nodes[:-1]
         nodes = nodes if actions is None else jnp.concatenate([nodes, actions], -1)
         level = self._attended(Level(nodes, senders_of(observation), observation.mask))
@@ -118,7 +107,7 @@ class GraphUNet(nn.Module):
             wide = level._replace(senders=within_two(level.senders))
             score, kept = self._kept(wide, depth)
             above.append((level, kept))
-            level = self._attended(_pooled(wide, score, kept, self.gate))
+            level = self._attended(_pooled(wide, score, kept))
         while above:
             (target, kept), small = above.pop(), level.nodes
             level = self._attended(target._replace(nodes=target.nodes + kept.T @ small), last=not above)
@@ -126,26 +115,13 @@ class GraphUNet(nn.Module):
 
     def _attended(self, level: Level, last: bool = False) -> Level:
         nodes = BidirectionalAttention(self.width, self.heads)(level.nodes, level.senders)
-        nodes = nodes if last else nn.relu(nodes)
-        if self.norm == "channels":
-            return level._replace(nodes=nn.LayerNorm()(nodes))
-        real = jnp.broadcast_to(level.mask[:, None], nodes.shape)
-        return level._replace(nodes=nn.LayerNorm(reduction_axes=0, feature_axes=1)(nodes, mask=real))
+        return level._replace(nodes=nn.LayerNorm()(nodes if last else nn.relu(nodes)))
 
     def _kept(self, level: Level, depth: int) -> tuple[jax.Array, jax.Array]:
         """Scores `[n]` of the nodes, and which are kept: `[k, n]` float32, 1 where a kept node (row) is a node."""
         direction = self.param(f"direction_{depth}", nn.initializers.normal(1.0), (self.width,))
         score = level.nodes @ (direction * jax.lax.rsqrt(jnp.square(direction).sum()))
-        return score, best(jax.lax.stop_gradient(score), level.mask, self.share)
-
-    def _check(self) -> None:
-        if self.heads < 1 or self.width < 1 or self.width % (2 * self.heads):
-            raise ProblemError(f"width is {self.width}: must be a multiple of 2 x {self.heads} heads")
-        if not 0 < self.share <= 1:
-            raise ProblemError(f"share is {self.share!r}: must be above 0 and at most 1")
-        for name, value, options in (("gate", self.gate, Gate), ("norm", self.norm, Norm)):
-            if value not in get_args(options):
-                raise ProblemError(f"{name} is {value!r}: must be one of {', '.join(get_args(options))}")
+        return score, best(jax.lax.stop_gradient(score), level.mask)
 
 
 def senders_of(observation: GraphObservation) -> jax.Array:
@@ -161,8 +137,8 @@ def within_two(senders: jax.Array) -> jax.Array:
     return (senders @ senders > 0).astype(jnp.float32)
 
 
-def best(score: jax.Array, mask: jax.Array, share: float) -> jax.Array:
-    """A share of the nodes of `mask`, rounded up: those of the largest scores, ties to the lower number.
+def best(score: jax.Array, mask: jax.Array) -> jax.Array:
+    """Half of the nodes of `mask`, rounded up: those of the largest scores, ties to the lower number.
 
     Sorting by comparing all pairs: no more work than one head's attention, and no gather for the gradient to undo.
 
@@ -174,12 +150,11 @@ def best(score: jax.Array, mask: jax.Array, share: float) -> jax.Array:
     left, right = score[:, None], score[None]
     before = (left > right) | ((left == right) & jnp.triu(jnp.ones((n, n), bool), 1))
     rank = before.sum(0, dtype=jnp.int32)
-    count = jnp.ceil(share * mask.sum(dtype=jnp.float32)).astype(jnp.int32)
-    places = jnp.arange(max(1, math.ceil(share * n)), dtype=jnp.int32)
+    count = jnp.ceil(mask.sum(dtype=jnp.float32) / 2).astype(jnp.int32)
+    places = jnp.arange(max(1, (n + 1) // 2), dtype=jnp.int32)
     return ((rank[None] == places[:, None]) & (places < count)[:, None]).astype(jnp.float32)
 
 
-def _pooled(level: Level, score: jax.Array, kept: jax.Array, gate: Gate) -> Level:
-    factor = nn.sigmoid(score) if gate == "sigmoid" else jnp.tanh(score)
-    mask = kept.sum(1) > 0
-    return Level(kept @ (level.nodes * factor[:, None]), kept @ level.senders @ kept.T, mask)
+def _pooled(level: Level, score: jax.Array, kept: jax.Array) -> Level:
+    nodes = kept @ (level.nodes * nn.sigmoid(score)[:, None])
+    return Level(nodes, kept @ level.senders @ kept.T, kept.sum(1) > 0)

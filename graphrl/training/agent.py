@@ -1,20 +1,39 @@
-"""The interface of an agent to the training loop and the commands: all that a new agent has to provide."""
+"""The interface of an agent to the training loop and the commands (`Agent`), and a trained policy as a file (`Policy`).
+
+This is all that a new agent has to provide. A policy is what the package ships, and what methods play beside training
+checkpoints.
+"""
 
 import dataclasses
+import functools
+import hashlib
+import json
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+import jax
+import numpy as np
+from flax import serialization
 from jax.sharding import Mesh
 
 from graphrl.costs.maps.chip import MemoryChip
 from graphrl.costs.problem import Problem
+from graphrl.errors import GraphrlError, ProblemError
+from graphrl.files import content, shown, write_atomically
 from graphrl.graphs.datasets.sets import load_graphs
-from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import common_sizes
 from graphrl.learning.learner import Batch, Learner
-from graphrl.training.config import RunConfig, Schedule
+from graphrl.training import checkpoints
+from graphrl.training.config import RunConfig, Schedule, as_dict, updated
 from graphrl.training.data import Data, DataConfig, Padded, Shared
-from graphrl.training.policy import Policy
+
+VERSION = 1
+
+C = TypeVar("C")
 
 
 class AgentConfig(Protocol):
@@ -39,8 +58,8 @@ class Agent:
 
     Attributes:
       policy: what it trains; its `settings` are those of the agent (`AgentConfig`).
-      learner: (settings, mesh, data) -> the learner of such settings, compiled for the devices of a mesh; the data are
-        the run's, for one whose state has the shapes of its graphs.
+      learner: (settings, mesh, data) -> the learner of such settings, which the loop compiles for the mesh (`on_mesh`);
+        the data are the run's, for one whose state has the shapes of its graphs.
       batch: (settings, graphs, sizes) -> the learner's batch of graphs padded to the sizes, as NumPy arrays.
       methods: those that play a checkpoint with such settings, as in "regal:checkpoint=PATH".
       opponents: the methods that `graphrl evaluate` compares them with, as far as they are for the problem's objective;
@@ -52,7 +71,7 @@ class Agent:
         so that a batch is the whole training set.
     """
 
-    policy: type[Policy[Any]]
+    policy: "type[Policy[Any]]"
     learner: Callable[[Any, Mesh, Data], Learner]
     batch: Callable[[Any, Sequence[ComputationGraph], Any], Batch]
     methods: Callable[[Any], tuple[str, ...]]
@@ -68,3 +87,198 @@ class Agent:
         if self.shares == "graphs":
             return config.data.graphs, "graphs a batch"
         return config.agent.individuals, "individuals"
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy(ABC, Generic[C]):
+    """A policy network with its parameters. An agent's own class says what its network is: the abstract members.
+
+    Attributes:
+      config: of the learner that made it.
+      params: of the policy network, NumPy arrays.
+      note: how it was made: the command, the date.
+    """
+
+    config: C
+    params: Any
+    note: str = ""
+
+    agents: ClassVar[tuple[str, ...]]  # those whose checkpoints hold one; files say the first
+    defaults: ClassVar[Path]  # the folder of the policies that the package ships, see `default`
+    kind: ClassVar[str] = ""  # the folder in that, where there are several
+    network: ClassVar[str]  # the settings that the shapes of `params` depend on, in words
+
+    @staticmethod
+    @abstractmethod
+    def settings() -> Any:
+        """The default settings of the agent's learner."""
+
+    @staticmethod
+    @abstractmethod
+    def initial(config: Any, key: jax.Array) -> Any:
+        """Parameters of the policy network before any training."""
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits of what it is: settings and parameters."""
+        parts = [json.dumps(as_dict(self.config), sort_keys=True).encode()]
+        parts += [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(self.params)]
+        return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes it, whole or not at all.
+
+        Raises:
+          GraphrlError: the file cannot be written.
+        """
+        value = {
+            "format": self._format(),
+            "version": VERSION,
+            "config": json.dumps(as_dict(self.config)),
+            "note": self.note,
+            "params": jax.tree.map(np.asarray, self.params),
+        }
+        data = serialization.msgpack_serialize(value)
+        write_atomically(path, lambda file: file.write(data), binary=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The policy of a file that `save` wrote, or of a checkpoint of `graphrl train` (a folder).
+
+        What was read once is remembered until the file, or the folder's checkpoint, is another.
+
+        Raises:
+          GraphrlError: it cannot be read, or is no policy of the agent; one line says why.
+        """
+        is_folder = os.path.isdir(path)
+        source = checkpoints.find(path) if is_folder else Path(path)
+        try:
+            state = os.stat(source / checkpoints.INFO if is_folder else source)
+        except (OSError, ValueError):
+            return cls._of_file(path)  # which says what is wrong
+        stamp = state.st_mtime_ns, state.st_ino, state.st_size
+        policy: Self = _remembered(cls, source.absolute(), is_folder, stamp)
+        return policy
+
+    @classmethod
+    def chosen(cls, problem: Any, checkpoint: str) -> Self:
+        """The policy that a method plays: of a checkpoint (see `load`), or of the package (`default`) if that is "".
+
+        Raises:
+          GraphrlError: it cannot be read, or there is none.
+        """
+        return cls.load(checkpoint) if checkpoint else cls.default(problem)
+
+    @classmethod
+    def digest_of(cls, problem: Any, *, checkpoint: str = "", **_: object) -> str:
+        """Of the policy that is `chosen`, for `@solver(digest=...)`: takes the options of a method."""
+        return cls.chosen(problem, checkpoint).digest
+
+    @classmethod
+    def default(cls, problem: Any) -> Self:
+        """The policy that the package ships for a problem: that of its objective and transfer model, else that of its
+        objective.
+
+        Raises:
+          GraphrlError: there is none.
+        """
+        return cls.named([f"{problem.objective}-{problem.transfer}", problem.objective], problem.objective)
+
+    @classmethod
+    def named(cls, names: Sequence[str], what: str) -> Self:
+        """The first policy of these names in `defaults` that the package ships.
+
+        Raises:
+          GraphrlError: there is none; the message says for what.
+        """
+        for name in names:
+            path = cls.defaults / cls.kind / f"{name}.msgpack"
+            if path.exists():
+                return cls.load(path)
+        raise GraphrlError(f"no policy for {what} comes with graphrl: name one, as in {cls.agents[0]}:checkpoint=PATH")
+
+    @classmethod
+    def start(cls, path: str, config: C) -> Any:
+        """The parameters of a policy (see `load`) that training begins with.
+
+        Raises:
+          GraphrlError: it cannot be read.
+          ProblemError: it is the policy of another network.
+        """
+        params = cls.load(path).params
+        if not cls.fits(params, config):
+            raise ProblemError(f"agent.start={shown(path)} has another network: {cls.network} must be equal")
+        return params
+
+    @classmethod
+    def fits(cls, params: Any, config: C) -> bool:
+        """Whether they are parameters of the configuration's policy network."""
+        network = jax.eval_shape(functools.partial(cls.initial, config), jax.random.key(0))
+        shapes = [
+            jax.tree.map(lambda leaf: (np.shape(leaf), getattr(leaf, "dtype", None)), tree)
+            for tree in (network, params)
+        ]
+        return bool(shapes[0] == shapes[1])
+
+    @classmethod
+    def _format(cls) -> str:
+        return f"graphrl-{cls.agents[0]}-policy"
+
+    @classmethod
+    def _of_file(cls, path: str | os.PathLike[str]) -> Self:
+        with content(path) as data:
+            text = bytes(data)
+        try:
+            value = serialization.msgpack_restore(text)
+            form, version = value["format"], value["version"]
+        except Exception:  # msgpack has errors of its own, and anything can be in a file
+            raise GraphrlError(
+                f"{shown(path)}: is no policy: must be a file of `Policy.save` or a checkpoint"
+            ) from None
+        if (form, version) != (cls._format(), VERSION):
+            raise GraphrlError(
+                f"{shown(path)} is {str(form)[:60]!r} version {str(version)[:60]}: "
+                f"must be {cls._format()} version {VERSION}"
+            )
+        try:
+            config, note = json.loads(value.get("config")), str(value.get("note", ""))
+        except (TypeError, ValueError, RecursionError):
+            raise GraphrlError(f"{shown(path)}: the policy is broken: it has no settings") from None
+        return cls._checked(path, config, value.get("params"), note)
+
+    @classmethod
+    def _of_checkpoint(cls, path: Path) -> Self:
+        checkpoint = checkpoints.read(path)
+        info, state = checkpoint.info, checkpoint.state
+        if info.agent not in cls.agents:
+            agents = " or ".join(map(repr, cls.agents))
+            raise GraphrlError(f"{shown(path)} is a checkpoint of {info.agent!r}: must be one of {agents}")
+        try:
+            params = state["params"]["policy"]
+        except (TypeError, KeyError, IndexError):
+            params = None  # which fits no settings
+        return cls._checked(path, info.config.get("agent"), params, f"step {info.step} of {shown(path)}")
+
+    @classmethod
+    def _checked(cls, path: str | os.PathLike[str], values: Any, params: Any, note: str) -> Self:
+        if not isinstance(values, dict):
+            raise GraphrlError(f"{shown(path)}: the policy is broken: it has no settings")
+        try:
+            config = updated(cls.settings(), values)
+        except GraphrlError as error:
+            raise GraphrlError(f"{shown(path)}: {error}") from None
+        # what the package ships fits, which takes most of a second to see: the network is traced
+        if not Path(path).is_relative_to(cls.defaults) and not cls.fits(params, config):
+            raise GraphrlError(f"{shown(path)}: its parameters do not fit its settings: it is of another graphrl")
+        return cls(config, jax.tree.map(lambda x: np.asarray(x, np.float32), params), note)
+
+
+def smallest() -> ComputationGraph:
+    """A graph to make parameters with: they depend on the numbers of features alone."""
+    first = Op("a", "op", 1.0, outputs=(Tensor("a.0", 1),), flops=1)
+    return ComputationGraph("smallest", (first, Op("b", "op", 1.0, inputs=("a.0",), flops=1)))
+
+
+@functools.lru_cache(maxsize=16)
+def _remembered(kind: type[Policy[Any]], path: Path, is_folder: bool, stamp: tuple[int, ...]) -> Any:
+    return kind._of_checkpoint(path) if is_folder else kind._of_file(path)

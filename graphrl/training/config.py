@@ -13,10 +13,12 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from graphrl.errors import GraphrlError, ProblemError, nearest
 from graphrl.files import content, shown
 from graphrl.training.data import DataConfig
-from graphrl.units import exact_integer, whole
+from graphrl.units import whole_numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,50 +217,32 @@ def _unknown(name: str, config: Any, prefix: str) -> str:
 
 
 def _converted(name: str, value: Any, hint: Any) -> Any:
-    kinds = typing.get_args(hint) if _is_union(hint) else (hint,)
-    for kind in kinds:
-        try:
-            return _as(name, value, kind)
-        except ProblemError:  # of an item of a list
-            raise
-        except (TypeError, ValueError, KeyError, OverflowError):
-            continue
-    words = " or ".join(_kind_name(kind) for kind in kinds)
-    given = repr(str(value)) if isinstance(value, str) else str(value)
-    raise ProblemError(f"{name} is {given[:60]}: must be {words}")
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    try:
+        return msgspec.convert(_plain(value, kinds), hint, strict=hint is bool or not isinstance(value, Text))
+    except (msgspec.ValidationError, OverflowError):
+        words = " or ".join(_kind_name(kind) for kind in kinds)
+        given = repr(str(value)) if isinstance(value, str) else str(value)
+        raise ProblemError(f"{name} is {given[:60]}: must be {words}") from None
 
 
-def _as(name: str, value: Any, kind: Any) -> Any:
-    """The value as `kind`; KeyError, TypeError or ValueError if it is none."""
-    text = isinstance(value, Text)
-    if kind is types.NoneType:
-        if value is None or (text and value.lower() in ("none", "null")):
-            return None
-        raise ValueError
-    if typing.get_origin(kind) is typing.Literal:
-        return {str(option) if text else option: option for option in typing.get_args(kind)}[value]
-    if typing.get_origin(kind) is tuple:
-        items = [Text(part.strip()) for part in value.split(",") if part.strip()] if text else value
-        if not isinstance(items, list | tuple):
-            raise TypeError
-        return tuple(_converted(name, item, typing.get_args(kind)[0]) for item in items)
-    if kind is bool:
-        return {"true": True, "false": False}[value.lower()] if text else _of(value, bool)
-    if kind is int:
-        return _of(exact_integer(value) if text else whole(value), int)
-    if kind is float:
-        return float(value) if isinstance(value, str) else float(_of(value, (int, float)))
-    return str(_of(value, str))
-
-
-def _of(value: Any, kind: Any) -> Any:
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise TypeError
-    return value
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
+def _plain(value: Any, kinds: tuple[Any, ...]) -> Any:
+    """What `msgspec.convert` makes one of the types of: of a text of the command line, or of what files hold."""
+    if not isinstance(value, str):
+        return whole_numbers(value)
+    if value in ("inf", "-inf") and float in kinds:
+        return float(value)
+    if not isinstance(value, Text):
+        return value
+    lists = [kind for kind in kinds if typing.get_origin(kind) is tuple]
+    if lists and (len(kinds) == 1 or "," in value):
+        items = typing.get_args(lists[0])[:1]
+        return [_plain(Text(part.strip()), items) for part in value.split(",") if part.strip()]
+    if types.NoneType in kinds and value.lower() == "none":
+        return None
+    if bool in kinds:
+        return {"true": True, "false": False}.get(value.lower(), value)
+    return value.replace("_", "") if {int, float} & {*kinds} else str(value)
 
 
 def _kind_name(kind: Any) -> str:

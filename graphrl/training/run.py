@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import BrokenError, read_document, shown, write_document
-from graphrl.learning.learner import Learner, Metrics
+from graphrl.learning.learner import Learner, Metrics, on_mesh
 from graphrl.mesh import make_mesh
 from graphrl.progress import Pace, Show, compile_clock, progress
 from graphrl.signals import Stop, stop_signals
@@ -67,7 +67,7 @@ class Loop:
     """One run in one process (of perhaps several).
 
     Attributes:
-      learner, data, mesh, schedule: what is trained (compiled for the mesh), on what, where and for how long.
+      learner, data, mesh, schedule: what is trained (compiled here), on what, where and for how long.
       checkpoints: of the run's folder.
       info: what every checkpoint says beside step, seconds and metrics; with the key that all others come from.
       observers: of everything.
@@ -86,6 +86,7 @@ class Loop:
     shares: Shared = "graphs"
 
     def __post_init__(self) -> None:
+        self.learner = on_mesh(self.learner, self.mesh)
         self._init_key, self._update_key, self._validation_key = jax.random.split(self.info.root, 3)
         self._history: list[Values] = list(self.info.validation)
         self._started = time.perf_counter() - self.info.seconds

@@ -17,7 +17,7 @@ import numpy as np
 from graphrl.cli import main as graphrl
 from graphrl.errors import GraphrlError
 from graphrl.files import shown
-from graphrl.training.policy import Policy
+from graphrl.training.agent import Policy
 
 P = TypeVar("P", bound=Policy[Any])
 

@@ -109,19 +109,6 @@ def test_answers_are_valid_within_the_budget_and_repeat(options: str) -> None:
     assert first.latency <= first.compiler_latency
 
 
-def test_every_discount_is_a_learners(monkeypatch: pytest.MonkeyPatch) -> None:
-    states, init = [], agent._init
-
-    def recorded(*arguments: Any) -> Any:
-        states.append(init(*arguments))
-        return states[-1]
-
-    monkeypatch.setattr(agent, "_init", recorded)
-    for options, learners in (("", 1), (",endless=true,discounts=0.9+0.5", 2)):
-        solved(options, WORKED, Budget(1))
-        assert states[-1].learners.returns.plays.shape == (learners,)
-
-
 def test_it_finds_the_best_map_of_two_ops() -> None:
     assert solved("", WORKED, Budget(200)).latency == solved("", WORKED, Budget(400), 1).latency == 6.0
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from command_line import fault, sets
 from map_problems import WORKED_CHIP, WORKED_GRAPH
 from tiny_egrl import CHIP, graph, settings
-from training_processes import assert_same, final_state, finish, start
+from training_processes import assert_same, final_state
 
 from graphrl.agents.egrl.agent import AGENT, batch, sizes
 from graphrl.agents.egrl.config import EgrlConfig
@@ -25,7 +24,7 @@ from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.problem import map_problem
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
-from graphrl.learning.learner import Learner
+from graphrl.learning.learner import Learner, on_mesh
 from graphrl.mesh import make_mesh
 from graphrl.methods import find_map_solver
 from graphrl.solvers.base import Budget
@@ -48,7 +47,8 @@ def rows(config: EgrlConfig, seeds: range) -> Layers:
 
 def trained(config: EgrlConfig, devices: int, steps: int, train: Layers) -> tuple[Learner, Any, Any]:
     """The learner, its state before any training and after some steps."""
-    functions = learner(config, make_mesh(2, jax.devices()[:devices]), train)
+    mesh = make_mesh(2, jax.devices()[:devices])
+    functions = on_mesh(learner(config, mesh, train), mesh)
     state = functions.init(jax.random.key(0))
     first = jax.tree.map(np.asarray, state)
     for number in range(steps):
@@ -88,31 +88,28 @@ def test_one_device_is_two_devices(tmp_path: Path, option: str) -> None:
     chex.assert_trees_all_close(one, two, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_killed_and_resumed_is_the_same_run(tmp_path: Path) -> None:
-    """kill -9: everything that a search holds is in its checkpoints, the replay and the population too."""
-    options = sets(*settings(tmp_path))
-    runs = [tmp_path / "whole", tmp_path / "killed"]
-    command = ["-m", "graphrl", "train", "egrl", *options, "--resume", "--out"]
-    finish(start([*command, str(runs[0])]))
-    process = start([*command, str(runs[1])])
-    record, until = runs[1] / "metrics.jsonl", time.monotonic() + 200
-    while time.monotonic() < until and (not record.exists() or record.read_bytes().count(b"\n") < 4):
-        time.sleep(0.005)
-    process.kill()
-    process.communicate()
-    assert 0 < len(list(runs[1].glob("step-*"))) <= 6
-    finish(start([*command, str(runs[1])]))
-    whole, killed = map(final_state, runs)
-    assert any("replay" in name for name in whole)
-    assert_same(whole, killed)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nothing disturbed, and beside it its graphs."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    assert main(["train", "egrl", *sets(*settings(folder.parent)), "--out", str(folder)]) == 0
+    return folder
 
 
 @pytest.mark.slow
-def test_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run, evolved = tmp_path / "run", "agent.variant=ea"
-    assert main(["train", "egrl", "--out", str(run), *sets(*settings(tmp_path), evolved)]) == 0
-    assert "speedup" in capsys.readouterr().out
+def test_a_resumed_run_is_the_same_run(run: Path) -> None:
+    """All that a search holds is in its checkpoints, the replay and the population too. (Kills: test_training_loop.)"""
+    resumed = run.with_name("resumed")
+    for more in (("training.steps=3",), ()):
+        options = sets(*settings(run.parent), *more)
+        assert main(["train", "egrl", *options, "--resume", "--out", str(resumed)]) == 0
+    one, other = map(final_state, (run, resumed))
+    assert any("replay" in name for name in one)
+    assert_same(one, other)
+
+
+@pytest.mark.slow
+def test_from_training_to_table(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(run), "--evaluations", "20", "--seeds", "2", "--json"]) == 0
     table = json.loads(capsys.readouterr().out)
     methods = {method["method"]: method for method in table["methods"]}
@@ -138,7 +135,7 @@ def test_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
     begun = solved(f"egrl:checkpoint={run},variant=ea,population=6,boltzmann=0.34", map_problem(graph(200), CHIP), 40)
     assert begun.latency <= again.latency
     code, err = fault(
-        capsys, "train", "egrl", "--out", str(tmp_path / "b"), *sets(*settings(tmp_path), "data.fresh=true")
+        capsys, "train", "egrl", "--out", str(tmp_path / "b"), *sets(*settings(run.parent), "data.fresh=true")
     )
     assert (code, "data.fresh is True" in err) == (2, True)
 

@@ -226,18 +226,11 @@ def test_the_tasks_are_those_of_the_observation() -> None:
     [
         ({"width": 10}, "heads is 4: must divide the width, 10"),
         ({"heads": 0}, "heads is 0: must be an integer from 1 to 256"),
-        ({"segment": 0}, "segment is 0"),
-        ({"rounds": -1}, "rounds is -1: must be an integer from 0 to 64"),
-        ({"iterations": 0}, "iterations is 0"),
         ({"spread": 0.0}, "spread is 0.0: must be a number above 0"),
         ({"tasks": ()}, "tasks are none: must be one or more of placement, priority, fusion"),
         ({"tasks": ("fusion", "fusion")}, "tasks are fusion, fusion: must be .* each once"),
-        ({"tasks": ("layout",)}, "tasks are layout"),
         ({"superposition": "nodes"}, "superposition is 'nodes': must be one of graph, ops, none"),
-        ({"coupling": "all"}, "coupling is 'all'"),
-        ({"neighbours": "all"}, "neighbours is 'all'"),
         ({"preference": -1.0}, "preference is -1.0: must be at least 0 and finite"),
-        ({"preference": float("nan")}, "preference is nan"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -110,17 +110,3 @@ def test_what_is_compiled_in_haste_says_the_same() -> None:
     played = Decoder(graph, problem, params).played(*(np.asarray(choice, np.int64)[:60] for choice in params.start[:2]))
     usual, hasty = (policy.logits(params, played, hasty=hasty)["placement"] for hasty in (False, True))
     np.testing.assert_allclose(hasty, usual, rtol=1e-5, atol=1e-5)
-
-
-def test_only_short_searches_are_in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    logits, hasted = Policy.logits, list[bool]()
-
-    def told(*args: Any, hasty: bool) -> dict[str, np.ndarray]:
-        hasted.append(hasty)
-        return logits(*args, hasty=hasty)
-
-    monkeypatch.setattr(Policy, "logits", told)
-    problem = Problem("makespan", 4, latency=0.1, bandwidth=50_000.0)
-    for budget in (Budget(seconds=20), Budget(seconds=600), Budget(evaluations=70)):
-        find_solver("go:rounds=1,tries=0")(Task(layered(60, 3), problem, budget))
-    assert hasted == [True, False, False]

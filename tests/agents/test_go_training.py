@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import itertools
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import pytest
 from command_line import fault, sets
 from random_graphs import grouped
 from tiny_go import NETWORK, TINY
-from training_processes import assert_same, final_state, finish, start
 
 import graphrl
 from graphrl.agents import find_agent
@@ -94,22 +92,6 @@ def test_one_device_is_two_devices() -> None:
     slow = dataclasses.replace(TINY, ppo=dataclasses.replace(TINY.ppo, rate=1e-3))
     (_, _, one), (_, _, two) = (trained(slow, devices, 1, [rows(TINY, range(2), 30)]) for devices in (1, 2))
     chex.assert_trees_all_close(one, two, atol=2e-4)
-
-
-@pytest.mark.slow
-def test_killed_and_resumed_is_the_same_run(tmp_path: Path) -> None:
-    runs = [tmp_path / "whole", tmp_path / "killed"]
-    command = ["-m", "graphrl", "train", "go", *sets(*SETTINGS), "--resume", "--out"]
-    finish(start([*command, str(runs[0])]))
-    process = start([*command, str(runs[1])])
-    record, until = runs[1] / "metrics.jsonl", time.monotonic() + 250
-    while time.monotonic() < until and (not record.exists() or record.read_bytes().count(b"\n") < 4):
-        time.sleep(0.005)
-    process.kill()
-    process.communicate()
-    finish(start([*command, str(runs[1])]))
-    whole, killed = map(final_state, runs)
-    assert_same(whole, killed)
 
 
 @pytest.mark.slow
@@ -225,11 +207,6 @@ def test_every_part_of_the_network_can_be_left_out(setting: str, without: str) -
     assert not any(without in name for name in part)
 
 
-@pytest.mark.parametrize("setting", ["iterations=3", "cached=false", "segment=64"])
-def test_what_has_no_parameters_is_set_likewise(setting: str) -> None:
-    assert parts((f"agent.network.{setting}",)) == parts(())
-
-
 def test_gdp_is_go_without_superposition_and_coupling_on_placement_alone() -> None:
     settings = [f"agent.network.{one}" for one in ("tasks=placement", "superposition=none", "coupling=none")]
     assert config_of("gdp", ()).agent == config_of("go", settings).agent
@@ -314,14 +291,3 @@ def test_lessons_are_exact_costs_of_single_changes(transfer: Transfer) -> None:
     places, levels = ([np.asarray(choice[0, stop], np.int64)[:n] for stop in (0, 2)] for choice in lesson.starts[:2])
     first, last = (decoder.rank(place, level) for place, level in zip(places, levels, strict=True))
     assert last < first
-
-
-@pytest.mark.slow
-def test_imitation_learns_what_single_changes_gain() -> None:
-    imitates = dataclasses.replace(TINY, learning="imitation")
-    functions = on_mesh(learner(imitates), make_mesh(2, jax.devices()[:1]))
-    state, train, losses = functions.init(jax.random.key(0)), rows(imitates, range(100, 104), 60), []
-    for number in range(60):
-        state, metrics = functions.update(state, jax.random.key(number), train)
-        losses.append(float(metrics["loss"]))
-    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])

@@ -7,7 +7,7 @@ import pytest
 from search_graphs import random_dag
 
 from graphrl.agents.go import hdp
-from graphrl.agents.go.hdp import Draw, HdpConfig, Instance, advance, begin_search, init, instance, play
+from graphrl.agents.go.hdp import Draw, HdpConfig, Instance, advance, begin, init, instance, play
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
@@ -54,7 +54,7 @@ def test_policies_become_better() -> None:
     task: Instance = jax.tree.map(jnp.asarray, instance(CHAINS, LINK))
     first, last = [], []
     for seed in range(2):
-        state = begin_search(config, jax.random.key(seed), task)
+        state = begin(config, jax.random.key(seed), task)
         rewards = []
         for _ in range(config.sampled):
             before, state = float(state.baseline), advance(config, state, task, 1)

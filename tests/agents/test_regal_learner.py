@@ -46,7 +46,9 @@ def leaves(state: LearnerState) -> list[np.ndarray]:
 
 @functools.cache
 def learner(config: RegalConfig, devices: int) -> Learner:
-    return on_mesh(regal.learner(config), make_mesh(4, jax.devices()[:devices]))
+    functions = regal.learner(config)
+    traced = functions._replace(update=chex.assert_max_traces(lambda *arguments: functions.update(*arguments), n=1))
+    return on_mesh(traced, make_mesh(4, jax.devices()[:devices]))
 
 
 def after(config: RegalConfig, devices: int, steps: int) -> tuple[LearnerState, Metrics]:
@@ -92,17 +94,11 @@ def test_equal_keys_give_equal_bits_and_other_keys_other_parameters() -> None:
 
 
 def test_an_update_is_compiled_once_wherever_its_state_comes_from() -> None:
-    functions, key = regal.learner(SMALL), jax.random.key(1)
-
-    @chex.assert_max_traces(n=1)
-    def update(state: LearnerState, key: jax.Array, batch: Any) -> tuple[LearnerState, Metrics]:
-        return functions.update(state, key, batch)
-
-    compiled = on_mesh(functions._replace(update=update), make_mesh(4, jax.devices()[:2]))
-    state, _ = compiled.update(compiled.init(jax.random.key(0)), key, graphs())
+    functions, key = learner(SMALL, 2), jax.random.key(1)
+    state, _ = functions.update(functions.init(jax.random.key(0)), key, graphs())
     restored = jax.tree.map(np.array, state)
-    compiled.update(state, key, graphs())
-    compiled.update(restored, key, graphs())
+    functions.update(state, key, graphs())
+    functions.update(restored, key, graphs())
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import jax
 import numpy as np
@@ -16,8 +16,7 @@ from graphrl.envs.proposal import coding, observe
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.padding import common_sizes
-from graphrl.methods import METHODS, digest, find_solver
-from graphrl.optimize import optimize
+from graphrl.methods import digest, find_solver
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.chromosomes.brkga import UNIFORM
 
@@ -41,13 +40,6 @@ def saved(tmp_path: Path) -> str:
     path = tmp_path / "policy.msgpack"
     untrained().save(path)
     return str(path)
-
-
-def test_a_policy_comes_back_from_its_file(saved: str) -> None:
-    loaded, policy = Policy.load(saved), untrained()
-    assert loaded.config == policy.config
-    assert loaded.note == "by hand"
-    assert jax.tree.all(jax.tree.map(np.array_equal, loaded.params, policy.params))
 
 
 def test_proposals_are_the_policys_choices() -> None:
@@ -145,12 +137,6 @@ def test_idrs_is_the_best_of_samples(saved: str) -> None:
     assert searched.value <= values[-1]
 
 
-def test_methods_are_known_to_optimize(saved: str) -> None:
-    assert {"regal", "regal-hint", "regal+", "idrs", "idrs-hint"} <= set(METHODS)
-    plan = optimize(GRAPH, objective="makespan", devices=2, method=f"regal:checkpoint={saved}", evaluations=80)
-    plan.check(GRAPH)
-
-
 def test_a_default_that_does_not_exist_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Policy, "defaults", tmp_path)
     with pytest.raises(GraphrlError, match="no policy for makespan comes with graphrl: name one"):
@@ -169,27 +155,3 @@ def test_a_shipped_policy_is_that_of_the_transfer_model_where_there_is_one() -> 
 def test_another_number_of_devices_is_refused(method: str) -> None:
     with pytest.raises(ProblemError, match=f"method '{re.escape(method)}' has a policy for 2 devices: must not be 3"):
         find_solver(method)(Task(GRAPH, Problem("makespan", 3), Budget(evaluations=80), 0))
-
-
-def test_files_that_are_no_policy_are_refused_in_one_line(tmp_path: Path, saved: str) -> None:
-    from flax import serialization
-
-    with pytest.raises(GraphrlError, match="cannot read"):
-        Policy.load(tmp_path / "none")
-    (tmp_path / "text").write_text("hello")
-    with pytest.raises(GraphrlError, match="is no policy"):
-        Policy.load(tmp_path / "text")
-    with pytest.raises(GraphrlError, match="no checkpoint"):
-        Policy.load(tmp_path)
-    value: dict[str, Any] = serialization.msgpack_restore(Path(saved).read_bytes())
-    other = untrained(dataclasses.replace(CONFIG, width=4)).params
-    for change, fault in (
-        ({"version": 2}, "version 2: must be graphrl-regal-policy version 1"),
-        ({"params": other}, "do not fit its settings"),
-        ({"config": '{"rouns": 1}'}, "rounds"),
-    ):
-        data = serialization.msgpack_serialize({**value, **change})
-        (tmp_path / "changed").write_bytes(data)
-        with pytest.raises(GraphrlError, match=fault) as error:
-            Policy.load(tmp_path / "changed")
-        assert "\n" not in str(error.value)

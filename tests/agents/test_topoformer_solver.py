@@ -13,13 +13,13 @@ import pytest
 from graphrl.agents.regal.network import Policy as RegalPolicy
 from graphrl.agents.topoformer import agent, network
 from graphrl.agents.topoformer.config import PROBLEM, TopoformerConfig
-from graphrl.agents.topoformer.network import Orders, Policy
+from graphrl.agents.topoformer.network import Policy
 from graphrl.costs.problem import Problem
 from graphrl.envs.ordering import instances
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.padding import common_sizes
-from graphrl.methods import digest, find_solver
+from graphrl.methods import find_solver
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Task
 
@@ -38,12 +38,6 @@ def saved(tmp_path: Path) -> str:
     path = tmp_path / "policy.msgpack"
     untrained().save(path)
     return str(path)
-
-
-def test_a_policy_comes_back_from_its_file(saved: str) -> None:
-    loaded, network = Policy.load(saved), untrained()
-    assert (loaded.config, loaded.note, loaded.digest) == (network.config, "by hand", network.digest)
-    assert digest(f"topoformer+:checkpoint={saved}", PROBLEM) == network.digest != untrained(1).digest
 
 
 def test_every_order_of_a_decoder_is_counted_and_none_beyond_the_budget(saved: str) -> None:
@@ -132,7 +126,7 @@ def test_one_program_serves_a_bucket(saved: str, monkeypatch: pytest.MonkeyPatch
     assert len({common_sizes([graph]) for graph in graphs}) == 4
     traced, decode = [], network.orders
 
-    def orders(*args: Any) -> Orders:
+    def orders(*args: Any) -> Any:
         traced.append(args)
         return decode(*args)
 

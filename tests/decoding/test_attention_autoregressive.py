@@ -13,7 +13,8 @@ from pair_observations import Pairs, pairs, renumbered
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.networks.autoregressive import NOT_READY, AutoregressiveDecoder, Stepwise, stepwise
+from graphrl.networks.base import NEVER
+from graphrl.networks.heads import AutoregressiveDecoder, Stepwise, stepwise
 from graphrl.networks.topological_attention import encoder
 
 SMALL = ComputationGraph(
@@ -59,7 +60,7 @@ def log_prob(seen: Pairs, graph: ComputationGraph, order: tuple[int, ...]) -> fl
         if not ready[op]:
             return -np.inf
         logits = np.asarray(net().step(params(), prepared, ends(order[:step], n), jnp.asarray(ready)))
-        assert (logits[~np.asarray(ready)] == NOT_READY).all()
+        assert (logits[~np.asarray(ready)] == NEVER).all()
         assert (np.abs(logits[ready]) <= 10).all()
         total += float(logits[op] - np.log(np.exp(logits[ready]).sum()))
     return total

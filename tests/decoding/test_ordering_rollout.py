@@ -9,8 +9,7 @@ from device_graphs import random_graphs
 from ordering_graphs import SHARING, SIZES, all_orders, exact_peak, padded_orders, small_graphs
 
 from graphrl.decoding.likelihood import log_prob
-from graphrl.decoding.rollout import Form, greedy, sample
-from graphrl.decoding.stepwise import Context, Rollout, log_prob_with, rollout_with
+from graphrl.decoding.rollout import Context, Form, Rollout, greedy, log_prob_with, rollout_with, sample
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, pad_batch

@@ -11,7 +11,7 @@ from ordering_graphs import SIZES, all_orders, exact_peak, padded_orders, small_
 
 from graphrl.agents.topoformer.config import Decoder, TopoformerConfig
 from graphrl.agents.topoformer.network import initial, orders
-from graphrl.decoding.stepwise import Rollout
+from graphrl.decoding.rollout import Rollout
 from graphrl.envs.ordering import OrderingParams, instance, instances
 
 GRAPHS = [graph for graph in small_graphs(40) if graph.arrays.num_ops <= 6 and len(list(all_orders(graph))) > 9][:3]

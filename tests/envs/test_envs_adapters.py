@@ -65,16 +65,74 @@ def rewards_of_order() -> list[float]:
     return rewards
 
 
-def reward_of(env: ProposalEnv, params: ProposalParams, action: Any, key: jax.Array) -> float:
-    state, _ = jax.jit(env.reset)(key, params)
-    return float(jax.jit(env.step)(key, state, action, params)[1].reward)
-
-
 @pytest.mark.parametrize("name", ["gymnax", "jumanji", "stoa", "gymnasium"])
 def test_a_library_that_is_not_installed_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, name, None)
     with pytest.raises(GraphrlError, match=rf"no {name}.* here: this adapter needs it \(pip install {name}"):
         getattr(adapters, f"to_{name}")(Walk(), LINE)
+
+
+Step = tuple[bool, float, bool, bool]  # of an order: whether the op may be chosen, reward, terminated, truncated
+
+
+def ordered_by_gymnax() -> Iterator[Step]:
+    inner, params = ordering()
+    env = adapters.to_gymnax(inner, params)
+    assert env.num_actions == SIZES.ops
+    observation, state = env.reset(KEY, params)
+    specs.validate(inner.observation_spec(params), observation)
+    for op in ORDER:
+        legal = bool(observation.action_mask[op])
+        observation, state, reward, terminated, truncated, _ = env.step(KEY, state, op, params)
+        yield legal, float(reward), bool(terminated), bool(truncated)
+    assert int(state.state.step) == 0  # it has begun anew
+
+
+def ordered_by_jumanji() -> Iterator[Step]:
+    from jumanji.testing.env_not_smoke import check_env_does_not_smoke, check_env_specs_does_not_smoke
+
+    env = adapters.to_jumanji(*ordering())
+    check_env_specs_does_not_smoke(env)
+    check_env_does_not_smoke(env)
+    (state, timestep), step = jax.jit(env.reset)(KEY), jax.jit(env.step)
+    for op in ORDER:
+        legal = bool(timestep.observation.action_mask[op])
+        state, timestep = step(state, op)
+        env.observation_spec.validate(timestep.observation)
+        last, ended = bool(timestep.last()), float(timestep.discount) == 0
+        yield legal, float(timestep.reward), last and ended, last and not ended
+
+
+def ordered_by_stoa() -> Iterator[Step]:
+    inner, params = ordering()
+    env = adapters.to_stoa(inner, params)
+    env.environment_space()
+    (state, timestep), step = jax.jit(env.reset)(KEY, params), jax.jit(env.step)
+    for op in ORDER:
+        legal = bool(timestep.observation["action_mask"][op])
+        state, timestep = step(state, op, params)
+        assert bool(env.observation_space().contains(timestep.observation))
+        yield legal, float(timestep.reward), bool(timestep.terminated()), bool(timestep.truncated())
+
+
+def ordered_by_gymnasium() -> Iterator[Step]:
+    env = adapters.to_gymnasium(*ordering())
+    observation, _ = env.reset(seed=0)
+    for op in ORDER:
+        legal = bool(observation["action_mask"][int(op)])
+        observation, *answer, info = env.step(env.action_space.dtype.type(op))
+        assert observation in env.observation_space
+        yield legal, *answer
+    assert info["peak"] > 0
+
+
+@pytest.mark.parametrize("ordered", [ordered_by_gymnax, ordered_by_jumanji, ordered_by_stoa, ordered_by_gymnasium])
+def test_an_order_earns_in_every_library_what_it_earns_here(ordered: Callable[[], Iterator[Step]]) -> None:
+    pytest.importorskip(ordered.__name__.removeprefix("ordered_by_"))
+    legal, rewards, terminated, truncated = zip(*ordered(), strict=True)
+    assert all(legal)
+    assert rewards == pytest.approx(rewards_of_order())
+    assert (sum(terminated), terminated[-1], sum(truncated)) == (1, True, 0)
 
 
 def test_gymnax_resets_itself_and_tells_ended_from_cut() -> None:
@@ -90,37 +148,6 @@ def test_gymnax_resets_itself_and_tells_ended_from_cut() -> None:
         assert float(reward) == 0
     assert int(state.state.steps) == 0
     np.testing.assert_array_equal(info["final_observation"].position, 0)
-
-
-def test_gymnax_runs_proposals() -> None:
-    pytest.importorskip("gymnax")
-    inner, params = proposal()
-    env = adapters.to_gymnax(inner, params)
-    observation, state = env.reset(KEY, params)
-    specs.validate(inner.observation_spec(params), observation)
-    action = env.action_space(params).sample(KEY)
-    specs.validate(inner.action_spec(params), action)
-    reward, terminated = env.step(KEY, state, action, params)[2:4]
-    assert float(reward) == pytest.approx(reward_of(inner, params, action, KEY), rel=1e-6)
-    assert bool(terminated)
-
-
-def test_gymnax_runs_orders() -> None:
-    pytest.importorskip("gymnax")
-    inner, params = ordering()
-    env = adapters.to_gymnax(inner, params)
-    assert env.num_actions == SIZES.ops
-    observation, state = env.reset(KEY, params)
-    specs.validate(inner.observation_spec(params), observation)
-    rewards, ended = [], []
-    for op in ORDER:
-        assert bool(observation.action_mask[op])
-        observation, state, reward, terminated, truncated, _ = env.step(KEY, state, op, params)
-        rewards.append(float(reward))
-        ended.append((bool(terminated), bool(truncated)))
-    assert rewards == pytest.approx(rewards_of_order())
-    assert ended == [(False, False)] * 9 + [(True, False)]
-    assert int(state.state.step) == 0  # it has begun anew
 
 
 def numpy_of_gymnax(env: Any) -> Any:
@@ -163,20 +190,6 @@ def test_gymnax_in_its_own_wrapper_for_gymnasium(name: str) -> None:
         specs.validate(env.action_spec(params), np.asarray(wrapped.action_space.sample(), np.int32))
 
 
-def test_gymnax_in_its_own_vector_wrapper() -> None:
-    pytest.importorskip("gymnax")
-    pytest.importorskip("gymnasium")
-    from gymnax.wrappers.gym import GymnaxToVectorGymWrapper
-
-    env = GymnaxToVectorGymWrapper(adapters.to_gymnax(*ordering()), num_envs=2)
-    observation, _ = env.reset(seed=0)
-    for op in ORDER:
-        assert observation.action_mask[:, op].all()
-        observation, rewards, ended, *_ = env.step(np.full(2, int(op)))
-    assert rewards.tolist() == pytest.approx([rewards_of_order()[-1]] * 2)
-    assert ended.all()
-
-
 def test_gymnax_spaces_have_the_names_and_bounds_of_the_specification() -> None:
     pytest.importorskip("gymnax")
     env = adapters.to_gymnax(Walk(), LINE)
@@ -205,39 +218,6 @@ def test_jumanji_says_last_with_a_discount_of_what_follows() -> None:
     assert float(timestep.discount) == 1
 
 
-def test_jumanji_runs_proposals_and_its_wrapper_resets_them() -> None:
-    pytest.importorskip("jumanji")
-    from jumanji.wrappers import AutoResetWrapper
-
-    inner, params = proposal()
-    env = AutoResetWrapper(adapters.to_jumanji(inner, params), next_obs_in_extras=True)
-    state, timestep = jax.jit(env.reset)(jax.random.PRNGKey(0))
-    env.observation_spec.validate(timestep.observation)
-    action = specs.sample(inner.action_spec(params), KEY)
-    env.action_spec.validate(action)
-    _, timestep = jax.jit(env.step)(state, action)
-    assert float(timestep.discount) == 0
-    assert float(timestep.reward) < 0
-
-
-def test_jumanji_runs_orders() -> None:
-    pytest.importorskip("jumanji")
-    from jumanji.testing.env_not_smoke import check_env_does_not_smoke, check_env_specs_does_not_smoke
-
-    env = adapters.to_jumanji(*ordering())
-    check_env_specs_does_not_smoke(env)
-    check_env_does_not_smoke(env)
-    (state, timestep), step, rewards = jax.jit(env.reset)(KEY), jax.jit(env.step), []
-    for op in ORDER:
-        assert not bool(timestep.last())
-        state, timestep = step(state, op)
-        env.observation_spec.validate(timestep.observation)
-        rewards.append(float(timestep.reward))
-    assert rewards == pytest.approx(rewards_of_order())
-    assert bool(timestep.last())
-    assert float(timestep.discount) == 0
-
-
 @pytest.mark.parametrize("name", ENVS)
 def test_jumanji_in_its_own_wrapper_for_gymnasium(name: str) -> None:
     pytest.importorskip("jumanji")
@@ -264,33 +244,6 @@ def test_stoa_tells_ended_from_cut() -> None:
     assert not bool(timestep.terminated())
 
 
-def test_stoa_runs_proposals() -> None:
-    pytest.importorskip("stoa")
-    inner, params = proposal()
-    env = adapters.to_stoa(inner, params)
-    env.environment_space()
-    state, timestep = jax.jit(env.reset)(KEY, params)
-    assert bool(env.observation_space().contains(timestep.observation))
-    _, timestep = jax.jit(env.step)(state, env.action_space().sample(KEY), params)
-    assert bool(timestep.terminated())
-    assert float(timestep.reward) < 0
-
-
-def test_stoa_runs_orders() -> None:
-    pytest.importorskip("stoa")
-    inner, params = ordering()
-    env = adapters.to_stoa(inner, params)
-    env.environment_space()
-    (state, timestep), step, rewards = jax.jit(env.reset)(KEY, params), jax.jit(env.step), []
-    for op in ORDER:
-        assert not bool(timestep.last())
-        state, timestep = step(state, op, params)
-        assert bool(env.observation_space().contains(timestep.observation))
-        rewards.append(float(timestep.reward))
-    assert rewards == pytest.approx(rewards_of_order())
-    assert bool(timestep.terminated())
-
-
 @pytest.mark.parametrize("name", ENVS)
 def test_gymnasium_passes_its_own_checker(name: str) -> None:
     pytest.importorskip("gymnasium")
@@ -303,21 +256,6 @@ def test_gymnasium_passes_its_own_checker(name: str) -> None:
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):
         np.testing.assert_array_equal(a, b)
     assert isinstance(env.step(env.action_space.sample())[1], float)
-
-
-def test_gymnasium_runs_orders() -> None:
-    pytest.importorskip("gymnasium")
-    env = adapters.to_gymnasium(*ordering())
-    observation, _ = env.reset(seed=0)
-    answers = []
-    for op in ORDER:
-        assert observation["action_mask"][int(op)] == 1
-        observation, *answer, info = env.step(env.action_space.dtype.type(op))
-        assert observation in env.observation_space
-        answers.append(tuple(answer))
-    assert [reward for reward, _, _ in answers] == pytest.approx(rewards_of_order())
-    assert [ended for _, *ended in answers] == [[False, False]] * 9 + [[True, False]]
-    assert info["peak"] > 0
 
 
 def test_gymnasium_needs_a_reset_before_the_first_step_and_after_an_end() -> None:

@@ -58,22 +58,6 @@ class OrderValue(nn.Module):
         return Mlp(1, 32)(jnp.concatenate([mean, jnp.stack([seen.live, seen.peak, left])]))
 
 
-class MapLogits(nn.Module):
-    """Of `MemoryMap-v0`: logits of the memories of every step's weights and outputs."""
-
-    memories: int
-
-    @nn.compact
-    def __call__(self, seen: Any) -> jax.Array:
-        return Mlp(2 * self.memories, 32)(seen.nodes / 10).reshape(*seen.action_mask.shape)
-
-
-class MapValue(nn.Module):
-    @nn.compact
-    def __call__(self, seen: Any) -> jax.Array:
-        return Mlp(1, 32)(seen.nodes.sum(0) / (10 * seen.mask.sum(dtype=jnp.float32)))
-
-
 def _with_masks(policy: nn.Module, value: nn.Module) -> ppo.PolicyValue:
     return ppo.PolicyValue(masked(network(policy), lambda seen: seen.action_mask), network(value))
 
@@ -81,4 +65,3 @@ def _with_masks(policy: nn.Module, value: nn.Module) -> ppo.PolicyValue:
 CONTROL = ppo.PolicyValue(network(Mlp(2)), network(Mlp(1)))
 WALK = _with_masks(WalkLogits(), WalkValue())
 ORDERING = _with_masks(OpLogits(), OrderValue())
-MAPS = _with_masks(MapLogits(3), MapValue())

@@ -10,7 +10,7 @@ from tiny_agent import TINY, TinyConfig, tiny_learner
 
 from graphrl.agents import AGENTS
 from graphrl.cli import main
-from graphrl.learning.learner import Learner, on_mesh
+from graphrl.learning.learner import Learner
 
 
 def slow_to_compile(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,7 +35,7 @@ def slow_learner(config: TinyConfig) -> Learner:
     return learner._replace(**slow)
 
 
-AGENT = dataclasses.replace(TINY, learner=lambda config, mesh, data: on_mesh(slow_learner(config), mesh))
+AGENT = dataclasses.replace(TINY, learner=lambda config, mesh, data: slow_learner(config))
 WHICH = sys.argv.pop(1) if __name__ == "__main__" else ""
 
 if __name__ == "__main__":

@@ -14,13 +14,12 @@ import optax
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
-from graphrl.learning.learner import Learner, LearnerState, keys, mean, on_mesh
+from graphrl.learning.learner import Learner, LearnerState, keys, mean
 from graphrl.mesh import AXIS
-from graphrl.training.agent import Agent
+from graphrl.training.agent import Agent, Policy
 from graphrl.training.config import RunConfig, Schedule, parsed
 from graphrl.training.data import DataConfig
 from graphrl.training.folder import has_run
-from graphrl.training.policy import Policy
 from graphrl.training.run import Result, run_config, train
 
 
@@ -93,7 +92,7 @@ def tiny_batch(graphs: Sequence[ComputationGraph], to: Sizes) -> dict[str, np.nd
 
 TINY = AGENT = Agent(
     TinyPolicy,
-    lambda config, mesh, data: on_mesh(tiny_learner(config), mesh),
+    lambda config, mesh, data: tiny_learner(config),
     lambda config, graphs, to: tiny_batch(graphs, to),
     methods=lambda _: (),
     data=DataConfig(("layered:20x6@100", "layered:40x6@100"), ("layered:20x4", "layered:30x5"), graphs=4, buckets=2),

@@ -11,11 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_maps as toy
+from jax.sharding import Mesh
 from toy_networks import NETWORKS
 
 from graphrl.learning import collaborative
-from graphrl.learning.collaborative import Settings, State, on_mesh
+from graphrl.learning.collaborative import Settings, State
 from graphrl.learning.evolution import EvolutionSettings
+from graphrl.learning.learner import Learner, on_mesh
 from graphrl.learning.sac import Domain, SacSettings
 from graphrl.mesh import make_mesh
 from graphrl.training.checkpoints import Checkpoints, Info, read
@@ -83,14 +85,11 @@ def test_it_learns_and_never_loses_its_best() -> None:
 
 VARIANTS = {
     "evolution alone": dataclasses.replace(SMALL, greedy=0, noisy=0),
-    "learners alone": dataclasses.replace(SMALL, networks=0, chromosomes=0, noisy=3, exploration="epsilon"),
-    "no chromosomes": dataclasses.replace(SMALL, chromosomes=0, exploration="sample"),
+    "learners alone": dataclasses.replace(SMALL, networks=0, chromosomes=0, noisy=3),
     "no networks": dataclasses.replace(SMALL, networks=0),
     "chromosomes alone": dataclasses.replace(SMALL, networks=0, greedy=0, noisy=0),
-    "no migration": dataclasses.replace(SMALL, migrate_every=0),
-    "a portfolio": dataclasses.replace(SMALL, discounts=(0.9, 0.99, 0.999)),
-    "steps": dataclasses.replace(SMALL, steps=3, replay=144),
-    "endless": dataclasses.replace(SMALL, endless=True, replay=16),
+    "no chromosomes, no migration": dataclasses.replace(SMALL, chromosomes=0, migrate_every=0),
+    "endless": dataclasses.replace(SMALL, endless=True, replay=16, discounts=(0.9, 0.99, 0.999)),
 }
 
 
@@ -99,7 +98,7 @@ def test_variants_run_count_and_repeat(name: str) -> None:
     settings = VARIANTS[name]
     (state, history), (again, _) = run(settings, 3, TWO), run(settings, 3, TWO)
     chex.assert_trees_all_equal(state, again)
-    assert history[-1]["evaluations"] == 3 * settings.rollouts * settings.steps * 2
+    assert history[-1]["evaluations"] == 3 * settings.rollouts * 2
     assert all(np.isfinite(value) for metrics in history for value in metrics.values())
     assert (state.params["policy"] is None) == (name == "chromosomes alone")
     if state.learners is not None:
@@ -107,7 +106,7 @@ def test_variants_run_count_and_repeat(name: str) -> None:
         is_full, count = (int(each) for each in (state.learners.replay.is_full, state.learners.replay.current_index))
         stored = continues.shape[1] if is_full else count
         share = continues[0, :stored].mean()
-        assert share == pytest.approx({"steps": 2 / 3, "endless": 1.0}.get(name, 0.0), abs=1e-6)
+        assert share == pytest.approx(float(name == "endless"), abs=1e-6)
 
 
 def test_few_gradient_steps_are_at_least_one_a_generation() -> None:
@@ -118,13 +117,10 @@ def test_few_gradient_steps_are_at_least_one_a_generation() -> None:
 
 
 def test_a_generation_compiles_once() -> None:
-    state, generation = (
-        functions(SMALL)[0](ONE, jax.random.key(0)),
-        chex.assert_max_traces(collaborative.generation, n=1),
-    )
-    jitted = jax.jit(generation, static_argnums=(0, 1, 2))
-    for number in range(2):
-        state, _, _ = jitted(SMALL, DOMAIN, NETWORKS, state, jax.random.key(number), ONE)
+    run(SMALL, 1)
+    programs = _generation._cache_size()  # type: ignore[attr-defined]
+    run(SMALL, 2, seed=1)
+    assert _generation._cache_size() == programs  # type: ignore[attr-defined]
 
 
 def test_learners_migrate_into_the_population() -> None:
@@ -138,7 +134,7 @@ def test_learners_migrate_into_the_population() -> None:
         return np.asarray(np.stack(jax.tree.leaves(same)).all(0)).tolist()
 
     assert sum(is_learner(state)) == 1
-    assert sum(is_learner(run(VARIANTS["no migration"], 1)[0])) == 0
+    assert sum(is_learner(run(VARIANTS["no chromosomes, no migration"], 1)[0])) == 0
 
 
 def test_a_checkpoint_goes_on_to_the_same_bits(tmp_path: Path) -> None:
@@ -155,18 +151,32 @@ def test_a_checkpoint_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     chex.assert_trees_all_equal(on, gone_on)
 
 
+def search(mesh: Mesh, instances: Any) -> Learner:
+    """The toy's, whose devices share the state."""
+
+    def update(state: State, key: jax.Array, batch: Any) -> tuple[State, dict[str, jax.Array]]:
+        return collaborative.generation(SMALL, DOMAIN, NETWORKS, state, key, batch, mesh)[:2]
+
+    def evaluate(params: Any, key: jax.Array, batch: Any) -> dict[str, jax.Array]:
+        return {}
+
+    init = functools.partial(collaborative.init, SMALL, DOMAIN, NETWORKS, instances)
+    return Learner(init, update, evaluate, "best", places=collaborative.shardings(SMALL, mesh))
+
+
 @pytest.mark.parametrize("instances", [ONE, TWO])
 def test_one_device_is_two_devices(instances: Any) -> None:
     states = []
     for devices in (1, 2):
-        init, generation = on_mesh(SMALL, DOMAIN, NETWORKS, make_mesh(2, jax.devices()[:devices]))
-        state = init(instances, jax.random.key(0))
+        mesh = make_mesh(2, jax.devices()[:devices])
+        learner = on_mesh(search(mesh, instances), mesh)
+        state = learner.init(jax.random.key(0))
         for number in range(2):
-            state, _, _ = generation(state, jax.random.key(number), instances)
+            state, _ = learner.update(state, jax.random.key(number), instances)
         states.append(state)
     one, two = states
     chex.assert_trees_all_close(jax.tree.map(np.asarray, one), jax.tree.map(np.asarray, two), atol=1e-5, rtol=1e-5)
-    for leaf in jax.tree.leaves((two.population, two.learners.replay.experience)):  # type: ignore[union-attr]
+    for leaf in jax.tree.leaves((two.population, two.learners.replay.experience)):
         assert leaf.sharding.shard_shape(leaf.shape) != leaf.shape
 
 
@@ -180,11 +190,11 @@ def test_a_given_policy_is_where_it_begins() -> None:
 
 
 def test_better_learners_play_more_and_none_is_forgotten() -> None:
-    returns = collaborative.init_allocation(3)
+    returns = collaborative.init_returns(3)
 
     def play(returns: collaborative.Returns, key: jax.Array) -> tuple[collaborative.Returns, None]:
-        drawn = collaborative.draw(key, returns, 2)
-        return collaborative.record(returns, drawn, jnp.asarray([0.1, 0.2, 0.9])[drawn]), None
+        drawn = collaborative.draw_learners(key, returns, 2)
+        return collaborative.record_returns(returns, drawn, jnp.asarray([0.1, 0.2, 0.9])[drawn]), None
 
     returns, _ = jax.jit(lambda r: jax.lax.scan(play, r, jax.random.split(jax.random.key(0), 100)))(returns)
     plays = np.asarray(returns.plays)

@@ -11,25 +11,21 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ppo_networks import CONTROL, MAPS, ORDERING, WALK
+from ppo_networks import CONTROL, ORDERING, WALK
 from search_graphs import random_dag
 from walk_env import Walk
 
 import graphrl
-from graphrl.costs.maps.chip import NNP_I
-from graphrl.costs.maps.problem import map_problem
 from graphrl.envs.adapters import from_gymnax
-from graphrl.envs.memory_map import instances as map_instances
 from graphrl.envs.ordering import instances as order_instances
 from graphrl.envs.testing import check_env
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.learning import ppo
 from graphrl.learning.ppo.rollout import Trajectory, begin, rollout
-from graphrl.learning.ppo.settings import NEVER, entropy, log_probs, masked, sample, total
+from graphrl.learning.ppo.settings import entropy, log_probs, masked, sample, total
 from graphrl.learning.ppo.update import advantages, normalised
 from graphrl.mesh import AXIS, make_mesh
-from graphrl.networks.base import Network
+from graphrl.networks.base import NEVER, Network
 
 KEY = jax.random.key(0)
 LINES = jnp.asarray([[0, 1, 2, 4], [0, 4, 1, 8]], jnp.float32)
@@ -200,14 +196,3 @@ def test_it_learns_orders_for_graphs_that_it_has_not_seen() -> None:
     better = np.asarray(earned(training.learner.params["policy"])[:, 0] - before)
     assert float(metrics["return"][-5:].mean()) > float(metrics["return"][:5].mean()) + 0.1
     assert better.mean() > 2 * better.std(ddof=1) / np.sqrt(len(better))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ratio", ["joint", "choice"])
-def test_it_learns_memory_maps(ratio: Any) -> None:
-    env = graphrl.make("MemoryMap-v0")
-    instances = map_instances([map_problem(WORKLOADS["resnet50"](), NNP_I)])
-    settings = ppo.PpoSettings(steps=1, environments=64, rate=1e-3, minibatches=2, ratio=ratio)
-    _, metrics = ppo.train(settings, env, MAPS, instances, KEY, 60)
-    first, last = metrics["return"][:5].mean(), metrics["return"][-5:].mean()
-    assert float(last) > float(first) + 0.2

@@ -169,15 +169,6 @@ def test_a_graph_without_heads_is_not_seen() -> None:
     np.testing.assert_array_equal(module.apply(variables, seen), module.apply(variables, backwards))
 
 
-def test_the_sizes_of_appendix_c() -> None:
-    module = encoder("topoformer", layers=4, width=256, heads=10, head_width=64)
-    shapes = jax.eval_shape(module.init, jax.random.key(0), pairs(CHAIN))["params"]
-    assert shapes["attention_3"]["query"]["kernel"].shape == (256, 70, 64)
-    assert shapes["attention_out_0"]["kernel"].shape == (70 * 64, 256)
-    assert shapes["mlp_in_0"]["kernel"].shape == shapes["mlp_out_0"]["kernel"].shape == (256, 256)
-    assert shapes["node_in"]["kernel"].shape == (28, 256)
-
-
 def test_bfloat16_is_close_and_tied_heads_share_parameters() -> None:
     seen = pairs(GRAPH)
     exact = np.asarray(priorities("topoformer").apply(params("topoformer"), seen))

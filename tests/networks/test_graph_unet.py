@@ -17,7 +17,6 @@ from graphrl.networks.heads import Acted, SubActionLogits, TwinValue
 
 OPS = 13  # 13, 7, 4, 2
 UNET = GraphUNet(width=16, depth=3, heads=2)
-VARIANT = GraphUNet(width=16, depth=3, heads=1, gate="tanh", norm="nodes")
 
 
 def seen(padded: int = OPS) -> Seen:
@@ -39,17 +38,16 @@ def acted(observation: Seen, order: np.ndarray | None = None) -> Acted:
     return Acted(observation, jnp.pad(action, ((0, len(observation.mask) - OPS), (0, 0), (0, 0)), constant_values=7.0))
 
 
-@pytest.mark.parametrize("encoder", [UNET, VARIANT])
-def test_padding_changes_nothing_and_renumbering_renumbers(encoder: GraphUNet) -> None:
+def test_padding_changes_nothing_and_renumbering_renumbers() -> None:
     order = np.random.default_rng(0).permutation(OPS)
     observations = seen(), seen(OPS + 8), renumbered(seen(), order)
-    logits, padded, moved = outputs(SubActionLogits(encoder, CHOICES, OPTIONS), *observations)
+    logits, padded, moved = outputs(SubActionLogits(UNET, CHOICES, OPTIONS), *observations)
     assert logits.shape == (OPS, CHOICES, OPTIONS)
     assert logits.std(0).min() > 1e-3
     np.testing.assert_allclose(padded[:OPS], logits, atol=1e-4)
     np.testing.assert_allclose(moved, logits[order], atol=1e-4)
     cases = acted(observations[0]), acted(observations[1]), acted(observations[2], order)
-    value, of_padded, of_moved = outputs(TwinValue(encoder), *cases)
+    value, of_padded, of_moved = outputs(TwinValue(UNET), *cases)
     assert value.shape == (2,)
     assert value[0] != value[1]
     np.testing.assert_allclose(of_padded, value, atol=1e-4)
@@ -59,11 +57,11 @@ def test_padding_changes_nothing_and_renumbering_renumbers(encoder: GraphUNet) -
 def test_the_best_nodes_are_kept_in_their_order() -> None:
     score = jnp.asarray([0.5, 9.0, 2.0, 2.0, -1.0, 8.0])
     mask = jnp.asarray([True, False, True, True, True, True])
-    kept = np.asarray(best(score, mask, 0.5))
+    kept = np.asarray(best(score, mask))
     assert kept.shape == (3, 6)
     assert kept.argmax(1).tolist() == [5, 2, 3]
     assert (kept.sum(1) == 1).all()
-    few = np.asarray(best(score, mask & (jnp.arange(6) < 3), 0.5))  # two real nodes: one is kept
+    few = np.asarray(best(score, mask & (jnp.arange(6) < 3)))  # two real nodes: one is kept
     assert few.argmax(1).tolist() == [2, 0, 0]
     assert few.sum(1).tolist() == [1, 0, 0]
 
@@ -132,7 +130,7 @@ def test_gradients_are_finite_and_populations_compile_once() -> None:
         assert sum(float(jnp.abs(leaf).sum()) > 0 for leaf in leaves) > len(leaves) // 2
 
 
-@pytest.mark.parametrize("wrong", [{"width": 12}, {"share": 0.0}, {"gate": "relu"}, {"norm": "batch"}, {"heads": 0}])
+@pytest.mark.parametrize("wrong", [{"width": 12}, {"heads": 0}])
 def test_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ProblemError, match=next(iter(wrong)) if "heads" not in wrong else "width"):
+    with pytest.raises(ProblemError, match="width is"):
         GraphUNet(**({"width": 16, "heads": 4} | wrong)).init(jax.random.key(0), seen())

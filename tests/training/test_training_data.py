@@ -178,7 +178,7 @@ def test_settings_of_every_type() -> None:
         ("agent.verbose=1", "must be true or false"),
         ("agent.kind=loud", "must be one of plain, noisy"),
         ("agent.poisoned=x", "must be an integer or none"),
-        ("agent.layers=1,x", "must be an integer"),
+        ("agent.layers=1,x", "must be a list, each an integer"),
         ("agent=1", r"a group of settings: set one of them, as in agent\.rate="),
         ("training.steps=0", "steps is 0: must be at least 1"),
         ("agent.problem.devices=0", "devices is 0"),

@@ -108,9 +108,6 @@ def test_a_broken_checkpoint_among_the_old_ones_stops_nothing(run: Path) -> None
     assert train_tiny(run, "training.steps=14", resume=True).outcome.step == 14
 
 
-READS = {"checkpoint.json": "evaluate {}", "run.json": "train tiny --resume --out {}"}  # what reads the file
-
-
 def nested(depth: int = 100_000) -> str:
     return '{"a":' * depth + "1" + "}" * depth
 
@@ -158,7 +155,7 @@ def test_files_nested_too_deep_are_one_line(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "step", "last"),
-    [("half", 6, 5), ("state", 12, 10), ("all", 6, 5), ("all", 12, 10), ("renamed", 12, 12), ("old ones", 12, 12)],
+    [("half", 6, 5), ("state", 12, 10), ("all", 12, 10), ("renamed", 12, 12), ("old ones", 12, 12)],
 )
 def test_a_kill_while_a_checkpoint_is_written_changes_nothing(
     whole: Path, tmp_path: Path, moment: str, step: int, last: int

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 
 from graphrl.agents.egrl.config import EgrlConfig
-from graphrl.agents.egrl.domain import Layers, domain, layers
-from graphrl.agents.egrl.learner import learner
-from graphrl.agents.egrl.network import OF_NETWORKS, Policy, networks
+from graphrl.agents.egrl.domain import Layers, layers
+from graphrl.agents.egrl.learner import init_search, learner, search_of
+from graphrl.agents.egrl.network import OF_NETWORKS, Policy
 from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.device import MapSizes, common_sizes
 from graphrl.costs.maps.problem import map_problem
@@ -156,8 +156,7 @@ def solve_policy(task: MapTask, *, checkpoint: str = "", alone: bool = False) ->
     Raises:
       GraphrlError: it cannot be read, or is for another number of memories.
     """
-    policy = Policy.load(checkpoint) if checkpoint else Policy.shipped(task.problem)
-    maps = policy.checked(task.problem).ask(task.problem)
+    maps = Policy.chosen(task.problem, checkpoint).checked(task.problem).ask(task.problem)
     task.evaluate(maps[:1] if alone else maps)
     return task.answer(task.answered())
 
@@ -173,31 +172,23 @@ def _search(task: MapTask, config: EgrlConfig, policy: Any) -> MemoryMap:
     """Generations until the budget is spent; of the last one the maps that it is enough for."""
     instances, root = layers([task.problem], hint=config.hint), jax.random.key(task.seed)
     task.evaluate(task.fastest[None])
-    state = _init(config, task.problem.memories, instances, root, policy)
+    state = _init(config, instances, root, policy)
     while not task.spent():
-        state, _, actions = _generation(config, task.problem.memories, state, instances, root)
+        state, _, actions = _generation(config, state, instances, root)
         task.evaluate(rows_of(actions, task.problem.steps))
     return task.answered()
 
 
 def rows_of(actions: jax.Array, steps: int) -> np.ndarray:
-    """Actions `[t, k, 1, N, 2]` as maps `[t * k, 2n]` int64, weights and then outputs."""
-    maps = np.asarray(actions, np.int64).reshape(-1, *actions.shape[3:])[:, :steps]
+    """Actions `[k, 1, N, 2]` as maps `[k, 2n]` int64, weights and then outputs."""
+    maps = np.asarray(actions, np.int64)[:, 0, :steps]
     return maps.swapaxes(1, 2).reshape(len(maps), -1)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _init(config: EgrlConfig, memories: int, instances: Layers, key: jax.Array, policy: Any) -> collaborative.State:
-    return collaborative.init(config.settings, *_parts(config, memories), instances, key, policy)
+_init = jax.jit(init_search, static_argnums=0)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
-def _generation(
-    config: EgrlConfig, memories: int, state: collaborative.State, instances: Layers, root: jax.Array
-) -> Any:
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _generation(config: EgrlConfig, state: collaborative.State, instances: Layers, root: jax.Array) -> Any:
     key = jax.random.fold_in(root, state.step)
-    return collaborative.generation(config.settings, *_parts(config, memories), state, key, instances)
-
-
-def _parts(config: EgrlConfig, memories: int) -> tuple[Any, Any]:
-    return domain(memories, config.reward), networks(config, memories)
+    return collaborative.generation(*search_of(config, instances), state, key, instances)

@@ -1,7 +1,7 @@
 """Settings of EGRL: of a search on one graph, and of training on a set of graphs."""
 
 import dataclasses
-from typing import Literal, get_args
+from typing import Literal
 
 from graphrl.agents.egrl.domain import Hint, Reward
 from graphrl.costs.maps.chip import MemoryChip, find_chip
@@ -98,12 +98,11 @@ class EgrlConfig:
             self,
             integers=integers,
             above_zero=("entropy", "rate", "strength", "chromosome_strength", "temperature", "gradient_steps"),
-            options={name: get_args(options) for name, options in names.items()},
+            not_below_zero=("preference",),
+            options=names,
         )
         if not 0 <= self.boltzmann <= 1:
             raise ProblemError(f"boltzmann is {self.boltzmann!r}: must be from 0 to 1")
-        if not self.preference >= 0:
-            raise ProblemError(f"preference is {self.preference!r}: must be at least 0")
         if not 1 <= len(self.discounts) <= _LEARNERS or not all(0 <= each <= 1 for each in self.discounts):
             raise ProblemError(f"discounts are {self.discounts!r}: must be 1 to {_LEARNERS} numbers from 0 to 1")
 

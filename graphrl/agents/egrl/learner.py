@@ -4,7 +4,6 @@ PPO learns from one policy's maps of many graphs. Each map is an episode of one 
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,18 +14,51 @@ from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.domain import Layers, domain, observe, speedup, start
 from graphrl.agents.egrl.domain import evaluate as evaluate_maps
 from graphrl.agents.egrl.network import likeliest, networks
+from graphrl.learning import collaborative, ppo
 from graphrl.learning import learner as learning
-from graphrl.learning import ppo
-from graphrl.learning.collaborative import State
-from graphrl.learning.collaborative import on_mesh as search_on_mesh
-from graphrl.learning.learner import Learner, LearnerState, Metrics, on_mesh
-from graphrl.learning.ppo import oneshot
-from graphrl.learning.ppo.rollout import PolicyValue
-from graphrl.learning.ppo.settings import PpoSettings
+from graphrl.learning.learner import Learner, LearnerState, Metrics
+from graphrl.learning.ppo import PolicyValue, PpoSettings
+from graphrl.learning.sac import ActorCritic, Domain
 from graphrl.networks.base import Network
 
 # A map's advantage is over the other maps of its graph: nothing is asked of a value network, which has no parameters.
 _NO_VALUE = Network(lambda key, observation: {}, lambda params, observation: jnp.float32(0))
+
+
+def learner(config: EgrlConfig, mesh: Mesh, instances: Layers) -> Learner:
+    """The learner of a configuration: a search, whose population and replay devices share, or PPO, whose graphs they
+    share.
+
+    Args:
+      config: its `learning` says which.
+      mesh: the devices.
+      instances: the training graphs, the batch of every step: the replay knows them by their places.
+    """
+    of = functools.partial
+    if config.learning == "ppo":
+        return Learner(of(init_ppo, config, instances), of(update_ppo, config), of(evaluate, config), "speedup")
+    init, update = of(init_search, config, instances), of(update_search, config, mesh)
+    places = collaborative.shardings(config.settings, mesh)
+    return Learner(init, update, of(evaluate, config), "speedup", places=places)
+
+
+def init_search(config: EgrlConfig, instances: Layers, key: jax.Array, policy: Any = None) -> collaborative.State:
+    """See `Learner` and `collaborative.init`."""
+    return collaborative.init(*search_of(config, instances), instances, key, policy)
+
+
+def update_search(
+    config: EgrlConfig, mesh: Mesh, state: collaborative.State, key: jax.Array, batch: Layers
+) -> tuple[collaborative.State, Metrics]:
+    """A generation: everyone plays, evolution, gradient steps, migration; see `collaborative.generation`."""
+    state, metrics, _ = collaborative.generation(*search_of(config, batch), state, key, batch, mesh)
+    return state, metrics
+
+
+def search_of(config: EgrlConfig, instances: Layers) -> tuple[collaborative.Settings, Domain, ActorCritic]:
+    """What `collaborative` searches with: the settings, what is decided, and the networks."""
+    memories = instances.problem.memories
+    return config.settings, domain(memories, config.reward), networks(config, memories)
 
 
 def init_ppo(config: EgrlConfig, instances: Layers, key: jax.Array, policy: Any = None) -> LearnerState:
@@ -38,17 +70,17 @@ def init_ppo(config: EgrlConfig, instances: Layers, key: jax.Array, policy: Any 
 def update_ppo(config: EgrlConfig, state: LearnerState, key: jax.Array, batch: Layers) -> tuple[LearnerState, Metrics]:
     """`config.samples` maps of every graph, and what PPO learns from them.
 
-    The metrics are those of `oneshot.learn`, without the error of values that there are none of.
+    The metrics are those of `ppo.learn`, without the error of values that there are none of.
     """
     try_key, learn_key = jax.random.split(key)
     of, both, graphs = ppo_settings(config), _networks(config, batch), batch.placed.shape[0]
 
-    def one(key: jax.Array, problem: Layers) -> oneshot.Tried:
+    def one(key: jax.Array, problem: Layers) -> ppo.Tried:
         earned = functools.partial(evaluate_maps, problem, reward=config.reward)
-        return oneshot.tried(of, both, state.params, key, observe(problem, start(problem)), earned)
+        return ppo.tried(of, both, state.params, key, observe(problem, start(problem)), earned)
 
     maps = jax.vmap(one)(learning.keys(try_key, graphs), batch)
-    state, metrics = oneshot.learn(of, both, state, learning.keys(learn_key, graphs), maps)
+    state, metrics = ppo.learn(of, both, state, learning.keys(learn_key, graphs), maps)
     del metrics["value_error"]
     return state, metrics
 
@@ -71,37 +103,6 @@ def _networks(config: EgrlConfig, batch: Layers) -> PolicyValue:
     return PolicyValue(networks(config, batch.problem.memories).actor, _NO_VALUE)
 
 
-def learner(config: EgrlConfig, mesh: Mesh, instances: Layers) -> Learner:
-    """The learner of a configuration on the devices of a mesh: a search, whose population and replay they share, or
-    PPO, whose graphs they share.
-
-    Args:
-      config: its `learning` says which.
-      mesh: the devices.
-      instances: the training graphs, the batch of every step: the replay knows them by their places.
-    """
-    judge = jax.jit(functools.partial(evaluate, config))
-    if config.learning == "search":
-        return _search(config, mesh, instances, judge)
-    begin, update = functools.partial(init_ppo, config, instances), functools.partial(update_ppo, config)
-    return on_mesh(Learner(begin, update, judge, score="speedup"), mesh)._replace(evaluate=judge)
-
-
-def _search(config: EgrlConfig, mesh: Mesh, instances: Layers, judge: Callable[..., Metrics]) -> Learner:
-    memories = instances.problem.memories
-    parts = domain(memories, config.reward), networks(config, memories)
-    begin, generation = search_on_mesh(config.settings, *parts, mesh)
-
-    def init(key: jax.Array, policy: Any = None) -> State:
-        return begin(instances, key, policy)
-
-    def update(state: State, key: jax.Array, batch: Layers) -> tuple[State, Metrics]:
-        state, metrics, _ = generation(state, key, batch)
-        return state, metrics
-
-    return Learner(init, update, judge, score="speedup")
-
-
 def evaluate(config: EgrlConfig, params: Any, key: jax.Array, batch: Layers) -> Metrics:
     """How good what `egrl-policy` plays is: the policy's map, or its hint where that is faster.
 
@@ -114,6 +115,5 @@ def evaluate(config: EgrlConfig, params: Any, key: jax.Array, batch: Layers) -> 
     del key
     alone = jax.vmap(lambda one: speedup(one, likeliest(config, params["policy"], one)))(batch)
     hint = jax.vmap(lambda one: speedup(one, jnp.asarray(one.preferred)))(batch)
-    each = jnp.maximum(alone, hint)
-    means = {"speedup": each.mean(), "alone": alone.mean(), "hint": hint.mean()}
-    return means | {"speedup_least": each.min(), "speedup_most": each.max()}
+    means = {"alone": learning.mean(alone), "hint": learning.mean(hint)}
+    return learning.extent("speedup", jnp.maximum(alone, hint)) | means

@@ -19,7 +19,7 @@ from graphrl.networks.base import SMALL, Network, network
 from graphrl.networks.encoders import NeighbourMeans
 from graphrl.networks.graph_unet import GraphUNet
 from graphrl.networks.heads import Acted, SubActionLogits, TwinValue
-from graphrl.training import policy
+from graphrl.training import agent
 
 _NEVER = -20.0  # logit of a memory for what is not there
 
@@ -74,8 +74,8 @@ TRAINED: dict[str, Any] = {
 }
 
 
-class Policy(policy.Policy[EgrlConfig]):
-    """See `training.policy.Policy`."""
+class Policy(agent.Policy[EgrlConfig]):
+    """See `training.agent.Policy`."""
 
     agents: ClassVar[tuple[str, ...]] = ("egrl",)
     defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
@@ -84,13 +84,13 @@ class Policy(policy.Policy[EgrlConfig]):
 
     @staticmethod
     def initial(config: EgrlConfig, key: jax.Array) -> Any:
-        """See `training.policy.Policy`."""
-        instance = _one(layers([map_problem(policy.smallest(), config.problem)], hint=config.hint))
+        """See `training.agent.Policy`."""
+        instance = _one(layers([map_problem(agent.smallest(), config.problem)], hint=config.hint))
         memories = instance.problem.memories
         return networks(config, memories).actor.init(key, observe(instance, start(instance)))
 
     @classmethod
-    def shipped(cls, problem: MapProblem) -> Self:
+    def default(cls, problem: MapProblem) -> Self:
         """The policy that the package ships for chips of so many memories.
 
         Raises:

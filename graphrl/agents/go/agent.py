@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from graphrl.agents.go.config import GoSettings
-from graphrl.agents.go.decode import DOMAINS, Decoder, Rank, Start, domain, hinted
+from graphrl.agents.go.decode import DECODERS, Decoder, Rank, Start, hinted
 from graphrl.agents.go.learner import batch, learner, tuned
 from graphrl.agents.go.network import GdpPolicy, Policy, drawn, ranked_changes
 from graphrl.costs.problem import Problem
@@ -30,7 +30,6 @@ from graphrl.errors import ProblemError
 from graphrl.files import shown
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import octave_sizes
-from graphrl.learning.learner import on_mesh
 from graphrl.plan import Plan
 from graphrl.solvers import auto
 from graphrl.solvers.anneal.clusters import Clusters, has_parts
@@ -45,7 +44,7 @@ SEEN = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "layered")
 
 AGENT = Agent(
     policy=Policy,
-    learner=lambda config, mesh, data: on_mesh(learner(config), mesh),
+    learner=lambda config, mesh, data: learner(config),
     batch=batch,
     methods=lambda _: ("go", "go+"),
     opponents=("list", "etf", "anneal-ops", "equal-stages", "stage-dp", "anneal-load", "auto"),
@@ -135,21 +134,12 @@ PLAY_SHARE, COMPILE_SECONDS = 0.1, 8.0  # of the time that "go+" has for plans o
 Climb = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
-def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
-    """Of the policy that the methods below play. Takes their options.
-
-    Raises:
-      GraphrlError: it cannot be read.
-    """
-    return _policy(problem, checkpoint).digest
-
-
 @solver(
     "go",
     "the best of the plans that GO's policy draws around a quick rule's",
     colocates=True,
-    objectives=tuple(DOMAINS),
-    digest=digest,
+    objectives=tuple(DECODERS),
+    digest=Policy.digest_of,
 )
 def solve(
     task: Task, *, samples: int = 64, tries: int = 4096, rounds: int = 4, finetune: int = 0, checkpoint: str = ""
@@ -178,13 +168,13 @@ def solve(
     ):  # fmt: skip
         if not least <= value <= most:
             raise ProblemError(f"{name} is {value}: must be from {least} to {most:,}")
-    policy = _policy(task.problem, checkpoint)
+    policy, decoder = _policy(task.problem, checkpoint), DECODERS[task.problem.objective]
     with task.uncounted():
-        domain(task.problem).prepare()
+        decoder.prepare()
     seconds = math.inf if task.budget.seconds is None else task.budget.seconds
-    start = domain(task.problem).start(task.graph, task.problem, HINT_SHARE * seconds)
+    start = decoder.start(task.graph, task.problem, HINT_SHARE * seconds)
     if _round_seconds(task.graph) > seconds - task.seconds and not finetune:
-        return task.answer(task.plan(*domain(task.problem).plan(task.graph, task.problem, start), evaluations=1))
+        return task.answer(task.plan(*decoder.plan_of(task.graph, task.problem, start), evaluations=1))
     search = _Search(task, policy, start)
     if finetune:
         search.learn(finetune)
@@ -199,8 +189,8 @@ def solve(
     "go+",
     "what auto does, and plans of go to begin with where a tenth of the time is enough for them",
     colocates=True,
-    objectives=tuple(DOMAINS),
-    digest=digest,
+    objectives=tuple(DECODERS),
+    digest=Policy.digest_of,
 )
 def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoint: str = "") -> Plan:
     """The stages of `auto`, so that it is behind `auto` by no more than what a tenth of the time is worth; below 80 s
@@ -208,7 +198,7 @@ def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoin
     """
     _policy(task.problem, checkpoint)  # a portfolio passes over methods that cannot run
     with task.uncounted():
-        domain(task.problem).prepare()
+        DECODERS[task.problem.objective].prepare()
     portfolio, budget = auto.begun(task), task.budget
     go = Stage(solve, options=lambda _: {"samples": samples, "rounds": rounds, "checkpoint": checkpoint})
     plays = budget.seconds is None or PLAY_SHARE * budget.seconds >= COMPILE_SECONDS
@@ -221,7 +211,7 @@ def _round_seconds(graph: ComputationGraph) -> float:
 
 
 def _policy(problem: Problem, checkpoint: str) -> Policy:
-    policy = Policy.load(checkpoint) if checkpoint else Policy.default(problem)
+    policy = Policy.chosen(problem, checkpoint)
     trained = policy.config.problem.objective
     if trained != problem.objective:
         raise ProblemError(f"{shown(checkpoint)} is a policy for {trained}: the problem's is {problem.objective}")
@@ -243,7 +233,7 @@ class _Search:
         self._hasty = task.budget.seconds is not None and task.budget.seconds < HASTY_SECONDS
         to = task.sizes or octave_sizes(task.graph)
         self._instance = hinted(task.graph, task.problem, to, policy.config, start)
-        decoder = domain(task.problem).decoder(task.graph, task.problem, self._instance)
+        decoder = DECODERS[task.problem.objective](task.graph, task.problem, self._instance)
         self._decoder = decoder
         self._coarse: _Coarse | None = None
         if isinstance(decoder, Decoder) and has_parts(task.graph):  # clusters stand in the order of their ops

@@ -6,15 +6,13 @@ from typing import Any, ClassVar, Literal, get_args
 from graphrl.costs.problem import MAX_DEVICES, SCHEDULED, Problem, Transfer
 from graphrl.envs.base import Environment
 from graphrl.envs.compile.env import CompileEnv
-from graphrl.envs.compile.generator import OBJECTIVES
+from graphrl.envs.compile.generator import OBJECTIVES, Task, check_tasks
 from graphrl.envs.compile.reward import Sends
 from graphrl.errors import ProblemError, clipped
 from graphrl.learning.learner import MOST, check_ranges
 from graphrl.learning.ppo import PpoSettings
 from graphrl.networks.decisions import Coupling, Superposition
 from graphrl.networks.encoders import Neighbours
-
-Task = Literal["placement", "priority", "fusion"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +70,8 @@ class GoConfig:
         integers = {"width": (1, 4096), "rounds": (0, 64), "layers": (0, 64), "heads": (1, 256)}
         integers |= {"segment": (1, 65_536), "iterations": (1, 64)}
         names = {"neighbours": Neighbours, "superposition": Superposition, "coupling": Coupling}
-        options = {name: get_args(choices) for name, choices in names.items()}
-        check_ranges(self, integers=integers, above_zero=("spread",), options=options)
-        if not self.tasks or len(set(self.tasks)) < len(self.tasks) or not set(self.tasks) <= set(get_args(Task)):
-            text = f"must be one or more of {', '.join(get_args(Task))}, each once"
-            raise ProblemError(f"tasks are {clipped(', '.join(map(str, self.tasks))) or 'none'}: {text}")
+        check_ranges(self, integers=integers, above_zero=("spread",), options=names)
+        check_tasks(self.tasks)
         if self.width % self.heads:
             raise ProblemError(f"heads is {self.heads}: must divide the width, {self.width}")
         if not 0 <= self.preference < float("inf"):
@@ -151,7 +146,7 @@ class GoSettings:
                 "evaluations": (1, MOST),
             },
             above_zero=("reach",),
-            options={"learning": get_args(Learning)},
+            options={"learning": Learning},
         )
         for name, least, most in (("devices", 1, MAX_DEVICES), ("slowness", 0, 1e6)):
             values = getattr(self, name)

@@ -1,20 +1,18 @@
 """Choices of `Compile-v0` as plans, and their exact costs, on the host.
 
-A `Domain` says all that GO needs to know of an objective: the plan that episodes begin with, and the decoder of
-choices. All other files of GO are the same for every objective; the environment has its own functions for each
-(`envs/compile/reward.py`). For the makespan, `Decoder` makes schedules. For the largest load of pipelined execution
-(`max_load`), `LoadDecoder` makes plans.
+A decoder says all that GO needs to know of an objective: the plan that episodes begin with, and what choices mean. For
+the makespan, `Decoder` makes schedules. For the largest load of pipelined execution (`max_load`), `LoadDecoder` makes
+plans. All other files of GO are the same for every objective; the environment has its own functions for each
+(`envs/compile/reward.py`).
 
 Episodes begin with the plan of a quick heuristic, as choices of `Compile-v0`. Devices are alike: without such a plan a
 policy cannot tell them apart and can only guess. GO's authors do not say what breaks this symmetry. With a plan,
 devices differ by the ops on them.
 """
 
-import dataclasses
 import functools
 import math
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -43,17 +41,12 @@ from graphrl.solvers.sending.solver import prepare_with_lists, quick_start
 Rank = tuple[int, float]  # bytes over the memory limit, seconds
 
 
-@functools.cache
-def prepare() -> None:
-    """Compiles what costs and quick plans need, or loads it, once in a process."""
-    exact.prepare()
-    prepare_with_lists()
-    graph, problem, nothing = ComputationGraph("one", (Op("a"),)), Problem("makespan", 2), np.zeros(1, np.int64)
-    with announced(climb, "go", seconds=4):
-        decoder = Decoder(graph, problem, instance(graph, problem))
-        decoder.played(nothing, nothing)
-        decoder.climb(nothing, nothing, np.empty((0, 2), np.int64))
-        decoder.rank(nothing, nothing)
+class Start(NamedTuple):
+    """A quick plan."""
+
+    placement: np.ndarray  # [n] devices
+    order: np.ndarray | None  # [n] ops, None where no order matters
+    seconds: float  # makespan, or largest load
 
 
 class Decoder:
@@ -72,6 +65,31 @@ class Decoder:
         self.walked = n + len(graph.arrays.use_op)
         self._keys = np.empty(n)
         self._keys[np.asarray(instance.order)[:n]] = np.arange(n - 1.0, -1, -1)
+
+    @staticmethod
+    @functools.cache
+    def prepare() -> None:
+        """Compiles what costs and quick plans need, or loads it, once in a process."""
+        exact.prepare()
+        prepare_with_lists()
+        graph, problem, nothing = ComputationGraph("one", (Op("a"),)), Problem("makespan", 2), np.zeros(1, np.int64)
+        with announced(climb, "go", seconds=4):
+            decoder = Decoder(graph, problem, instance(graph, problem))
+            decoder.played(nothing, nothing)
+            decoder.climb(nothing, nothing, np.empty((0, 2), np.int64))
+            decoder.rank(nothing, nothing)
+
+    @staticmethod
+    def start(graph: ComputationGraph, problem: Problem, seconds: float) -> Start:
+        """The plan that episodes begin with, in the seconds that it may take."""
+        start = quick_start(graph, problem, seconds)
+        return Start(start.placement, start.ops, start.makespan)
+
+    @staticmethod
+    def plan_of(graph: ComputationGraph, problem: Problem, start: Start) -> PlacedOrder:
+        """The plan of a start."""
+        assert start.order is not None
+        return start.placement, with_sends(graph, problem, start.placement, start.order)
 
     def together(self, placement: np.ndarray) -> np.ndarray:
         """A placement `[n]` with every group on the device of its first op in the order."""
@@ -148,20 +166,6 @@ def saved(now: float, makespans: np.ndarray) -> np.ndarray:
 NONE = np.empty((0, 2), np.int64)  # of changes, and of energies
 
 
-@functools.cache
-def prepare_loads() -> None:
-    """Compiles what costs and quick plans need, or loads it, once in a process."""
-    exact.prepare()
-    stages.prepare()
-    loads.prepare()
-    graph, problem = ComputationGraph("one", (Op("a"),)), Problem("max_load")
-    groups = Groups.of_ops(graph, problem)
-    with announced(climb_loads, "go for max_load", seconds=5):
-        instance(graph, problem)
-        placed_order(graph, problem, np.zeros(1, np.int64))
-        climb_loads(chain(groups, np.zeros(1, np.int64), np.random.SeedSequence(0)), NONE, np.empty((0, 1)))
-
-
 class LoadDecoder:
     """`Decoder` for the largest load: see there. Priorities count for nothing."""
 
@@ -176,6 +180,31 @@ class LoadDecoder:
         self._group, count = groups.of, len(groups.weight)
         self._chain = chain(groups, np.zeros(count, np.int64), np.random.SeedSequence(0))
         self._free = np.zeros((0, problem.devices))
+
+    @staticmethod
+    @functools.cache
+    def prepare() -> None:
+        """See `Decoder.prepare`."""
+        exact.prepare()
+        stages.prepare()
+        loads.prepare()
+        graph, problem = ComputationGraph("one", (Op("a"),)), Problem("max_load")
+        groups = Groups.of_ops(graph, problem)
+        with announced(climb_loads, "go for max_load", seconds=5):
+            instance(graph, problem)
+            placed_order(graph, problem, np.zeros(1, np.int64))
+            climb_loads(chain(groups, np.zeros(1, np.int64), np.random.SeedSequence(0)), NONE, np.empty((0, 1)))
+
+    @staticmethod
+    def start(graph: ComputationGraph, problem: Problem, seconds: float) -> Start:
+        """See `Decoder.start`."""
+        plan = quick_plan(graph, problem, seconds)
+        return Start(plan.decisions(graph)[0], None, plan.value)
+
+    @staticmethod
+    def plan_of(graph: ComputationGraph, problem: Problem, start: Start) -> PlacedOrder:
+        """See `Decoder.plan_of`."""
+        return placed_order(graph, problem, start.placement)
 
     def together(self, placement: np.ndarray) -> np.ndarray:
         """A placement `[n]` with every group on the device of its first op in the order."""
@@ -218,77 +247,8 @@ class LoadDecoder:
         climb_loads(self._chain, changes, energies)
 
 
-class PlanDecoder(Protocol):
-    """Costs choices `[n]` of one graph, exactly, and changes them: see `Decoder`."""
-
-    walked: int
-
-    def together(self, placement: np.ndarray) -> np.ndarray: ...
-
-    def rank(self, placement: np.ndarray, priority: np.ndarray, best: Rank | None = None) -> Rank: ...
-
-    def played(self, placement: np.ndarray, priority: np.ndarray) -> Played: ...
-
-    def gains(self, placement: np.ndarray, priority: np.ndarray) -> np.ndarray: ...
-
-    def climb(self, placement: np.ndarray, priority: np.ndarray, changes: np.ndarray) -> np.ndarray: ...
-
-    def plan(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder: ...
-
-
-class Start(NamedTuple):
-    """A quick plan."""
-
-    placement: np.ndarray  # [n] devices
-    order: np.ndarray | None  # [n] ops, None where no order matters
-    seconds: float  # makespan, or largest load
-
-
-@dataclasses.dataclass(frozen=True)
-class Domain:
-    """What belongs to one objective.
-
-    Attributes:
-      start: of a graph, a problem and the seconds that it may take.
-      plan: that a start means.
-      decoder: of a graph, a problem and an instance of them.
-      prepare: compiles what these need but for the network, or loads it, once in a process.
-    """
-
-    start: Callable[[ComputationGraph, Problem, float], Start]
-    plan: Callable[[ComputationGraph, Problem, Start], PlacedOrder]
-    decoder: Callable[[ComputationGraph, Problem, CompileParams], PlanDecoder]
-    prepare: Callable[[], None]
-
-
-def domain(problem: Problem) -> Domain:
-    """That of a problem; its objective is one of `DOMAINS`."""
-    return DOMAINS[problem.objective]
-
-
-def _list_schedule(graph: ComputationGraph, problem: Problem, seconds: float) -> Start:
-    start = quick_start(graph, problem, seconds)
-    return Start(start.placement, start.ops, start.makespan)
-
-
-def _list_plan(graph: ComputationGraph, problem: Problem, start: Start) -> PlacedOrder:
-    assert start.order is not None
-    return start.placement, with_sends(graph, problem, start.placement, start.order)
-
-
-def _quick_split(graph: ComputationGraph, problem: Problem, seconds: float) -> Start:
-    plan = quick_plan(graph, problem, seconds)
-    return Start(plan.decisions(graph)[0], None, plan.value)
-
-
-def _split_plan(graph: ComputationGraph, problem: Problem, start: Start) -> PlacedOrder:
-    return placed_order(graph, problem, start.placement)
-
-
-DOMAINS: dict[Objective, Domain] = {
-    "makespan": Domain(_list_schedule, _list_plan, Decoder, prepare),
-    "max_load": Domain(_quick_split, _split_plan, LoadDecoder, prepare_loads),
-}
+PlanDecoder = Decoder | LoadDecoder
+DECODERS: dict[Objective, type[Decoder] | type[LoadDecoder]] = {"makespan": Decoder, "max_load": LoadDecoder}
 
 
 def hinted(
@@ -300,10 +260,10 @@ def hinted(
     devices: int = 1,
 ) -> CompileParams:
     """The instance, for a policy of these settings, that begins at the hint, with its order; its time is the baseline.
-    See `generator.instance`; the hint is that of `Domain.start` if none is given. It has as many devices, or more.
+    See `generator.instance`; the hint is that of `Decoder.start` if none is given. It has as many devices, or more.
     """
     if begin is None:
-        begin = domain(problem).start(graph, problem, math.inf)
+        begin = DECODERS[problem.objective].start(graph, problem, math.inf)
     n = len(graph.ops)
     return instance(
         graph,

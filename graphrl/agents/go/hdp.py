@@ -80,13 +80,10 @@ class HdpConfig:
         integers = {"groups": (0, 4096), "grouper": (1, 4096), "hidden": (2, 4096), "children": (1, 1024)}
         integers |= {"noisy": (0, MOST), "sampled": (0, MOST), "updates": (1, MOST)}
         integers |= {"decay_every": (1, MOST), "decay_from": (0, MOST)}
-        check_ranges(
-            self, integers=integers, above_zero=("tanh_constant", "rate", "decay", "gradient_norm"), options={}
-        )
+        above_zero = "tanh_constant", "rate", "decay", "gradient_norm"
+        check_ranges(self, integers=integers, above_zero=above_zero, not_below_zero=("noise",), options={})
         if self.hidden % 2:
             raise ProblemError(f"hidden is {self.hidden}: must be even, half for each direction")
-        if not self.noise >= 0:
-            raise ProblemError(f"noise is {self.noise!r}: must be at least 0")
         if not 0 <= self.memory < 1:
             raise ProblemError(f"memory is {self.memory!r}: must be from 0 to below 1")
 
@@ -293,6 +290,7 @@ class State(NamedTuple):
     value: jax.Array  # [] float32, its fitness
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def begin(config: HdpConfig, key: jax.Array, task: Instance) -> State:
     """The state before learning."""
     key, own = jax.random.split(key)
@@ -359,6 +357,7 @@ def rewards(task: Instance, values: jax.Array) -> jax.Array:
     return jnp.where(values < 0, -jnp.sqrt(unit / jnp.maximum(-values, 1e-30)), FAILURE)
 
 
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def begin_anew(config: HdpConfig, state: State, task: Instance) -> State:
     """With other parameters, but the best placement so far."""
     return begin(config, state.key, task)._replace(placement=state.placement, value=state.value)
@@ -396,32 +395,21 @@ def solve(
     return search_population(
         task,
         learned.graph,
-        begin_search(config, jax.random.key(task.seed), learned),
+        begin(config, jax.random.key(task.seed), learned),
         advance=lambda state, steps, _: _advanced(config, state, learned, steps),
         best=lambda state: _best(state, learned),
         evaluations=children,
     )
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def begin_search(config: HdpConfig, key: jax.Array, task: Instance) -> State:
-    """See `begin`."""
-    return begin(config, key, task)
-
-
 def _advanced(config: HdpConfig, state: State, task: Instance, steps: int) -> State:
     """Some updates, with a new beginning where one is due."""
     while steps:
         if (done := int(state.step)) == config.updates:
-            state, done = _begun_anew(config, state, task), 0
+            state, done = begin_anew(config, state, task), 0
         some = min(steps, config.updates - done)
         state, steps = advance(config, state, task, some), steps - some
     return state
-
-
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _begun_anew(config: HdpConfig, state: State, task: Instance) -> State:
-    return begin_anew(config, state, task)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)

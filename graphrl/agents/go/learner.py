@@ -22,21 +22,19 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from graphrl.agents.go.config import SENDS, GoSettings
-from graphrl.agents.go.decode import PlanDecoder, domain, hinted, saved
+from graphrl.agents.go.decode import DECODERS, PlanDecoder, hinted, saved
 from graphrl.agents.go.network import networks, smallest
 from graphrl.costs.problem import SCHEDULED, Problem, Transfer
 from graphrl.envs.compile.env import INVALID
 from graphrl.envs.compile.features import Played
 from graphrl.envs.compile.generator import Choices, CompileParams
 from graphrl.envs.compile.observation import shown
-from graphrl.envs.compile.reward import outcome, possible
+from graphrl.envs.compile.reward import outcome, possible_choices
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
-from graphrl.learning import learner as descent
-from graphrl.learning import learner as spread
+from graphrl.learning import learner as learning
 from graphrl.learning import ppo
 from graphrl.learning.learner import Learner, LearnerState, Metrics
-from graphrl.learning.ppo import oneshot
 from graphrl.learning.ppo.settings import likeliest, sample
 from graphrl.mesh import AXIS, make_mesh
 from graphrl.networks.base import Network
@@ -60,7 +58,7 @@ def lesson(
 ) -> Lesson:
     """Of a graph whose instance begins at a plan; other tasks than these stay as they are."""
     n = len(graph.ops)
-    decoder = domain(problem).decoder(graph, problem, instance)
+    decoder = DECODERS[problem.objective](graph, problem, instance)
     chosen = [np.asarray(choice, np.int64)[:n].copy() for choice in (instance.start.placement, instance.start.priority)]
     devices, levels = instance.runs_on.shape[1], 0 if instance.levels is None else len(instance.levels)
     to, starts, gains, runs = len(instance.order), [], [], []
@@ -226,7 +224,7 @@ def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Bat
     """An update of PPO for each round and transfer model, or of imitation; see `Learner`.
 
     Returns:
-      The new state, and means of `oneshot.learn`'s metrics, with "best": by how many percent the best plan of the last
+      The new state, and means of `ppo.learn`'s metrics, with "best": by how many percent the best plan of the last
       round was faster than the hint. Of imitation "loss", see `imitation_loss`, and "gradient_norm".
     """
     if settings.learning == "imitation":
@@ -235,7 +233,7 @@ def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Bat
     for number, instances in enumerate(batch.values()):
         graphs = instances.order.shape[0]
         round_keys = jax.random.split(jax.random.fold_in(key, number), settings.rounds)
-        keys = jax.vmap(spread.keys, (0, None))(round_keys, graphs)
+        keys = jax.vmap(learning.keys, (0, None))(round_keys, graphs)
         begun = state, jax.vmap(functools.partial(_begun, settings))(instances)
         (state, _), metrics = jax.lax.scan(functools.partial(_round, settings), begun, keys)
         each.append({name: value.mean() for name, value in metrics.items()} | {"best": metrics["best"][-1]})
@@ -249,23 +247,23 @@ def _imitate(settings: GoSettings, state: LearnerState, batch: Batch) -> tuple[L
     def loss(params: dict[str, Any]) -> tuple[jax.Array, Metrics]:
         of_graph = functools.partial(imitation_loss, policy, params["policy"], settings.network.tasks)
         losses = jnp.concatenate([jax.vmap(of_graph)(lessons) for lessons in batch.values()])
-        return losses.mean() / jax.lax.psum(1, AXIS), {"loss": spread.mean(losses)}
+        return losses.mean() / jax.lax.psum(1, AXIS), {"loss": learning.mean(losses)}
 
     gradient, metrics = jax.grad(loss, has_aux=True)(state.params)
-    optimiser = descent.optimiser(settings.ppo.rate, settings.ppo.gradient_norm)
-    state, metrics["gradient_norm"] = descent.descend(optimiser, state, gradient)
+    optimiser = learning.optimiser(settings.ppo.rate, settings.ppo.gradient_norm)
+    state, metrics["gradient_norm"] = learning.descend(optimiser, state, gradient)
     return state, metrics
 
 
 def _round(settings: GoSettings, carry: tuple[LearnerState, _Stand], keys: jax.Array) -> tuple[Any, Metrics]:
     (state, stand), of = carry, networks(settings.network)
     split = jax.vmap(jax.random.split)(keys)
-    tried = oneshot.attempt(settings.ppo, settings.env, of, state.params, split[:, 0], stand.instance)
+    tried = ppo.attempt(settings.ppo, settings.env, of, state.params, split[:, 0], stand.instance)
     # a worse plan costs nothing: the next round begins where this one did; else nothing but no change at all is learned
     kept = tried._replace(reward=jnp.maximum(tried.reward, stand.reward[:, None]))
-    state, metrics = oneshot.learn(settings.ppo, of, state, split[:, 1], kept)
+    state, metrics = ppo.learn(settings.ppo, of, state, split[:, 1], kept)
     stand = jax.vmap(_better)(stand, tried.action, tried.reward)
-    return (state, stand), metrics | {"best": spread.mean(gain(stand.reward))}
+    return (state, stand), metrics | {"best": learning.mean(gain(stand.reward))}
 
 
 def evaluate(settings: GoSettings, params: Any, key: jax.Array, batch: Batch) -> Metrics:
@@ -279,11 +277,11 @@ def evaluate(settings: GoSettings, params: Any, key: jax.Array, batch: Batch) ->
     each, apart = [], {}
     for number, (transfer, rows) in enumerate(batch.items()):
         instances = rows.instance if isinstance(rows, Lesson) else rows
-        keys = spread.keys(jax.random.fold_in(key, number), instances.order.shape[0])
+        keys = learning.keys(jax.random.fold_in(key, number), instances.order.shape[0])
         played = jax.vmap(functools.partial(_play, settings, params["policy"]), (0, 0, None))
         both = jax.vmap(played, (None, None, 0))(keys, instances, jnp.array([False, True]))
         names = {"sampled": both[0][0], "by_chance": both[0][1], "greedy": both[1][0]}
-        each.append({name: spread.mean(gain(reward)) for name, reward in names.items()})
+        each.append({name: learning.mean(gain(reward)) for name, reward in names.items()})
         apart[f"sampled_{transfer}"] = each[-1]["sampled"]
     return _mean(each) | apart
 
@@ -305,7 +303,7 @@ def _tuned(
     def all_rounds(policy: Any, key: jax.Array, stand: _Stand) -> tuple[LearnerState, _Stand]:
         init_key, play_key = jax.random.split(key)
         begun = init(settings, init_key, policy), jax.tree.map(lambda leaf: leaf[None], stand)
-        keys = jax.vmap(spread.keys, (0, None))(jax.random.split(play_key, updates), 1)
+        keys = jax.vmap(learning.keys, (0, None))(jax.random.split(play_key, updates), 1)
         state, stand = jax.lax.scan(functools.partial(_round, settings), begun, keys)[0]
         return state, jax.tree.map(lambda leaf: leaf[0], stand)
 
@@ -347,7 +345,7 @@ def _play(
 def _begun(settings: GoSettings, instance: CompileParams) -> _Stand:
     """At the hint, whose reward is -1, if it is valid."""
     instance = jax.tree.map(jnp.asarray, instance)
-    valid = outcome(instance, possible(instance, instance.start), SENDS).valid
+    valid = outcome(instance, possible_choices(instance, instance.start), SENDS).valid
     return _Stand(instance, jnp.where(valid, jnp.float32(-1), INVALID))
 
 
@@ -355,7 +353,9 @@ def _better(stand: _Stand, action: Any, reward: jax.Array) -> _Stand:
     """At the best of actions `[a, ...]`, or where it was if none is better."""
     instance, best = stand.instance, reward.argmax()
     is_better = reward[best] > stand.reward
-    tried = possible(instance, instance.start._replace(**{task: options[best] for task, options in action.items()}))
+    tried = possible_choices(
+        instance, instance.start._replace(**{task: options[best] for task, options in action.items()})
+    )
     start = jax.tree.map(lambda *two: jnp.where(is_better, *two), tried, instance.start)
     return _Stand(dataclasses.replace(instance, start=start), jnp.maximum(reward[best], stand.reward))
 

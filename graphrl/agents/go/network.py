@@ -18,8 +18,7 @@ from graphrl.envs.compile.generator import Choices, CompileParams, instance
 from graphrl.envs.compile.observation import Observation, shown
 from graphrl.envs.compile.reward import nothing_played
 from graphrl.learning.ppo import PolicyValue
-from graphrl.learning.ppo.settings import NEVER
-from graphrl.networks.base import Network, network
+from graphrl.networks.base import NEVER, Network, network
 from graphrl.networks.decisions import (
     DecisionLogits,
     DecisionVectors,
@@ -31,7 +30,7 @@ from graphrl.networks.decisions import (
 )
 from graphrl.networks.encoders import GraphSage
 from graphrl.networks.heads import GraphValue
-from graphrl.training import policy
+from graphrl.training import agent
 
 
 def networks(config: GoConfig) -> PolicyValue:
@@ -103,8 +102,8 @@ if jax.__version_info__ < (0, 11):  # later ones have no such option
     HASTE["xla_cpu_use_fusion_emitters"] = False
 
 
-class Policy(policy.Policy[GoSettings]):
-    """See `training.policy.Policy`."""
+class Policy(agent.Policy[GoSettings]):
+    """See `training.agent.Policy`."""
 
     agents: ClassVar[tuple[str, ...]] = ("go", "gdp")
     defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
@@ -113,7 +112,7 @@ class Policy(policy.Policy[GoSettings]):
 
     @staticmethod
     def initial(config: GoSettings, key: jax.Array) -> Any:
-        """See `training.policy.Policy`."""
+        """See `training.agent.Policy`."""
         return networks(config.network).policy.init(key, smallest(config))
 
     def logits(self, params: CompileParams, played: Played, *, hasty: bool = False) -> dict[str, np.ndarray]:
@@ -135,7 +134,7 @@ class GdpPolicy(Policy):
 
 def smallest(settings: GoSettings) -> Observation:
     """An observation to make parameters with."""
-    graph = policy.smallest()
+    graph = agent.smallest()
     fusion = fusion_problem(graph) if "fusion" in settings.network.tasks else None
     params = jax.tree.map(jnp.asarray, instance(graph, settings.problem, levels=settings.levels, fusion=fusion))
     return shown(params, params.start, settings.network.tasks, nothing_played(params))

@@ -10,18 +10,15 @@ There are two agents: as published, and with a list schedule as a hint. Methods:
 """
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from graphrl.agents.regal.config import Hint
 from graphrl.agents.regal.learner import learner
-from graphrl.agents.regal.network import HintPolicy, Policy
-from graphrl.costs.problem import Problem
+from graphrl.agents.regal.network import POLICIES, HintPolicy, Policy
 from graphrl.envs.proposal import instances
 from graphrl.errors import ProblemError
-from graphrl.learning.learner import on_mesh
 from graphrl.plan import Plan
 from graphrl.solvers import auto
 from graphrl.solvers.base import PlacedOrder, Task
@@ -34,7 +31,7 @@ from graphrl.training.agent import Agent
 
 AGENT = Agent(
     policy=Policy,
-    learner=lambda config, mesh, data: on_mesh(learner(config), mesh),
+    learner=lambda config, mesh, data: learner(config),
     batch=lambda config, graphs, sizes: instances(graphs, sizes, config.hint_for),
     methods=lambda config: ("regal", "idrs") if config.hint == "none" else ("regal-hint", "regal+", "idrs-hint"),
     opponents=("brkga", "brkga-tuned", "list"),
@@ -46,19 +43,7 @@ SEARCH_SHARE = 0.3  # of the budget of "regal+", as `brkga+` has in `auto`
 _ONLY_MUTANTS = Parameters(population=81, elites=1, mutants=80)  # every offspring is drawn from the proposals
 
 
-def digest(hint: Hint, problem: Problem, *, checkpoint: str = "", **_: object) -> str:
-    """Of the policy that the methods with such a hint play. Takes their options.
-
-    Raises:
-      GraphrlError: it cannot be read.
-    """
-    return _chosen(problem, checkpoint, hint).digest
-
-
-_published, _hinted = functools.partial(digest, "none"), functools.partial(digest, "list")
-
-
-@solver("regal", "REGAL as published: brkga with the proposals of a trained policy", digest=_published)
+@solver("regal", "REGAL as published: brkga with the proposals of a trained policy", digest=Policy.digest_of)
 def solve(task: Task, *, checkpoint: str = "", starts: Sequence[PlacedOrder] = ()) -> Plan:
     """BRKGA with proposals that the policy makes for the graph.
 
@@ -76,7 +61,7 @@ def solve(task: Task, *, checkpoint: str = "", starts: Sequence[PlacedOrder] = (
 @solver(
     "regal-hint",
     "regal whose policy sees a list schedule and proposes plans around it",
-    digest=_hinted,
+    digest=HintPolicy.digest_of,
     prepare=prepare,
 )
 def solve_hint(task: Task, *, checkpoint: str = "", starts: Sequence[PlacedOrder] = ()) -> Plan:
@@ -84,23 +69,26 @@ def solve_hint(task: Task, *, checkpoint: str = "", starts: Sequence[PlacedOrder
     return _search(task, "list", checkpoint, starts=starts)
 
 
-@solver(
-    "idrs",
-    "REGAL's random search: the best of samples from the proposals of regal",
-    digest=_published,
-)
+@solver("idrs", "REGAL's random search: the best of samples from the proposals of regal", digest=Policy.digest_of)
 def solve_samples(task: Task, *, checkpoint: str = "") -> Plan:
     """Args and errors: as `solve`."""
     return _search(task, "none", checkpoint, _ONLY_MUTANTS)
 
 
-@solver("idrs-hint", "the best of samples from the proposals of regal-hint", digest=_hinted, prepare=prepare)
+@solver(
+    "idrs-hint", "the best of samples from the proposals of regal-hint", digest=HintPolicy.digest_of, prepare=prepare
+)
 def solve_samples_hint(task: Task, *, checkpoint: str = "") -> Plan:
     """Args and errors: as `solve_hint`."""
     return _search(task, "list", checkpoint, _ONLY_MUTANTS)
 
 
-@solver("regal+", "the proposals of regal-hint, then what auto does, from the best", digest=_hinted, prepare=prepare)
+@solver(
+    "regal+",
+    "the proposals of regal-hint, then what auto does, from the best",
+    digest=HintPolicy.digest_of,
+    prepare=prepare,
+)
 def solve_portfolio(task: Task, *, checkpoint: str = "") -> Plan:
     """The plans that `auto` begins with, list scheduling among them, are in the first population of "regal-hint", for 3
     tenths of the budget; `auto`'s searches go on from the best.
@@ -116,17 +104,13 @@ def solve_portfolio(task: Task, *, checkpoint: str = "") -> Plan:
     return auto.begun(task).run(itertools.chain([Stage(solve_hint, SEARCH_SHARE, options=proposing)], others))
 
 
-def _chosen(problem: Problem, checkpoint: str, hint: Hint) -> Policy:
-    return Policy.load(checkpoint) if checkpoint else Policy.shipped(problem, hint)
-
-
 def _policy(task: Task, checkpoint: str, hint: Hint) -> Policy:
     """The policy to play.
 
     Raises:
       GraphrlError: it cannot be read, is for another number of devices, or is of the other kind.
     """
-    policy, devices = _chosen(task.problem, checkpoint, hint), task.problem.devices
+    policy, devices = POLICIES[hint].chosen(task.problem, checkpoint), task.problem.devices
     if policy.config.hint != hint:
         raise ProblemError(
             f"method {task.method!r} has a policy with agent.hint={policy.config.hint}: must be one with "

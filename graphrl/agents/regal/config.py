@@ -1,7 +1,7 @@
 """Settings of REGAL's learner."""
 
 import dataclasses
-from typing import Literal, get_args
+from typing import Literal
 
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal import CodingName
@@ -74,13 +74,11 @@ class RegalConfig:
             self,
             integers=integers,
             above_zero=("learning_rate", "gradient_norm", "clip"),
-            options={name: get_args(options) for name, options in names.items()},
+            not_below_zero=("preference", "entropy", "baseline_error"),
+            options=names,
         )
         if self.encoder == "recurrent" and self.width % 2:
             raise ProblemError(f"width is {self.width}: must be even for a recurrent encoder, half for each direction")
-        for name in ("preference", "entropy", "baseline_error"):
-            if not getattr(self, name) >= 0:
-                raise ProblemError(f"{name} is {getattr(self, name)!r}: must be at least 0")
 
     @property
     def fixed_genes(self) -> int:

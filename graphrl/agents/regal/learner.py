@@ -11,8 +11,7 @@ import optax
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import networks, played, smallest
 from graphrl.envs.proposal import ProposalEnv, ProposalParams, observe
-from graphrl.learning import learner as descent
-from graphrl.learning import learner as spread
+from graphrl.learning import learner as learning
 from graphrl.learning import reinforce
 from graphrl.learning.learner import Learner, LearnerState
 
@@ -44,10 +43,10 @@ def update(
       are better than standard BRKGA), "baseline" (mean of the learned one) and "gradient_norm".
     """
     tried = jax.vmap(functools.partial(_try, config, state.params["policy"]))
-    observation, actions, reward = tried(spread.keys(key, batch.nodes.shape[0]), batch)
+    observation, actions, reward = tried(learning.keys(key, batch.nodes.shape[0]), batch)
     loss = functools.partial(_loss, config)
     gradient, metrics = jax.grad(loss, has_aux=True)(state.params, observation, actions, reward)
-    state, metrics["gradient_norm"] = descent.descend(_optimiser(config), state, gradient)
+    state, metrics["gradient_norm"] = learning.descend(_optimiser(config), state, gradient)
     return state, metrics | {"improvement": 100 * (1 + metrics["reward"])}
 
 
@@ -68,11 +67,11 @@ def evaluate(config: RegalConfig, params: Any, key: jax.Array, batch: ProposalPa
         learned, real = logits[:, config.fixed_genes :], first.observation.mask
         return last.reward, reinforce.entropy(learned, real) / _choices(learned[..., 0], real)
 
-    reward, entropy = jax.vmap(one)(spread.keys(key, batch.nodes.shape[0]), batch)
-    matched = spread.mean((reward >= -1).astype(jnp.float32))
-    relative = spread.extent("improvement", reward)
+    reward, entropy = jax.vmap(one)(learning.keys(key, batch.nodes.shape[0]), batch)
+    matched = learning.mean((reward >= -1).astype(jnp.float32))
+    relative = learning.extent("improvement", reward)
     improvement = {name: 100 * (1 + value) for name, value in relative.items()}
-    return improvement | {"matched": matched, "entropy": spread.mean(entropy)}
+    return improvement | {"matched": matched, "entropy": learning.mean(entropy)}
 
 
 def _try(config: RegalConfig, params: Any, key: jax.Array, graph: ProposalParams) -> tuple[Any, jax.Array, jax.Array]:
@@ -100,7 +99,7 @@ def _loss(
     batch = reinforce.Batch(log_prob, entropy, choices, value, reward)
     weights = reinforce.Weights(config.baseline, config.entropy, config.baseline_error, config.clip)
     total, metrics = reinforce.loss(batch, weights)
-    return total, metrics | {"baseline": spread.mean(value)}
+    return total, metrics | {"baseline": learning.mean(value)}
 
 
 def _choices(learned: jax.Array, real: jax.Array) -> jax.Array:
@@ -113,4 +112,4 @@ def _env(config: RegalConfig) -> ProposalEnv:
 
 
 def _optimiser(config: RegalConfig) -> optax.GradientTransformation:
-    return descent.optimiser(config.learning_rate, config.gradient_norm)
+    return learning.optimiser(config.learning_rate, config.gradient_norm)

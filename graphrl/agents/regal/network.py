@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -19,7 +19,7 @@ from graphrl.networks.base import GraphObservation, Network, network
 from graphrl.networks.encoders import MessagePassing, Recurrent
 from graphrl.networks.heads import ChoiceLogits, GraphValue
 from graphrl.solvers.chromosomes.brkga import BetaTable
-from graphrl.training import policy
+from graphrl.training import agent
 
 
 class Networks(NamedTuple):
@@ -67,23 +67,24 @@ def _encoder(config: RegalConfig) -> nn.Module:
     return MessagePassing(config.width, config.rounds)
 
 
-class Policy(policy.Policy[RegalConfig]):
-    """See `training.policy.Policy`."""
+class Policy(agent.Policy[RegalConfig]):
+    """See `training.agent.Policy`."""
 
     agents: ClassVar[tuple[str, ...]] = ("regal", "regal-hint")
     defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
+    kind: ClassVar[str] = "published"
     network: ClassVar[str] = "encoder, hint, rounds, width, coding, devices"
     settings = staticmethod(RegalConfig)
 
     @staticmethod
     def initial(config: RegalConfig, key: jax.Array) -> Any:
-        """See `training.policy.Policy`."""
+        """See `training.agent.Policy`."""
         return networks(config).policy.init(key, observe(smallest(config)))
 
-    @classmethod
-    def shipped(cls, problem: Problem, hint: Hint) -> Self:
+    @staticmethod
+    def shipped(problem: Problem, hint: Hint) -> "Policy":
         """See `default`: of the policies with or without a hint."""
-        return cls.default(problem, {"none": "published", "list": "hint"}[hint])
+        return POLICIES[hint].default(problem)
 
     def propose(
         self, graph: ComputationGraph, sizes: Sizes, seed: int = 0, problem: Problem | None = None
@@ -102,7 +103,11 @@ class Policy(policy.Policy[RegalConfig]):
 class HintPolicy(Policy):
     """One that sees a list schedule by default."""
 
+    kind: ClassVar[str] = "hint"
     settings = staticmethod(functools.partial(RegalConfig, hint="list"))
+
+
+POLICIES: dict[Hint, type[Policy]] = {"none": Policy, "list": HintPolicy}
 
 
 def played(config: RegalConfig, key: jax.Array, logits: jax.Array) -> jax.Array:
@@ -119,7 +124,7 @@ def played(config: RegalConfig, key: jax.Array, logits: jax.Array) -> jax.Array:
 
 def smallest(config: RegalConfig) -> ProposalParams:
     """An instance to make parameters with."""
-    return instance(policy.smallest(), None, config.hint_for)
+    return instance(agent.smallest(), None, config.hint_for)
 
 
 @functools.partial(jax.jit, static_argnames="config")

@@ -10,11 +10,9 @@ import numpy as np
 from graphrl.agents.topoformer.config import PROBLEM
 from graphrl.agents.topoformer.learner import learner
 from graphrl.agents.topoformer.network import Decoding, Policy
-from graphrl.costs.problem import Problem
 from graphrl.envs.ordering import instances
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import roomy_sizes
-from graphrl.learning.learner import on_mesh
 from graphrl.plan import Plan
 from graphrl.solvers.anneal.orders import solve as anneal
 from graphrl.solvers.base import Task
@@ -26,7 +24,7 @@ from graphrl.training.data import DataConfig
 
 AGENT = Agent(
     policy=Policy,
-    learner=lambda config, mesh, data: on_mesh(learner(config), mesh),
+    learner=lambda config, mesh, data: learner(config),
     batch=lambda _, graphs, sizes: instances(graphs, sizes),
     methods=lambda _: ("topoformer", "topoformer+"),
     opponents=("random-priorities", "depth-first", "breadth-first", "anneal"),
@@ -53,16 +51,12 @@ MOST = 4096  # orders of a graph at once
 STARTS = 2
 
 
-def digest(problem: Problem, *, checkpoint: str = "", **_: object) -> str:
-    """Of the policy that the methods below play. Takes their options.
-
-    Raises:
-      GraphrlError: it cannot be read.
-    """
-    return _policy(checkpoint).digest
-
-
-@solver("topoformer", "the best of the orders that a trained policy's priorities make", one_device=True, digest=digest)
+@solver(
+    "topoformer",
+    "the best of the orders that a trained policy's priorities make",
+    one_device=True,
+    digest=Policy.digest_of,
+)
 def solve(task: Task, *, decode: str = "greedy", samples: int = 16, checkpoint: str = "") -> Plan:
     """What it takes does not depend on the budget, but for no more orders than evaluations.
 
@@ -84,7 +78,7 @@ def solve(task: Task, *, decode: str = "greedy", samples: int = 16, checkpoint: 
     "topoformer+",
     "anneal from the best orders that topoformer samples",
     one_device=True,
-    digest=digest,
+    digest=Policy.digest_of,
 )
 def solve_warm(task: Task, *, samples: int = 16, checkpoint: str = "") -> Plan:
     """Annealing has what the orders leave of the budget. Args and errors: as `solve`."""
@@ -92,10 +86,6 @@ def solve_warm(task: Task, *, samples: int = 16, checkpoint: str = "") -> Plan:
     portfolio = Portfolio(task)
     portfolio.keep(task.plan(None, orders[0], evaluations=evaluations))
     return portfolio.run([Stage(anneal, options=lambda _: {"starts": orders[:STARTS]})])
-
-
-def _policy(checkpoint: str) -> Policy:
-    return Policy.load(checkpoint) if checkpoint else Policy.default(PROBLEM)
 
 
 def _orders(task: Task, decode: str, samples: int, checkpoint: str) -> tuple[np.ndarray, int]:
@@ -106,7 +96,7 @@ def _orders(task: Task, decode: str, samples: int, checkpoint: str) -> tuple[np.
         raise ProblemError(f"samples is {samples}: must be from 1 to {MOST:,}")
     count = min(samples, task.budget.evaluations or samples)
     batch = instances([task.graph], task.sizes or roomy_sizes(task.graph))
-    rollout = _policy(checkpoint).rollout(batch, decode, count, task.seed)  # type: ignore[arg-type]
+    rollout = Policy.chosen(PROBLEM, checkpoint).rollout(batch, decode, count, task.seed)  # type: ignore[arg-type]
     orders = np.asarray(rollout.order[0], np.int64)[:, : len(task.graph.ops)]
     ranked = orders[np.argsort(np.asarray(rollout.peak[0]), kind="stable")]
     return ranked, 1 if decode == "greedy" else count

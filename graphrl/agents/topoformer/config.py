@@ -1,7 +1,7 @@
 """Settings of Topoformer's learner."""
 
 import dataclasses
-from typing import Literal, get_args
+from typing import Literal
 
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
@@ -79,7 +79,7 @@ class TopoformerConfig:
             self,
             integers=integers,
             above_zero=("alpha", "learning_rate", "decay", "gradient_norm", "clip"),
-            options={name: get_args(options) for name, options in names.items()},
+            options=names,
         )
         if isinstance(self.heads, tuple):
             encoder(self.encoder, heads=self.heads)  # refuses what does not fit the encoder's graphs

@@ -17,11 +17,10 @@ from graphrl.agents.topoformer.config import PROBLEM, TopoformerConfig
 from graphrl.agents.topoformer.network import Policy, orders
 from graphrl.costs.device.decisions import DeviceProblem
 from graphrl.costs.device.evaluate import evaluate as costs
-from graphrl.decoding.stepwise import on_one_device
+from graphrl.decoding.rollout import on_one_device
 from graphrl.envs.ordering import OrderingParams
 from graphrl.graphs.padding import PaddedGraph
-from graphrl.learning import learner as descent
-from graphrl.learning import learner as spread
+from graphrl.learning import learner as learning
 from graphrl.learning import reinforce
 from graphrl.learning.learner import Learner
 
@@ -65,9 +64,9 @@ def update(
       of all bytes that their graph's ops write) and "gradient_norm".
     """
     loss = functools.partial(_loss, config)
-    keys = spread.keys(key, batch.nodes.shape[0])
+    keys = learning.keys(key, batch.nodes.shape[0])
     gradient, metrics = jax.grad(loss, has_aux=True)(state.params, state.baseline, keys, batch)
-    state, metrics["gradient_norm"] = descent.descend(_optimiser(config), state, gradient)
+    state, metrics["gradient_norm"] = learning.descend(_optimiser(config), state, gradient)
     return state, metrics
 
 
@@ -79,12 +78,12 @@ def evaluate(config: TopoformerConfig, params: Any, key: jax.Array, batch: Order
       "greedy" (mean of the greedy orders; "greedy_least", "greedy_most") and "sampled" (of the best of
       `config.samples` orders).
     """
-    keys = jax.vmap(jax.random.split)(spread.keys(key, batch.nodes.shape[0]))
+    keys = jax.vmap(jax.random.split)(learning.keys(key, batch.nodes.shape[0]))
     policy = orders(config, params["policy"], batch)
     usual = jnp.maximum(_random_peaks(batch.graph, keys[:, 0], RANDOM).min(1), 1e-30)
     greedy = 100 * (1 - policy.greedy().peak / usual)
     sampled = 100 * (1 - policy.sample(keys[:, 1], config.samples).peak.min(1) / usual)
-    return spread.extent("greedy", greedy) | {"sampled": spread.mean(sampled)}
+    return learning.extent("greedy", greedy) | {"sampled": learning.mean(sampled)}
 
 
 def validated(config: TopoformerConfig, state: LearnerState, means: Mapping[str, float]) -> LearnerState:
@@ -119,7 +118,7 @@ def _loss(
     )
     written = jnp.maximum(graph.owned_bytes.sum(1, keepdims=True), 1e-30)
     del metrics["reward"]  # -1, by what it is relative to
-    return term, metrics | {"peak": spread.mean(drawn.peak / written)}
+    return term, metrics | {"peak": learning.mean(drawn.peak / written)}
 
 
 def _optimiser(config: TopoformerConfig) -> optax.GradientTransformation:
@@ -128,7 +127,7 @@ def _optimiser(config: TopoformerConfig) -> optax.GradientTransformation:
     if config.warmup:
         rising = optax.linear_schedule(0.0, config.learning_rate, config.warmup)
         rate = optax.join_schedules([rising, rate], [config.warmup])
-    return descent.optimiser(rate, config.gradient_norm)
+    return learning.optimiser(rate, config.gradient_norm)
 
 
 def _random_peaks(graph: PaddedGraph, keys: jax.Array, count: int) -> jax.Array:

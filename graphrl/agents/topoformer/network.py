@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +11,13 @@ import jax.numpy as jnp
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.decoding.beam import beam, beam_with
 from graphrl.decoding.likelihood import log_prob
-from graphrl.decoding.rollout import greedy, sample
-from graphrl.decoding.stepwise import Context, Logits, Rollout, log_prob_with, rollout_with
+from graphrl.decoding.rollout import Context, Logits, Rollout, greedy, log_prob_with, rollout_with, sample
 from graphrl.envs.ordering import OrderingParams, instance
 from graphrl.graphs.padding import PaddedGraph
-from graphrl.networks.autoregressive import AutoregressiveDecoder, Prepared, Stepwise, stepwise
 from graphrl.networks.base import Network, network
-from graphrl.networks.heads import Priorities
+from graphrl.networks.heads import AutoregressiveDecoder, Prepared, Priorities, Stepwise, stepwise
 from graphrl.networks.topological_attention import TopologicalEncoder, encoder
-from graphrl.training import policy
+from graphrl.training import agent
 
 
 class Seen(NamedTuple):
@@ -30,49 +28,36 @@ class Seen(NamedTuple):
     mask: jax.Array  # [n] bool, real ops
 
 
-class Orders(Protocol):
-    """The orders of a batch of g graphs under a policy. No gradient flows through what is drawn."""
-
-    def greedy(self) -> Rollout:
-        """The likeliest op at every step: leading shape `[g]`."""
-
-    def sample(self, keys: jax.Array, count: int) -> Rollout:
-        """Independent orders, each graph's from its key of `[g]`: leading shape `[g, count]`."""
-
-    def beam(self, width: int) -> Rollout:
-        """The best of a beam (`decoding.beam`): leading shape `[g]`."""
-
-    def log_prob(self, order: jax.Array) -> jax.Array:
-        """`[g, s]` float32 of orders `[g, s, n]`; differentiable in the policy's parameters."""
-
-
 @dataclasses.dataclass(frozen=True)
-class NonAutoregressiveOrders:
-    """`Orders` by priorities `[g, n]` (section 4.2)."""
+class Orders:
+    """The orders of a batch of g graphs under a policy, by priorities `[g, n]` (section 4.2).
+
+    No gradient flows through what is drawn.
+    """
 
     graph: PaddedGraph
     priorities: jax.Array
 
     def greedy(self) -> Rollout:
-        """See `Orders`."""
+        """The likeliest op at every step: leading shape `[g]`."""
         return greedy(self.graph, jax.lax.stop_gradient(self.priorities))
 
     def sample(self, keys: jax.Array, count: int) -> Rollout:
-        """See `Orders`."""
+        """Independent orders, each graph's from its key of `[g]`: leading shape `[g, count]`."""
         return sample(self.graph, jax.lax.stop_gradient(self.priorities), keys, count)
 
     def beam(self, width: int) -> Rollout:
-        """See `Orders`."""
+        """The best of a beam (`decoding.beam`): leading shape `[g]`."""
         return beam(self.graph, jax.lax.stop_gradient(self.priorities), width)
 
     def log_prob(self, order: jax.Array) -> jax.Array:
-        """See `Orders`."""
+        """`[g, s]` float32 of orders `[g, s, n]`; differentiable in the policy's parameters."""
         return log_prob(self.graph, self.priorities, order)
 
 
 @dataclasses.dataclass(frozen=True)
 class AutoregressiveOrders:
-    """`Orders` by a network that is asked at every step (appendix B)."""
+    """The same, see `Orders`, by a network that is asked at every step (appendix B)."""
 
     graph: PaddedGraph
     decoder: Stepwise
@@ -80,19 +65,15 @@ class AutoregressiveOrders:
     prepared: Prepared  # of each graph
 
     def greedy(self) -> Rollout:
-        """See `Orders`."""
         return jax.tree.map(lambda x: x[:, 0], rollout_with(self.graph, self._still()))
 
     def sample(self, keys: jax.Array, count: int) -> Rollout:
-        """See `Orders`."""
         return rollout_with(self.graph, self._still(), keys, count)
 
     def beam(self, width: int) -> Rollout:
-        """See `Orders`."""
         return beam_with(self.graph, self._still(), width)
 
     def log_prob(self, order: jax.Array) -> jax.Array:
-        """See `Orders`."""
         return log_prob_with(self.graph, self._logits(self.params, self.prepared), order)
 
     def _still(self) -> Logits:
@@ -107,13 +88,13 @@ class AutoregressiveOrders:
         return logits
 
 
-def orders(config: TopoformerConfig, params: Any, batch: OrderingParams) -> Orders:
+def orders(config: TopoformerConfig, params: Any, batch: OrderingParams) -> Orders | AutoregressiveOrders:
     """The orders of a batch of instances under the policy of these parameters."""
     if config.decoder == "autoregressive":
         network = _stepwise(config)
         prepared = _mapped(functools.partial(network.prepare, params), batch)
         return AutoregressiveOrders(batch.graph, network, params, prepared)
-    return NonAutoregressiveOrders(batch.graph, priorities(config, params, batch))
+    return Orders(batch.graph, priorities(config, params, batch))
 
 
 def priorities(config: TopoformerConfig, params: Any, batch: OrderingParams) -> jax.Array:
@@ -166,8 +147,8 @@ def _encoder(config: TopoformerConfig) -> TopologicalEncoder:
 Decoding = Literal["greedy", "sample", "beam"]
 
 
-class Policy(policy.Policy[TopoformerConfig]):
-    """See `training.policy.Policy`."""
+class Policy(agent.Policy[TopoformerConfig]):
+    """See `training.agent.Policy`."""
 
     agents: ClassVar[tuple[str, ...]] = ("topoformer",)
     defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
@@ -176,8 +157,8 @@ class Policy(policy.Policy[TopoformerConfig]):
 
     @staticmethod
     def initial(config: TopoformerConfig, key: jax.Array) -> Any:
-        """See `training.policy.Policy`."""
-        return initial(config, key, instance(policy.smallest()))
+        """See `training.agent.Policy`."""
+        return initial(config, key, instance(agent.smallest()))
 
     def rollout(self, batch: OrderingParams, decoding: Decoding, count: int = 16, seed: int = 0) -> Rollout:
         """Orders of a batch of instances.

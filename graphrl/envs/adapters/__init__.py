@@ -14,9 +14,8 @@ spaces of dictionaries, so named tuples become those. gymnasium's are NumPy arra
 environment compiles reset and step; the others are pure.
 """
 
-from graphrl.envs.adapters.from_gymnax import from_gymnax
 from graphrl.envs.adapters.gymnasium import to_gymnasium
-from graphrl.envs.adapters.gymnax import to_gymnax
+from graphrl.envs.adapters.gymnax import from_gymnax, to_gymnax
 from graphrl.envs.adapters.jumanji import to_jumanji
 from graphrl.envs.adapters.stoa import to_stoa
 

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 
 from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
-from graphrl.envs.compile.generator import Choices, CompileParams, Task
+from graphrl.envs.compile.generator import Choices, CompileParams, Task, check_tasks
 from graphrl.envs.compile.observation import Observation, observe, options_of, seen
-from graphrl.envs.compile.reward import Sends, outcome, possible
-from graphrl.errors import ProblemError, clipped
+from graphrl.envs.compile.reward import Sends, outcome, possible_choices
+from graphrl.errors import ProblemError
 
 INVALID = -10.0  # reward of what cannot run
 
@@ -74,9 +74,7 @@ class CompileEnv:
     sends: Sends = "urgent"
 
     def __post_init__(self) -> None:
-        if not self.tasks or len(set(self.tasks)) < len(self.tasks) or not set(self.tasks) <= set(get_args(Task)):
-            text = f"must be one or more of {', '.join(get_args(Task))}, each once"
-            raise ProblemError(f"tasks are {clipped(', '.join(map(str, self.tasks))) or 'none'}: {text}")
+        check_tasks(self.tasks)
         if type(self.episode_steps) is not int or self.episode_steps < 1:
             raise ProblemError(f"episode_steps is {self.episode_steps!r}: must be an integer of at least 1")
         if self.sends not in get_args(Sends):
@@ -96,7 +94,7 @@ class CompileEnv:
         """Makes choices, and runs the graph under them. See `Environment`; `key` is not used."""
         del key
         params = jax.tree.map(jnp.asarray, params)
-        chosen = possible(params, params.start._replace(**{task: action[task] for task in self.tasks}))
+        chosen = possible_choices(params, params.start._replace(**{task: action[task] for task in self.tasks}))
         came = outcome(params, chosen, self.sends)
         ratio = came.seconds / jnp.maximum(params.baseline, 1e-30)
         state = State(chosen, state.step + jnp.int32(1))

@@ -22,7 +22,7 @@ from graphrl.costs.fusion.exact import fused_graph
 from graphrl.costs.fusion.padded_graph import PaddedKernels, kernel_sizes, padded_kernels
 from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.costs.problem import Pipeline, Problem, Transfer
-from graphrl.errors import ProblemError
+from graphrl.errors import ProblemError, clipped
 from graphrl.graphs.features import buffer_bytes, node_features, type_features
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, Sizes, common_sizes, pad
@@ -97,6 +97,17 @@ def kernels_of(graph: PaddedGraph, fusion: FusionParams, priorities: jax.Array) 
 Task = Literal["placement", "priority", "fusion"]
 OBJECTIVES = "makespan", "max_load"
 LEVELS, FUSION_LEVELS = 16, 4  # of priorities, and of fusion priorities; the paper does not say how many
+
+
+def check_tasks(tasks: Sequence[str]) -> None:
+    """Looks whether they are tasks, each once.
+
+    Raises:
+      ProblemError: they are not.
+    """
+    if not tasks or len(set(tasks)) < len(tasks) or not set(tasks) <= set(get_args(Task)):
+        text = f"must be one or more of {', '.join(get_args(Task))}, each once"
+        raise ProblemError(f"tasks are {clipped(', '.join(map(str, tasks))) or 'none'}: {text}")
 
 
 class Choices(NamedTuple):

@@ -9,7 +9,7 @@ import jraph
 
 from graphrl.envs.compile.features import Played
 from graphrl.envs.compile.generator import Choices, CompileParams
-from graphrl.envs.compile.reward import Outcome, Sends, outcome, possible
+from graphrl.envs.compile.reward import Outcome, Sends, outcome, possible_choices
 from graphrl.errors import ProblemError
 from graphrl.graphs.jraph_view import to_graphs_tuple
 
@@ -31,7 +31,7 @@ class Observation(NamedTuple):
 def seen(params: CompileParams, chosen: Choices, tasks: Sequence[str], sends: Sends) -> Observation:
     """An instance after some choices, which are run for it. See `CompileEnv`."""
     params, chosen = jax.tree.map(jnp.asarray, (params, chosen))
-    return observe(params, chosen, tasks, outcome(params, possible(params, chosen), sends))
+    return observe(params, chosen, tasks, outcome(params, possible_choices(params, chosen), sends))
 
 
 def observe(params: CompileParams, chosen: Choices, tasks: Sequence[str], came: Outcome) -> Observation:

@@ -51,10 +51,10 @@ def ranks(graph: PaddedGraph, op_keys: jax.Array) -> jax.Array:
     n, g, p = op_keys.shape
     on_one = Decisions(jnp.zeros((n, g, p), jnp.int32), op_keys, jnp.zeros((1, graph.sizes.tensors, g, p)))
     events = evaluate(graph, on_one, _ALONE, makespan=False, memory=False).events
-    return places(events.reshape(-1, g * p), n, 1).reshape(n, g, p)
+    return places_of_ops(events.reshape(-1, g * p), n, 1).reshape(n, g, p)
 
 
-def places(events: jax.Array, ops: int, devices: int) -> jax.Array:
+def places_of_ops(events: jax.Array, ops: int, devices: int) -> jax.Array:
     """The place `[n, L]` int32 of each op among the ops that events `[c, L]` run (`decode.Schedule`); n for padding."""
     op = jnp.minimum(events // devices, ops)
     place = jnp.cumsum(op < ops, 0, dtype=jnp.int32) - 1
@@ -171,7 +171,7 @@ class _Costs(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames="sends")  # one program for the start and for all steps
 def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
-    """Runs an instance; choices are `possible`. Memory is linear in n + e + d t.
+    """Runs an instance; choices are `possible_choices`. Memory is linear in n + e + d t.
 
     Args:
       params: the instance.
@@ -187,13 +187,15 @@ def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
         placement, keys = (jnp.append(of_op, jnp.zeros(1, of_op.dtype))[op] for of_op in (placement, keys))
     by_urgency = transfer_keys(graph, placement, keys, problem.devices) if sends == "urgent" else None
     decisions = _Keyed(placement, keys, by_urgency)
-    costs = _one(graph, problem, decisions)
+    of_graph = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (graph, problem))
+    costs = _costs_of(*of_graph, jax.tree.map(lambda leaf: leaf[None, None], decisions))
+    costs = jax.tree.map(lambda leaf: leaf[0, 0], costs)
     if problem.memory_limit is not None:  # else nobody who asks for validity alone waits for the run
         fits &= costs.peak <= problem.memory_limit / graph.byte_unit
     return Run(costs.makespan, fits, graph, op, placement, costs.end, costs.place)
 
 
-def possible(params: CompileParams, chosen: Choices) -> Choices:
+def possible_choices(params: CompileParams, chosen: Choices) -> Choices:
     """The choices, with option 0 for padding and for nothing, groups on one device, and the first one that can run
     them for those on a device that cannot, or is not there.
     """
@@ -222,38 +224,8 @@ def transfer_keys(graph: PaddedGraph, placement: jax.Array, keys: jax.Array, dev
     return jnp.zeros(devices * t).at[index].max(keys[op], mode="drop").reshape(devices, t)
 
 
-_EACH: Any = _Costs(True, True, True, True)  # type: ignore[arg-type]  # all that is mapped has a leading axis
-
-
 @custom_vmap
-def _one(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Costs:
-    """Of one graph and one candidate: `[...]` each."""
-    return _first(_several(graph, problem, _led(decisions)))
-
-
-@_one.def_vmap
-def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> tuple[_Costs, _Costs]:
-    decisions = _filled(size, mapped[2], decisions)
-    if not any(jax.tree.leaves(mapped[:2])):
-        return _several(graph, problem, decisions), _EACH
-    graph, problem = _filled(size, tuple(mapped[:2]), (graph, problem))
-    costs = _all(graph, problem, jax.tree.map(lambda leaf: leaf[:, None], decisions))
-    return jax.tree.map(lambda leaf: leaf[:, 0], costs), _EACH
-
-
-@custom_vmap
-def _several(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Costs:
-    """Of one graph and candidates `[p, ...]`: `[p, ...]` each."""
-    return _first(_all(_led(graph), _led(problem), _led(decisions)))
-
-
-@_several.def_vmap
-def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> tuple[_Costs, _Costs]:
-    return _all(*_filled(size, tuple(mapped), (graph, problem, decisions))), _EACH
-
-
-@custom_vmap
-def _all(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Costs:
+def _costs_of(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Costs:
     """Of graphs `[g, ...]` and candidates `[g, p, ...]`: `[g, p, ...]` each."""
     lanes = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, (0, 1), (-2, -1)), decisions)
     if lanes.transfer_keys is None:
@@ -262,32 +234,32 @@ def _all(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Cost
         made = Decisions(*lanes)
     costs = measured(graph, made, problem)
     n, g, p = costs.end.shape
-    place = places(costs.events.reshape(-1, g * p), n, problem.devices).reshape(n, g, p)
+    place = places_of_ops(costs.events.reshape(-1, g * p), n, problem.devices).reshape(n, g, p)
     return _Costs(costs.makespan, costs.peak_memory.max(0), *(jnp.moveaxis(of, 0, -1) for of in (costs.end, place)))
 
 
-@_all.def_vmap
+@_costs_of.def_vmap
 def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> tuple[_Costs, _Costs]:
-    batches = _filled(size, tuple(mapped), (graph, problem, decisions))
-    costs = _all(*jax.tree.map(lambda leaf: leaf.reshape(size * leaf.shape[1], *leaf.shape[2:]), batches))
-    return jax.tree.map(lambda leaf: leaf.reshape(size, -1, *leaf.shape[1:]), costs), _EACH
+    """Mapped over graphs they are more graphs, over decisions alone more candidates."""
+    axis = 0 if any(jax.tree.leaves(mapped[:2])) else 1
 
-
-def _filled(size: int, mapped: Any, values: Any) -> Any:
-    """Values of which some have a leading axis, all with one."""
-
-    def one(is_mapped: bool, leaf: jax.Array) -> jax.Array:
+    def filled(is_mapped: bool, leaf: jax.Array) -> jax.Array:
         return leaf if is_mapped else jnp.broadcast_to(leaf, (size, *jnp.shape(leaf)))
 
-    return jax.tree.map(one, mapped, values)
+    def folded(leaf: jax.Array) -> jax.Array:
+        leaf = jnp.moveaxis(leaf, 0, axis)
+        return leaf.reshape(*leaf.shape[:axis], size * leaf.shape[axis + 1], *leaf.shape[axis + 2 :])
 
+    def unfolded(leaf: jax.Array) -> jax.Array:
+        apart = leaf.reshape(*leaf.shape[:axis], size, leaf.shape[axis] // size, *leaf.shape[axis + 1 :])
+        return jnp.moveaxis(apart, axis, 0)
 
-def _led(values: Any) -> Any:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], values)
-
-
-def _first(costs: _Costs) -> _Costs:
-    return jax.tree.map(lambda leaf: leaf[0], costs)
+    decisions = jax.tree.map(lambda *pair: folded(filled(*pair)), mapped[2], decisions)
+    if axis == 0:
+        both = jax.tree.map(filled, tuple(mapped[:2]), (graph, problem))
+        graph, problem = jax.tree.map(folded, both)
+    costs = jax.tree.map(unfolded, _costs_of(graph, problem, decisions))
+    return costs, jax.tree.map(lambda _: True, costs)
 
 
 class Outcome(NamedTuple):
@@ -299,7 +271,7 @@ class Outcome(NamedTuple):
 
 
 def outcome(params: CompileParams, chosen: Choices, sends: Sends) -> Outcome:
-    """Of choices that are `possible`. Args: see `run`."""
+    """Of choices that are `possible_choices`. Args: see `run`."""
     if isinstance(params.problem, PaddedPipeline):
         return Outcome(*loaded(params.problem, jnp.asarray(chosen.placement)))
     ran = run(params, chosen, sends)

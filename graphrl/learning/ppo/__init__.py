@@ -6,14 +6,26 @@ logit so low that it never is (`settings.masked` sets it); where a single option
 nothing to log-probabilities and entropies.
 
 `train` is the loop for instances that stay the same; `update` is one step with a batch of fresh ones, as a `Learner`
-has it. Both are for any number of devices, which share the instances.
+has it; `attempt` and `learn` are for episodes of one step. All are for any number of devices, which share the
+instances.
 
 Letters: t steps of a roll-out, g instances (graphs), a environments of each.
 """
 
 from graphrl.learning.ppo.rollout import PolicyValue, play
 from graphrl.learning.ppo.settings import PpoSettings
-from graphrl.learning.ppo.train import train
-from graphrl.learning.ppo.update import improve, init, update
+from graphrl.learning.ppo.update import Tried, attempt, improve, init, learn, train, tried, update
 
-__all__ = ["PolicyValue", "PpoSettings", "improve", "init", "play", "train", "update"]
+__all__ = [
+    "PolicyValue",
+    "PpoSettings",
+    "Tried",
+    "attempt",
+    "improve",
+    "init",
+    "learn",
+    "play",
+    "train",
+    "tried",
+    "update",
+]

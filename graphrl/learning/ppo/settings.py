@@ -5,14 +5,14 @@ Logits and actions are pytrees: `[..., options]` float32 logits and `[...]` int3
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
 from graphrl.errors import ProblemError
 from graphrl.learning.learner import MOST, check_ranges
-from graphrl.networks.base import Network
+from graphrl.networks.base import NEVER, Network
 
 Ratio = Literal["joint", "choice"]
 
@@ -61,22 +61,17 @@ class PpoSettings:
             self,
             integers=dict.fromkeys(counts, (1, MOST)),
             above_zero=("clip", "rate", "gradient_norm"),
-            options={"ratio": get_args(Ratio)},
+            not_below_zero=("entropy", "value"),
+            options={"ratio": Ratio},
         )
         for name in ("discount", "trace"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ProblemError(f"{name} is {getattr(self, name)!r}: must be from 0 to 1")
-        for name in ("entropy", "value"):
-            if not getattr(self, name) >= 0:
-                raise ProblemError(f"{name} is {getattr(self, name)!r}: must be at least 0")
         if self.steps * self.environments % self.minibatches:
             raise ProblemError(
                 f"minibatches is {self.minibatches}: must divide steps * environments "
                 f"({self.steps} * {self.environments})"
             )
-
-
-NEVER = -1e9  # logit of what may not be chosen
 
 
 def masked(policy: Network, mask_of: Callable[[Any], Any]) -> Network:

@@ -1,55 +1,122 @@
-"""An update of PPO from a roll-out, with generalised advantage estimation (Schulman et al. 2016).
+"""PPO's updates, with generalised advantage estimation (Schulman et al. 2016), and its training loop.
 
-Advantages tell episodes that terminated from those that were truncated. All functions are for one device's share of the
-instances, see `learning.learner`.
+`train` is the loop for instances that stay the same: environments continue from the last roll-out's end. `update` is
+one step with a batch of fresh ones, `improve` what is learned from a roll-out.
+
+Where episodes have one step and begin alike, all environments of an instance share one call of the networks: `attempt`
+tries actions, `learn` learns from them. GO's network takes longer than its environment, so such an update is nearly as
+fast with many environments as with one. Otherwise it is the same as `update`.
+
+Advantages tell episodes that terminated from those that were truncated. All functions but `train` are for one device's
+share of the instances, see `learning.learner`.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from graphrl.envs.base import Environment
 from graphrl.learning import learner
 from graphrl.learning.learner import LearnerState, Metrics
-from graphrl.learning.ppo.rollout import PolicyValue, Trajectory, begin, rollout
-from graphrl.learning.ppo.settings import PpoSettings, entropy, log_probs, total
-from graphrl.mesh import AXIS
+from graphrl.learning.ppo.rollout import PolicyValue, Runner, Trajectory, begin, rollout
+from graphrl.learning.ppo.settings import PpoSettings, entropy, log_probs, sample, total
+from graphrl.mesh import AXIS, check_shares, make_mesh, most_that_share
 
 
-def advantages(trajectory: Trajectory, discount: float, trace: float) -> jax.Array:
-    """How much better than expected each action was: `[t, g, a]` float32.
+class Training(NamedTuple):
+    """All that training changes: with it, it goes on to the same numbers."""
 
-    A_t = d_t + discount * trace * A_(t+1), d_t = r_t + discount * V(s_(t+1)) - V(s_t). Where an episode is over,
-    A_(t+1) does not count; V(s_(t+1)) does where it was only cut, and is that of the state that it was cut in.
+    learner: LearnerState
+    runner: Runner
+
+
+def train(
+    settings: PpoSettings,
+    env: Environment[Any, Any, Any],
+    networks: PolicyValue,
+    instances: Any,
+    key: jax.Array,
+    updates: int,
+    *,
+    training: Training | None = None,
+    mesh: Mesh | None = None,
+) -> tuple[Training, Metrics]:
+    """Updates, in one compiled program for each number of them.
+
+    Args:
+      settings, env, networks: what learns what.
+      instances: `[g, ...]` each, of one size: problem instances, as `env.step` takes one.
+      key: of everything random. To go on, give another.
+      updates: how many.
+      training: what to go on with; it is donated. None begins anew.
+      mesh: devices that share the instances; None is as many as divide them.
+
+    Returns:
+      What training changed, and the metrics of `improve`, `[updates]` each.
+
+    Raises:
+      ProblemError: the devices of the mesh do not divide the instances.
     """
-    surprise = trajectory.reward + discount * trajectory.following - trajectory.value
-    kept = discount * trace * (1 - trajectory.done.astype(jnp.float32))
-
-    def back(later: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        now = step[0] + step[1] * later
-        return now, now
-
-    return jax.lax.scan(back, jnp.zeros_like(surprise[0]), (surprise, kept), reverse=True)[1]
-
-
-def normalised(advantage: jax.Array) -> jax.Array:
-    """`[t, g, a]`, shifted and scaled to mean 0 and deviation 1 over the steps of each instance."""
-    centred = advantage - advantage.mean((0, 2), keepdims=True)
-    deviation = jnp.sqrt(jnp.square(centred).mean((0, 2), keepdims=True))
-    return centred / jnp.maximum(deviation, 1e-6)
+    graphs = jax.tree.leaves(instances)[0].shape[0]
+    if mesh is None:
+        mesh = make_mesh(graphs, jax.devices()[: most_that_share(graphs, jax.device_count())])
+    check_shares(graphs, mesh.size)
+    by_graph, copies = (NamedSharding(mesh, spec) for spec in (PartitionSpec(AXIS), PartitionSpec()))
+    instances = jax.device_put(instances, by_graph)
+    begin_key, train_key = jax.random.split(key)
+    if training is None:
+        training = _begin(settings, env, networks, mesh, jax.device_put(begin_key, copies), instances)
+    return _train(settings, env, networks, mesh, updates, training, jax.device_put(train_key, copies), instances)
 
 
-class _Rows(NamedTuple):
-    """What the loss needs of steps: `[g, b, ...]` each."""
+_PLACES = Training(PartitionSpec(), PartitionSpec(AXIS))  # type: ignore[arg-type]
 
-    observation: Any
-    action: Any
-    log_prob: Any
-    advantage: jax.Array
-    target: jax.Array  # what the value should have been
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _begin(
+    settings: PpoSettings, env: Any, networks: PolicyValue, mesh: Mesh, key: jax.Array, instances: Any
+) -> Training:
+    def one(key: jax.Array, instances: Any) -> Training:
+        reset_key, init_key = jax.random.split(key)
+        runner = begin(env, learner.keys(reset_key, jax.tree.leaves(instances)[0].shape[0]), instances, settings)
+        first = jax.tree.map(lambda leaf: leaf[0, 0], runner.observation)
+        return Training(init(settings, networks, init_key, first), runner)
+
+    specs = PartitionSpec(), PartitionSpec(AXIS)
+    return jax.shard_map(one, mesh=mesh, in_specs=specs, out_specs=_PLACES, check_vma=False)(key, instances)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=5)
+def _train(
+    settings: PpoSettings,
+    env: Any,
+    networks: PolicyValue,
+    mesh: Mesh,
+    updates: int,
+    training: Training,
+    key: jax.Array,
+    instances: Any,
+) -> tuple[Training, Metrics]:
+    def all_updates(training: Training, key: jax.Array, instances: Any) -> tuple[Training, Metrics]:
+        graphs = jax.tree.leaves(instances)[0].shape[0]
+
+        def one(training: Training, key: jax.Array) -> tuple[Training, Metrics]:
+            play_key, learn_key = jax.random.split(key)
+            params, keys = training.learner.params, learner.keys(play_key, graphs)
+            runner, happened = rollout(env, networks, params, training.runner, keys, instances, settings)
+            state, metrics = improve(settings, networks, training.learner, learner.keys(learn_key, graphs), happened)
+            return Training(state, runner), metrics
+
+        return jax.lax.scan(one, training, jax.random.split(key, updates))
+
+    specs = _PLACES, PartitionSpec(), PartitionSpec(AXIS)
+    run = jax.shard_map(all_updates, mesh=mesh, in_specs=specs, out_specs=(_PLACES, PartitionSpec()), check_vma=False)
+    return run(training, key, instances)
 
 
 def init(
@@ -109,28 +176,177 @@ def improve(
     target = advantage + trajectory.value
     if settings.normalised:
         advantage = normalised(advantage)
-    rows = _by_instance(_Rows(trajectory.observation, trajectory.action, trajectory.log_prob, advantage, target))
+    steps = _Tried(trajectory.observation, trajectory.action, trajectory.log_prob, advantage, target)
+    rows = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(leaf.shape[1], -1, *leaf.shape[3:]), steps)
+
+    def terms(params: dict[str, Any], places: jax.Array) -> Metrics:
+        chosen = _taken(rows, places)
+        single = _Tried(chosen.observation, *jax.tree.map(lambda leaf: leaf[:, :, None], tuple(chosen[1:])))
+        return jax.vmap(jax.vmap(functools.partial(_terms, settings, networks, params)))(single)
+
+    state, means = _descended(settings, state, keys, terms)
+    return state, _earnings(trajectory) | means
+
+
+class Tried(NamedTuple):
+    """What a actions of each of g instances earned."""
+
+    observation: Any  # [g, ...]
+    action: Any  # [g, a, ...]
+    log_prob: Any  # [g, a, ...], of each choice, under the policy that made it
+    value: jax.Array  # [g] float32, of the observation
+    reward: jax.Array  # [g, a] float32
+
+
+def attempt(
+    settings: PpoSettings,
+    env: Environment[Any, Any, Any],
+    networks: PolicyValue,
+    params: dict[str, Any],
+    keys: jax.Array,
+    instances: Any,
+) -> Tried:
+    """Samples actions and takes each as the first step of an episode.
+
+    Args:
+      settings: say how many actions, `environments`.
+      env: of one instance; what it begins with must not be random.
+      networks, params: policy and value.
+      keys: `[g]` typed keys.
+      instances: `[g, ...]` each.
+    """
+
+    def one(key: jax.Array, instance: Any) -> Tried:
+        reset_key, action_key, step_key = jax.random.split(key, 3)
+        state, first = env.reset(reset_key, instance)
+
+        def earned(action: Any) -> jax.Array:
+            return env.step(step_key, state, action, instance)[1].reward
+
+        return tried(settings, networks, params, action_key, first.observation, earned)
+
+    return jax.vmap(one)(keys, instances)
+
+
+def tried(
+    settings: PpoSettings,
+    networks: PolicyValue,
+    params: dict[str, Any],
+    key: jax.Array,
+    observation: Any,
+    earned: Callable[[Any], jax.Array],
+) -> Tried:
+    """What sampled actions of one instance earn, without g: `earned` gives an action's reward, `[]` float32."""
+    logits = networks.policy.apply(params["policy"], observation)
+    action = jax.vmap(sample, (0, None))(jax.random.split(key, settings.environments), logits)
+    log_prob = jax.vmap(log_probs, (None, 0))(logits, action)
+    value = networks.value.apply(params["value"], observation)
+    return Tried(observation, action, log_prob, value, jax.vmap(earned)(action))
+
+
+def learn(
+    settings: PpoSettings, networks: PolicyValue, state: LearnerState, keys: jax.Array, actions: Tried
+) -> tuple[LearnerState, Metrics]:
+    """Epochs of gradient steps on actions that were tried; the metrics are those of `improve`. `keys` `[g]` shuffle
+    them.
+
+    Raises:
+      ValueError: episodes have more than one step.
+    """
+    if settings.steps != 1:
+        raise ValueError(f"steps is {settings.steps}: must be 1")
+    advantage = actions.reward - actions.value[:, None]
+    if settings.normalised:
+        advantage = normalised(advantage[None])[0]
+
+    def terms(params: dict[str, Any], places: jax.Array) -> Metrics:
+        chosen = _taken((actions.action, actions.log_prob, advantage, actions.reward), places)
+        rows = _Tried(actions.observation, *chosen)
+        return jax.vmap(functools.partial(_terms, settings, networks, params))(rows)
+
+    state, means = _descended(settings, state, keys, terms)
+    return state, means | {"reward": learner.mean(actions.reward)}
+
+
+def advantages(trajectory: Trajectory, discount: float, trace: float) -> jax.Array:
+    """How much better than expected each action was: `[t, g, a]` float32.
+
+    A_t = d_t + discount * trace * A_(t+1), d_t = r_t + discount * V(s_(t+1)) - V(s_t). Where an episode is over,
+    A_(t+1) does not count; V(s_(t+1)) does where it was only cut, and is that of the state that it was cut in.
+    """
+    surprise = trajectory.reward + discount * trajectory.following - trajectory.value
+    kept = discount * trace * (1 - trajectory.done.astype(jnp.float32))
+
+    def back(later: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        now = step[0] + step[1] * later
+        return now, now
+
+    return jax.lax.scan(back, jnp.zeros_like(surprise[0]), (surprise, kept), reverse=True)[1]
+
+
+def normalised(advantage: jax.Array) -> jax.Array:
+    """`[t, g, a]`, shifted and scaled to mean 0 and deviation 1 over the steps of each instance."""
+    centred = advantage - advantage.mean((0, 2), keepdims=True)
+    deviation = jnp.sqrt(jnp.square(centred).mean((0, 2), keepdims=True))
+    return centred / jnp.maximum(deviation, 1e-6)
+
+
+class _Tried(NamedTuple):
+    """What the loss needs of one observation and its actions `[a, ...]`; with more leading axes of many."""
+
+    observation: Any
+    action: Any
+    log_prob: Any  # of each choice, under the policy that made it
+    advantage: jax.Array  # [a]
+    target: jax.Array  # [a], what the value should have been
+
+
+def _taken(rows: Any, places: jax.Array) -> Any:
+    """Of rows `[g, b, ...]` those of each instance at its places `[g, k]`."""
+    return jax.vmap(lambda one, place: jax.tree.map(lambda leaf: leaf[place], one))(rows, places)
+
+
+def _descended(
+    settings: PpoSettings,
+    state: LearnerState,
+    keys: jax.Array,
+    terms: Callable[[dict[str, Any], jax.Array], Metrics],
+) -> tuple[LearnerState, Metrics]:
+    """Epochs of gradient steps: `terms` are `_terms` of the parameters and a minibatch's places `[g, b]`.
+
+    Gradients add up over the devices: a loss is one device's part.
+    """
+
+    def loss(params: dict[str, Any], places: jax.Array) -> tuple[jax.Array, Metrics]:
+        each = terms(params, places)
+        loss = settings.value * each["value_error"] - each.pop("gain") - settings.entropy * each["entropy"]
+        return loss.mean() / jax.lax.psum(1, AXIS), {name: learner.mean(values) for name, values in each.items()}
 
     def step(state: LearnerState, places: jax.Array) -> tuple[LearnerState, Metrics]:
-        batch = jax.vmap(lambda one, place: jax.tree.map(lambda leaf: leaf[place], one))(rows, places)
-        loss = functools.partial(_loss, settings, networks)
-        gradient, metrics = jax.grad(loss, has_aux=True)(state.params, batch)
+        gradient, metrics = jax.grad(loss, has_aux=True)(state.params, places)
         state, metrics["gradient_norm"] = learner.descend(optimiser(settings), state, gradient)
         return state, metrics
 
     state, metrics = jax.lax.scan(step, state, minibatches(settings, keys))
     means = {name: values.mean() for name, values in metrics.items()}
     means["value_error"] = jnp.sqrt(means["value_error"])
-    return state, _earnings(trajectory) | means
+    return state, means
 
 
-def _by_instance(steps: _Rows) -> _Rows:
-    """`[t, g, a, ...]` each to `[g, t * a, ...]`."""
+def _terms(settings: PpoSettings, networks: PolicyValue, params: dict[str, Any], tried: _Tried) -> Metrics:
+    """What the loss is made of, of one observation: means over its actions, `[]` each."""
+    logits = networks.policy.apply(params["policy"], tried.observation)
 
-    def one(leaf: jax.Array) -> jax.Array:
-        return jnp.moveaxis(leaf, 0, 1).reshape(leaf.shape[1], -1, *leaf.shape[3:])
+    def of_action(action: Any, log_prob: Any, advantage: jax.Array) -> Metrics:
+        moved = jax.tree.map(jnp.subtract, log_probs(logits, action), log_prob)
+        if settings.ratio == "joint":
+            moved = total(moved)
+        return {"gain": clipped_gain(settings.clip, moved, advantage), **movement(settings.clip, moved)}
 
-    return jax.tree.map(one, steps)
+    of_actions = jax.vmap(of_action)(tried.action, tried.log_prob, tried.advantage)
+    error = jnp.square(networks.value.apply(params["value"], tried.observation) - tried.target).mean()
+    means = {name: values.mean() for name, values in of_actions.items()}
+    return means | {"value_error": error, "entropy": entropy(logits)}
 
 
 def minibatches(settings: PpoSettings, keys: jax.Array) -> jax.Array:
@@ -143,25 +359,6 @@ def minibatches(settings: PpoSettings, keys: jax.Array) -> jax.Array:
 
     places = jax.vmap(epoch)(jnp.arange(settings.epochs))
     return places.reshape(-1, *places.shape[2:])
-
-
-def _loss(
-    settings: PpoSettings, networks: PolicyValue, params: dict[str, Any], batch: _Rows
-) -> tuple[jax.Array, Metrics]:
-    """This device's part of the loss of a minibatch, whose gradients add up over the devices."""
-
-    def one(row: _Rows) -> dict[str, jax.Array]:
-        logits = networks.policy.apply(params["policy"], row.observation)
-        moved = jax.tree.map(jnp.subtract, log_probs(logits, row.action), row.log_prob)
-        if settings.ratio == "joint":
-            moved = total(moved)
-        error = jnp.square(networks.value.apply(params["value"], row.observation) - row.target)
-        terms = {"gain": clipped_gain(settings.clip, moved, row.advantage), "value_error": error}
-        return terms | {"entropy": entropy(logits)} | movement(settings.clip, moved)
-
-    each = jax.vmap(jax.vmap(one))(batch)
-    loss = settings.value * each["value_error"] - each.pop("gain") - settings.entropy * each["entropy"]
-    return loss.mean() / jax.lax.psum(1, AXIS), {name: learner.mean(values) for name, values in each.items()}
 
 
 def clipped_gain(clip: float, moved: Any, advantage: jax.Array) -> jax.Array:

@@ -44,7 +44,7 @@ def _players(settings: Settings) -> dict[str, str]:
     players = {f"trained on {workload}": _method(settings, policy) for workload, policy in policies.items()}
     config = next(iter(policies.values())).config
     players["untrained"] = _method(settings, untrained(Policy, config))
-    players["the policy that ships"] = _method(settings, Policy.shipped(problem_of("resnet50")))
+    players["the policy that ships"] = _method(settings, Policy.default(problem_of("resnet50")))
     players["the policy that ships, or its hint"] = "egrl-policy"
     return players | {name: name for name in OPPONENTS}
 

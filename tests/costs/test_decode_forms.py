@@ -6,12 +6,9 @@ import itertools
 import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from device_graphs import PROBLEMS, SIZES, compiled, host_order, problem_name, random_decisions, random_graphs
-from hypothesis import given
-from hypothesis import strategies as st
 
 from graphrl.costs.device import decode, decode_dense, evaluate
 from graphrl.costs.device.decisions import Decisions, DeviceProblem
@@ -19,7 +16,7 @@ from graphrl.costs.device.decode import num_events, slot_layout
 from graphrl.costs.device.lanes import implied, node_count
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
+from graphrl.graphs.padding import PaddedGraph, pad_batch
 
 GRAPHS, LANES = 12, 10
 
@@ -122,9 +119,3 @@ def test_the_platform_that_a_program_is_lowered_for_chooses_the_form(platform: s
     assert (f"tensor<{slot_layout(to)[0] * LANES}xi32>" in text) == (form != "dense")
     trips = re.findall(r"cond \{\s*%\w+ = stablehlo.constant dense<(\d+)> : tensor<i32>", text)
     assert (str(num_events(to, 2)) in trips) == (form == "rows, all steps")
-
-
-@given(st.integers(0, 2**14))
-def test_counts_of_the_dense_form_fit_their_type(uses: int) -> None:
-    sizes = Sizes(8, 8, 8, 8, uses, 40, 0)
-    assert 2 * uses + 40 < jnp.iinfo(decode_dense._count_type(sizes)).max
