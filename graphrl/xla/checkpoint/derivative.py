@@ -27,10 +27,9 @@ from graphrl.graphs.readers.jaxpr.flatten import External, Node, Outside, Result
 from graphrl.graphs.readers.jaxpr.flops import array_bytes
 from graphrl.graphs.roofline import Chip
 from graphrl.xla.checkpoint import primitives
-from graphrl.xla.checkpoint.fusion import VIEWS, is_product
+from graphrl.xla.checkpoint.equations import VIEWS, is_product
 from graphrl.xla.checkpoint.program import CheckpointPlan, Name, Program, Region, Values
-from graphrl.xla.checkpoint.rewrite import scan_of
-from graphrl.xla.checkpoint.rules import product_of
+from graphrl.xla.checkpoint.rewrite import product_of, scan_of
 
 Value = Result | Outside
 Order = tuple[int, ...]  # of a value's dimensions, outermost first; () for the order that they have

@@ -19,8 +19,7 @@ from graphrl.graphs.readers.jaxpr.flops import array_bytes
 from graphrl.graphs.readers.jaxpr.loops import scan_operands
 from graphrl.graphs.roofline import INTERCONNECTS, Chip
 from graphrl.xla.checkpoint.derivative import Derivative, Value, derivative, differentiable, resident_bytes
-from graphrl.xla.checkpoint.memory import Nodes
-from graphrl.xla.checkpoint.passes import Backward, Forward, handed
+from graphrl.xla.checkpoint.memory import Backward, Forward, Nodes, handed
 from graphrl.xla.checkpoint.primitives import HOST_LINK
 from graphrl.xla.checkpoint.program import Name, Program
 from graphrl.xla.checkpoint.solvers.choice import stretches_of

@@ -17,9 +17,9 @@ from graphrl.graphs.layers import REDUCTIONS
 from graphrl.graphs.readers.jaxpr.flatten import Node, Outside, Result
 from graphrl.graphs.roofline import Chip
 from graphrl.xla.checkpoint.derivative import Derivative, Value
-from graphrl.xla.checkpoint.fusion import KERNELS, SLICES, VIEWS, is_scatter
+from graphrl.xla.checkpoint.equations import KERNELS, SLICES, VIEWS, is_scatter
 from graphrl.xla.checkpoint.gradient import LevelBuilder, Origin
-from graphrl.xla.checkpoint.passes import RANDOM
+from graphrl.xla.checkpoint.memory import RANDOM
 from graphrl.xla.checkpoint.solvers.level import Gradient
 
 BACKWARD = "transpose("  # in the scope of an op

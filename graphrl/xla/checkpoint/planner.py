@@ -28,14 +28,13 @@ from graphrl.xla.checkpoint.gradient import NamedGradient, gradient_of, line_at
 from graphrl.xla.checkpoint.program import CheckpointPlan, Program, Region, variables
 from graphrl.xla.checkpoint.report import CheckpointReport
 from graphrl.xla.checkpoint.rewrite import evaluate, fits
-from graphrl.xla.checkpoint.search import Searched, above_budget, alone, measured_once, search
+from graphrl.xla.checkpoint.search import Searched, above_budget, alone, compiled_bytes, measured_once, search, verified
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings
 from graphrl.xla.checkpoint.solvers.anneal import prepare
 from graphrl.xla.checkpoint.solvers.choice import Choice, Pricing, is_untouched
 from graphrl.xla.checkpoint.solvers.goal import Goal
 from graphrl.xla.checkpoint.solvers.level import KEPT, MOVED, Level
-from graphrl.xla.checkpoint.verify import compiled_bytes, verified
 
 
 def plan_of(named: NamedGradient, choice: Choice, pricing: Pricing) -> CheckpointPlan:

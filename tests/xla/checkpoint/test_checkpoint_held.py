@@ -8,7 +8,7 @@ import pytest
 
 from graphrl.graphs.roofline import find_chip
 from graphrl.xla.checkpoint.derivative import Derivative, derivative
-from graphrl.xla.checkpoint.memory import fusion_of, held
+from graphrl.xla.checkpoint.fusion import fusion_of, held
 from graphrl.xla.checkpoint.program import program_of
 
 LENGTH, WIDTH = 256, 64

@@ -11,8 +11,7 @@ from jax.extend import core
 
 from graphrl.xla.checkpoint.primitives import NAME
 from graphrl.xla.checkpoint.program import CheckpointPlan, Region, program_of
-from graphrl.xla.checkpoint.rewrite import evaluate
-from graphrl.xla.checkpoint.rules import gathered, is_of_sums, product, rule_of, scattered
+from graphrl.xla.checkpoint.rewrite import evaluate, gathered, is_of_sums, product, rule_of, scattered
 
 Function = Callable[..., Any]
 

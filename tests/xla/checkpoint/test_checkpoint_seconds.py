@@ -12,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.roofline import INTERCONNECTS, Chip
-from graphrl.xla.checkpoint.fusion import LONGEST
+from graphrl.xla.checkpoint.equations import LONGEST
 from graphrl.xla.checkpoint.primitives import HOST_LINK, after, moved
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 

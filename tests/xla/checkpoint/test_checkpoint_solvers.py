@@ -13,15 +13,13 @@ from hypothesis import strategies as st
 from random_gradients import chain, gradients, scaled
 
 from graphrl.errors import ProblemError
-from graphrl.xla.checkpoint.solvers import cp_sat
-from graphrl.xla.checkpoint.solvers import starts as moving
 from graphrl.xla.checkpoint.solvers.anneal import anneal
 from graphrl.xla.checkpoint.solvers.auto import SOLVERS, Solver, auto, find_solver
 from graphrl.xla.checkpoint.solvers.choice import Cut, Price, Pricing, State
 from graphrl.xla.checkpoint.solvers.goal import Goal
-from graphrl.xla.checkpoint.solvers.knapsack import unit_of
+from graphrl.xla.checkpoint.solvers.integer_programs import solve_cp_sat, unit_of
 from graphrl.xla.checkpoint.solvers.level import ARGUMENT, COMPUTED, KEPT, MOVED, Gradient, Level
-from graphrl.xla.checkpoint.solvers.starts import greedy, starts
+from graphrl.xla.checkpoint.solvers.starts import greedy, moved_states, starts
 
 NEAR = 2e-3  # of energy: what annealing gives for fewer segments
 
@@ -119,7 +117,7 @@ def test_a_budget_just_below_a_faster_choice_is_met() -> None:
             assert goal.excess(pricing, found.price) == 0.0
 
 
-@pytest.mark.parametrize("solve", [cp_sat.solve, auto])
+@pytest.mark.parametrize("solve", [solve_cp_sat, auto])
 def test_the_constraint_program_s_bound_is_below_all_choices(solve: Solver) -> None:
     for pricing, goal in small_tasks(9):
         prices = [pricing(choice) for choice in choices(pricing.gradient)]
@@ -185,7 +183,7 @@ def test_only_offloading_moves(task: tuple[Gradient, Goal]) -> None:
 def test_what_is_moved_pays(task: tuple[Gradient, Goal]) -> None:
     gradient, goal = task
     pricing, goal = Pricing(gradient), dataclasses.replace(goal, moves=True)
-    for state in moving.states(pricing, goal, [State.plain(gradient)], 0.0):
+    for state in moved_states(pricing, goal, [State.plain(gradient)], 0.0):
         kept = State([np.where(keep == MOVED, KEPT, keep) for keep in state.keep], state.starts)
         assert goal.rank(pricing, pricing(state.choice())) <= goal.rank(pricing, pricing(kept.choice())) + NEAR
 

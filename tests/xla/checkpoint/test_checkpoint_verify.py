@@ -20,15 +20,13 @@ from random_gradients import chain
 
 import graphrl
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.xla.checkpoint.curve import CheckpointCurve
-from graphrl.xla.checkpoint.report import CheckpointReport, Figures
-from graphrl.xla.checkpoint.search import Searched
+from graphrl.xla.checkpoint.report import CheckpointCurve, CheckpointReport, Figures
+from graphrl.xla.checkpoint.search import TRIES, Searched, verified
 from graphrl.xla.checkpoint.settings import UnmetError
 from graphrl.xla.checkpoint.solvers.anneal import anneal
 from graphrl.xla.checkpoint.solvers.choice import Choice, Pricing, State, untouched
 from graphrl.xla.checkpoint.solvers.goal import Goal, best_of
 from graphrl.xla.checkpoint.solvers.starts import starts
-from graphrl.xla.checkpoint.verify import TRIES, verified
 
 LAYERS, WIDTH, N = 12, 32, 1024
 WEIGHTS = jax.random.normal(jax.random.key(0), (LAYERS, WIDTH, WIDTH)) / 6

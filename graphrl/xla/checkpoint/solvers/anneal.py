@@ -18,8 +18,8 @@ from graphrl.compiled import announced, entry, inlined, integer
 from graphrl.compiled.structures import below, uniform
 from graphrl.xla.checkpoint.solvers.choice import AGAIN, INSIDE, PLAIN, Price, Pricing, State, begun
 from graphrl.xla.checkpoint.solvers.goal import BEGUN_OVER, OVER, Aim, Found, Goal, beyond, energy
-from graphrl.xla.checkpoint.solvers.level import Level, Work, alike_places, alike_values, repeated
-from graphrl.xla.checkpoint.solvers.price import price
+from graphrl.xla.checkpoint.solvers.level import Level, alike_places, alike_values, repeated
+from graphrl.xla.checkpoint.solvers.price import Work, price
 from graphrl.xla.checkpoint.solvers.starts import MOST
 
 CUTTING = 0.2  # part of the moves that cut a level

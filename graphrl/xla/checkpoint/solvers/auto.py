@@ -7,12 +7,19 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from graphrl.errors import ProblemError
-from graphrl.xla.checkpoint.solvers import cp_sat, knapsack
-from graphrl.xla.checkpoint.solvers import starts as moving
 from graphrl.xla.checkpoint.solvers.anneal import anneal
 from graphrl.xla.checkpoint.solvers.choice import Pricing, State
 from graphrl.xla.checkpoint.solvers.goal import Found, Goal, best_of
-from graphrl.xla.checkpoint.solvers.starts import greedy, starts, stretched
+from graphrl.xla.checkpoint.solvers.integer_programs import (
+    MOST_VALUES,
+    cp_sat_states,
+    knapsack_states,
+    min_cut_states,
+    solve_cp_sat,
+    solve_knapsack,
+    solve_min_cut,
+)
+from graphrl.xla.checkpoint.solvers.starts import greedy, moved_states, starts, stretched
 
 EVALUATIONS = 300_000  # of annealing, at most
 BASES = 3  # choices of which what they keep is moved
@@ -29,16 +36,16 @@ def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
     """The best of all, in the time; in later calls for the same pricing, from all that earlier ones had."""
     begin, bound = time.monotonic(), None
     if not pricing.begun:
-        begun = [*knapsack.min_cut_states(pricing.gradient), *knapsack.states(pricing.gradient)]
-        if sum(len(level.bytes) for level in pricing.gradient.levels) <= cp_sat.MOST:
-            exact, bound = cp_sat.states(pricing, goal, seed=seed, seconds=FIRST * seconds)
+        begun = [*min_cut_states(pricing.gradient), *knapsack_states(pricing.gradient)]
+        if sum(len(level.bytes) for level in pricing.gradient.levels) <= MOST_VALUES:
+            exact, bound = cp_sat_states(pricing, goal, seed=seed, seconds=FIRST * seconds)
             begun += [*starts(pricing.gradient), *exact]
         else:  # the starts are among these
             begun += [state.copy() for state in _greedy_states(pricing, goal, begin + FIRST * seconds)]
         pricing.begun += stretched(pricing, begun)
     if goal.moves:
         ranked = sorted(pricing.begun, key=lambda state: goal.energy(pricing, pricing(state.choice())))
-        pricing.begun += moving.states(pricing, goal, ranked[:BASES], time.monotonic() + FIRST * seconds)
+        pricing.begun += moved_states(pricing, goal, ranked[:BASES], time.monotonic() + FIRST * seconds)
     left = max(0.1 * seconds, seconds - (time.monotonic() - begin))
     found = anneal(pricing, goal, pricing.begun, seed=seed, evaluations=EVALUATIONS, seconds=left)
     pricing.begun.append(State.of(found.choice))
@@ -73,10 +80,10 @@ def _greedy_states(pricing: Pricing, goal: Goal, until: float) -> Iterator[State
 SOLVERS: Mapping[str, Solver] = {
     "auto": auto,
     "anneal": anneal_alone,
-    "cp-sat": cp_sat.solve,
+    "cp-sat": solve_cp_sat,
     "greedy": greedy_alone,
-    "knapsack": knapsack.solve,
-    "min-cut": knapsack.solve_min_cut,
+    "knapsack": solve_knapsack,
+    "min-cut": solve_min_cut,
     "regular": regular,
 }
 

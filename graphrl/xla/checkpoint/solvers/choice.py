@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import announced
-from graphrl.xla.checkpoint.solvers.level import COMPUTED, Gradient, Level, Loop, Work, work
-from graphrl.xla.checkpoint.solvers.price import price
+from graphrl.xla.checkpoint.solvers.level import COMPUTED, Gradient, Level, Loop
+from graphrl.xla.checkpoint.solvers.price import Work, price, work
 
 NEAR = 1.5  # factor from what is wanted by which a divisor may differ
 

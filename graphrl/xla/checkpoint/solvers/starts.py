@@ -3,9 +3,9 @@
 - `starts`: programs cut at alike places (`cuts`), with each segment computed again in whole or but for what is written
   to memory anyway; `stretched` adds the same choices with loops in stretches.
 - `greedy`: computes again what saves most bytes for its time, one group of alike values after another, by exact prices.
-- `states`: moves to the host what a choice keeps, one group of alike values after another, as long as it pays. What
-  comes back takes memory from the begin of the first segment that reads it, so large segments gain nothing. The choice
-  is therefore also cut into smaller segments that keep the same values.
+- `moved_states`: moves to the host what a choice keeps, one group of alike values after another, as long as it pays.
+  What comes back takes memory from the begin of the first segment that reads it, so large segments gain nothing. The
+  choice is therefore also cut into smaller segments that keep the same values.
 """
 
 import itertools
@@ -151,7 +151,6 @@ def _narrow(level: Level, across: np.ndarray) -> Iterator[np.ndarray]:
 
 
 Group = tuple[int, np.ndarray]  # a level, and values of it that are alike
-
 WAITING = 0.3  # what a byte kept beside the peak counts as: it stands in the way of the next step
 
 
@@ -203,7 +202,7 @@ LARGE = 2e-3  # part of the peak that a value has at least that is moved alone
 MOVED_CUTS = 12
 
 
-def states(pricing: Pricing, goal: Goal, begun: Sequence[State], until: float) -> Iterator[State]:
+def moved_states(pricing: Pricing, goal: Goal, begun: Sequence[State], until: float) -> Iterator[State]:
     """Choices with some of what they keep moved, in segments of several kinds, until that `time.monotonic()`.
 
     Args:
