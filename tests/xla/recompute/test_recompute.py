@@ -23,10 +23,9 @@ from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import Answer, rescheduled
 from graphrl.xla.recompute import plan
 from graphrl.xla.recompute.candidates import Clone, Routes, RunTimes, repeatable, wired
-from graphrl.xla.recompute.greedy import Greedy, pruned, without
-from graphrl.xla.recompute.plan import recompute
+from graphrl.xla.recompute.greedy import Facts, Greedy, State
+from graphrl.xla.recompute.plan import pruned, recompute, without
 from graphrl.xla.recompute.rewrite import rewritten
-from graphrl.xla.recompute.state import Facts, State
 
 __all__ = ["plans"]
 

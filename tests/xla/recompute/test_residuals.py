@@ -23,9 +23,9 @@ from graphrl.xla.donation import tied
 from graphrl.xla.planning import planner
 from graphrl.xla.planning.cache import DecisionCache, answer_of
 from graphrl.xla.planning.search import decide, predicted_bytes
-from graphrl.xla.residuals.choice import chosen, named, numbered
-from graphrl.xla.residuals.loops import Expressions, loops_of
-from graphrl.xla.residuals.rewrite import without_residuals
+from graphrl.xla.recompute.loops import Expressions, loops_of
+from graphrl.xla.recompute.residuals import chosen, named, numbered
+from graphrl.xla.recompute.rewrite import without_residuals
 from graphrl.xla.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("plans")
