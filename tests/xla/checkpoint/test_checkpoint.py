@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from checkpoint_programs import (
     MASK,
@@ -265,3 +266,44 @@ def test_functions_alone_and_reports_after_calls() -> None:
         graphrl.checkpoint(3, budget=0.5)  # type: ignore[arg-type]
     with pytest.raises(GraphrlError, match="there is no report before the first call"):
         graphrl.checkpoint(mlp, budget=0.5).report()
+
+
+def test_complex_values_are_not_kept_by_name() -> None:
+    def loss(x: jax.Array) -> jax.Array:
+        return jnp.abs(jnp.exp(jnp.sin(x @ x.T)) @ x).sum()
+
+    x = (X * 0.1).astype(jnp.complex64) * (1 + 2j)
+    for part in (0.6, 0.4):
+        ours, theirs = (jax.jit(jax.grad(fn))(x) for fn in (quick(loss, budget=part), loss))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_references_within_a_function() -> None:
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        cell = jax.new_ref(jnp.zeros_like(x))
+        cell[...] = jnp.sin(jnp.tanh(x @ weights[0]))
+        read = cell[...]
+        return jnp.sin(jnp.sin(jax.freeze(cell)) * read).sum()
+
+    ours, theirs = (jax.jit(jax.value_and_grad(fn))(WEIGHTS, X) for fn in (quick(loss, budget=0.4), loss))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6), ours, theirs)
+
+
+@pytest.mark.parametrize("given", [np.ones(3), 2.0, 2, True, np.int64(3), 1j])
+def test_results_that_are_arguments_have_the_types_of_jax(given: Any) -> None:
+    result = quick(lambda x: x, budget=0.4)(given)
+    assert isinstance(result, jax.Array)
+    assert jax.typeof(result) == jax.typeof(jax.jit(lambda x: x)(given))
+
+
+def test_budgets_hold_for_gradients_by_what_is_closed_over() -> None:
+    def by_arguments(make: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda weights: make(lambda x: mlp(weights, x))(X)
+
+    def by_tokens(make: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda weights: make(lambda tokens: mlp(weights, jnp.sin(weights[0])[tokens]))(jnp.arange(8))
+
+    for around in (by_arguments, by_tokens):
+        ours, theirs = around(functools.partial(quick, budget=0.4)), around(lambda fn: fn)
+        assert kept_bytes(ours, WEIGHTS) <= 0.4 * kept_bytes(theirs, WEIGHTS)
+        np.testing.assert_allclose(jax.grad(ours)(WEIGHTS), jax.grad(theirs)(WEIGHTS), rtol=1e-5, atol=1e-7)

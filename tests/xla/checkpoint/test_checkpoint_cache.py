@@ -165,3 +165,15 @@ def test_budgets_that_cannot_be_met_are_not_kept(checkpoints: Path) -> None:
         with pytest.raises(graphrl.GraphrlError, match=r"budget is 0\.0: the least found is"):
             planned(lambda weights, x: jnp.square(scanned(weights, x)), budget=0.0)
     assert not checkpoints.exists()
+
+
+def test_cached_plans_bear_the_name_of_the_function(checkpoints: Path) -> None:
+    def first(weights: jax.Array) -> jax.Array:
+        return mlp(weights, X)
+
+    def second(weights: jax.Array) -> jax.Array:
+        return mlp(weights, X)
+
+    reports = [planned(fn, WEIGHTS) for fn in (first, second)]
+    assert [report.function for report in reports] == ["first", "second"]
+    assert [report.from_cache for report in reports] == [False, True]

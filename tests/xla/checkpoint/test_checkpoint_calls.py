@@ -15,7 +15,6 @@ from checkpoint_programs import WEIGHTS, X, assert_same, checkpointed, mlp, nest
 
 import graphrl
 from graphrl.errors import ProblemError
-from graphrl.xla.checkpoint import function
 from graphrl.xla.checkpoint.settings import Settings
 
 quick = functools.partial(graphrl.checkpoint, budget=0.6, seconds=0.1, cache=False)
@@ -166,30 +165,6 @@ def test_copies_and_pickles_after_a_call() -> None:
     for again in (copy.deepcopy(fn), pickle.loads(pickle.dumps(fn))):
         assert again(WEIGHTS, X) == expected
         assert again.report().planned == fn.report().planned
-
-
-class Unhashed:
-    """A function that equals only itself and has no hash."""
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __call__(self, weights: Any, x: jax.Array) -> jax.Array:
-        """Its value."""
-        return mlp(weights, x)
-
-
-def test_what_is_kept_for_later_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(function, "MOST", 2)
-    unhashed = quick(Unhashed())
-    for _ in range(3):
-        unhashed(WEIGHTS, X)
-    assert not unhashed._traced
-    assert not unhashed._built
-    shaped = quick(mlp)
-    for rows in (1, 2, 3, 4, 1):
-        assert shaped(WEIGHTS, X[:rows]) == jax.jit(mlp)(WEIGHTS, X[:rows])
-        assert len(shaped._built) <= 2
 
 
 def test_functions_that_close_over_other_tracers_at_each_call() -> None:
