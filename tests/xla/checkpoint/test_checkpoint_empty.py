@@ -62,9 +62,6 @@ def batches(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 
 LOSSES: dict[str, Loss] = {
-    "scanned layers": scanned,
-    "reversed, two at once": reversed_pairs,
-    "nested": nested,
     "by length": counted,
     "mapped": mapped,
     "within others": within,
@@ -77,7 +74,7 @@ LOSSES: dict[str, Loss] = {
 def test_values_and_gradients_are_the_same(name: str) -> None:
     loss = LOSSES[name]
     expected = jax.jit(jax.value_and_grad(loss, (0, 1)))(NONE, X)
-    for limit in ({"budget": 0.6}, {"budget": "1GiB"}, {"slowdown": 0.2, "offload": True}):
+    for limit in ({"budget": 0.6}, {"slowdown": 0.2, "offload": True}):
         fn = quick(loss, **limit)
         assert_same(jax.jit(jax.value_and_grad(fn, (0, 1)))(NONE, X), expected)
         assert fn.report().slowdown < 1.0

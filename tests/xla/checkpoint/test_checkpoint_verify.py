@@ -95,7 +95,7 @@ def budget(share: float) -> str:
     return f"{report.argument_bytes + report.result_bytes + int(share * report.plain.peak_bytes)}B"
 
 
-@pytest.mark.parametrize(("factor", "share"), [(1.8, 0.5), (3.0, 0.5), (1.5, 0.2), (0.9, 0.2)])
+@pytest.mark.parametrize(("factor", "share"), [(1.8, 0.5), (0.9, 0.2)])
 def test_budgets_of_bytes_are_kept_by_the_figure_of_xla(factor: float, share: float) -> None:
     backend, room = Backend(factor), share * foretold().plain.peak_bytes
     report = planned(budget=budget(share), verify=backend).report(WEIGHTS, X)
@@ -136,9 +136,9 @@ def never(goal: Goal) -> Searched:
     raise AssertionError(goal)
 
 
-@pytest.mark.parametrize("factor", [0.5, 0.8, 1.0, 1.2])
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.2])
 def test_budgets_are_kept_and_used_whatever_the_model_is_wrong_by(factor: float) -> None:
-    for seed in range(6):
+    for seed in range(4):
         pricing = Pricing(chain(np.random.default_rng(seed), 12, 6))
         with pytest.raises(UnmetError) as fault:
             searched(Pricing(pricing.gradient), Goal(peak=1.0))
@@ -200,26 +200,6 @@ def test_within_a_slowdown_a_regular_plan_is_taken_where_xla_needs_clearly_less_
     assert chosen.report.compiled_bytes == needed(chosen.choice)
 
 
-def test_within_a_slowdown_no_regular_plan_is_compiled_that_cannot_be_better() -> None:
-    pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
-    found = searched(pricing, Goal(slowdown=0.5))
-    plain = Searched(untouched(pricing.gradient), found.report)
-    figures = Figures(0.0, 0.0, 1.5 * found.report.planned.peak_bytes, 1.0)
-    large = Searched(State.of(found.choice).choice(), dataclasses.replace(foretold(), planned=figures))
-    compiled: list[Choice] = []
-
-    def needed(choice: Choice) -> int:
-        compiled.append(choice)
-        return int(found.report.planned.peak_bytes)
-
-    def none(goal: Goal) -> Searched:
-        raise UnmetError("nothing")
-
-    for regular in (lambda _: plain, lambda _: large, none):
-        assert verified(lambda _: found, regular, unused, Goal(slowdown=0.5), needed, str).choice is found.choice
-    assert all(choice is found.choice for choice in compiled)
-
-
 @pytest.mark.parametrize(
     ("goal", "plain", "seconds", "is_alone"),
     [
@@ -261,8 +241,14 @@ def test_what_jax_does_by_itself_is_taken_where_xla_needs_no_more_for_it(
     assert chosen.report.compiled_bytes == needed(chosen.choice)
 
 
-@pytest.mark.parametrize("limits", [{"slowdowns": (0.5, 0.0, 0.2)}, {"budgets": (0.25, 0.9, 0.5)}])
-@pytest.mark.parametrize("program", [straight, transformer, loss])
+@pytest.mark.parametrize(
+    ("program", "limits"),
+    [
+        (straight, {"budgets": (0.25, 0.9, 0.5)}),
+        (transformer, {"slowdowns": (0.5, 0.0, 0.2)}),
+        (loss, {"slowdowns": (0.5, 0.0, 0.2)}),
+    ],
+)
 def test_curves_as_compiled_are_monotone(program: Callable[..., Any], limits: dict[str, Any]) -> None:
     options: dict[str, Any] = {"chip": "cpu", "seconds": 0.3, "cache": False, "verify": True}
     curve = graphrl.checkpoint_curve(program, WEIGHTS, X, **limits, **options)
@@ -272,16 +258,6 @@ def test_curves_as_compiled_are_monotone(program: Callable[..., Any], limits: di
     # measured: 1.03 at most, as jax traces the same gradient a little differently
     assert needed[0] <= 1.05 * temporaries(jax.value_and_grad(program, (0, 1)), WEIGHTS, X)
     assert str(curve).splitlines()[0].endswith("compiled")
-
-
-def test_curves_of_bytes_as_compiled_are_monotone() -> None:
-    options: dict[str, Any] = {"chip": "cpu", "seconds": 0.3, "cache": False, "verify": True}
-    budgets = [budget(share) for share in (0.2, 1.1, 0.5)]
-    curve = graphrl.checkpoint_curve(loss, WEIGHTS, X, budgets=budgets, **options)
-    assert [point.limit for point in curve.points] == [budgets[1], budgets[2], budgets[0]]
-    needed = [point.compiled_bytes or 0 for point in curve.points]
-    assert needed == sorted(needed, reverse=True)
-    assert needed[-1] <= 0.2 * foretold().plain.peak_bytes
 
 
 @given(st.data())
@@ -395,20 +371,6 @@ def test_cotangents_of_arrays_are_in_the_figure_as_they_are_in_what_is_foretold(
     report = fn.report(WEIGHTS, X)
     assert report.compiled_bytes == backend.figures[0] + X.nbytes
     assert report.compiled_bytes == pytest.approx(report.planned.peak_bytes, rel=0.1)
-
-
-def test_plans_that_keep_the_budget_outlive_a_search_that_finds_none() -> None:
-    pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
-    found = iter([searched(pricing, Goal(peak=pricing.plain.peak)), None])
-
-    def search(goal: Goal) -> Searched:
-        own = next(found)
-        if own is None:
-            raise UnmetError("nothing")
-        return own
-
-    goal = Goal(peak=pricing.plain.peak)
-    assert verified(search, never, unused, goal, lambda _: int(0.5 * pricing.plain.peak), str).report.compiled_bytes
 
 
 def test_where_no_search_keeps_a_budget_the_lowest_regular_plan_is_tried() -> None:
