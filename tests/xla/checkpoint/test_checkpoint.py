@@ -272,9 +272,8 @@ def test_complex_values_are_not_kept_by_name() -> None:
         return jnp.abs(jnp.exp(jnp.sin(x @ x.T)) @ x).sum()
 
     x = (X * 0.1).astype(jnp.complex64) * (1 + 2j)
-    for part in (0.6, 0.4):
-        ours, theirs = (jax.jit(jax.grad(fn))(x) for fn in (quick(loss, budget=part), loss))
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    ours, theirs = (jax.jit(jax.grad(fn))(x) for fn in (quick(loss, budget=0.4), loss))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_references_within_a_function() -> None:
@@ -305,4 +304,5 @@ def test_budgets_hold_for_gradients_by_what_is_closed_over() -> None:
     for around in (by_arguments, by_tokens):
         ours, theirs = around(functools.partial(quick, budget=0.4)), around(lambda fn: fn)
         assert kept_bytes(ours, WEIGHTS) <= 0.4 * kept_bytes(theirs, WEIGHTS)
-        np.testing.assert_allclose(jax.grad(ours)(WEIGHTS), jax.grad(theirs)(WEIGHTS), rtol=1e-5, atol=1e-7)
+        own, plain = (jax.jit(jax.grad(fn))(WEIGHTS) for fn in (ours, theirs))
+        np.testing.assert_allclose(own, plain, rtol=1e-5, atol=1e-7)

@@ -113,12 +113,6 @@ def test_a_late_turn_may_find_what_is_within_the_limit(turns: Turns) -> None:
         assert len(turns.asked) == 1 + has_some
 
 
-def test_a_measurement_longer_than_all_the_time_is_made_once(turns: Turns) -> None:
-    turns.once = 3.0
-    search_timed(turns.solver, turns.pricing, Goal(slowdown=0.2), turns.measured, seed=0, seconds=2.0, once=3.0)
-    assert turns.now == pytest.approx(0.25 * 2.0 + 3.0)
-
-
 def test_with_the_time_that_is_left_what_is_low_enough_is_made_faster() -> None:
     limit, gains = Goal(slowdown=0.5), []
     for seed in range(6):

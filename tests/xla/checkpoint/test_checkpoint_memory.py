@@ -205,14 +205,6 @@ def test_readers_in_one_kernel_count_as_one() -> None:
         assert len(own.readers(own.backward_nodes())[value]) > 1
 
 
-def test_values_of_the_forward_pass_and_results_lie_where_they_did() -> None:
-    own = of_recurrence()
-    fusion = fusion_of(own)
-    lies = held(own, fusion)
-    kept = [value for value in lies if not own.backward[value.node] or value in own.gradients or value in own.results]
-    assert all(lies[value] == fusion.solid[value] for value in kept)
-
-
 @pytest.mark.parametrize(("axis", "is_written"), [(0, True), (1, False)])
 def test_what_is_summed_up_and_read_takes_bytes(axis: int, is_written: bool) -> None:
     """As where channels are weighted by what follows from their means; not so for rows, as in a softmax."""

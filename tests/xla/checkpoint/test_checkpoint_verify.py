@@ -311,25 +311,6 @@ def test_limits_of_curves_at_fault_are_one_line(fault: str, limits: dict[str, An
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("goal", [Goal(slowdown=0.5), Goal(peak=1.0)])
-def test_a_regular_plan_that_does_not_compile_changes_nothing(goal: Goal) -> None:
-    pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
-    found = searched(pricing, Goal(slowdown=0.5))
-    other = found._replace(choice=State.of(found.choice).choice())
-
-    def needed(choice: Choice) -> int:
-        if choice is other.choice:
-            raise GraphrlError("it does not compile")
-        return 100
-
-    least: float | None
-    try:
-        least = verified(lambda _: found, lambda _: other, unused, goal, needed, str).report.compiled_bytes
-    except UnmetError as error:
-        least = error.least
-    assert least == 100
-
-
 def test_no_plan_is_compiled_twice() -> None:
     backend = Backend(1.0)
     report = planned(slowdown=0.3, method="regular", verify=backend).report(WEIGHTS, X)
