@@ -79,7 +79,7 @@ def _copied(program: Program, level: Level, carried: range) -> tuple[int, ...]:
 
 
 FORMAT = "graphrl-checkpoint"
-VERSION = 17  # rises when searches or their model change, so that older plans are not kept
+VERSION = 18  # rises when searches or their model change, so that older plans are not kept
 
 
 @dataclasses.dataclass(frozen=True)
