@@ -4,7 +4,6 @@ The plan is made at the first call with arguments of given shapes and types, or 
 the plans for several limits, to choose one from.
 """
 
-import functools
 import inspect
 import itertools
 import reprlib
@@ -283,7 +282,10 @@ class CheckpointedFunction(Decorated):
             return self._built[key]
         program = program_of(closed)
         found = self._plan_of(program, key[1])
-        run = functools.partial(_evaluated, program, found)
+
+        def run(*leaves: Any) -> list[Any]:
+            return evaluate(program, found.plan, leaves)
+
         if kept is None:
             return _Built(jaxpr, found, run)
         # without a jit around, loops would compile each time that they are differentiated
@@ -332,10 +334,6 @@ class _Built(NamedTuple):
     jaxpr: Any
     planned: Planned
     run: Callable[..., list[Any]]
-
-
-def _evaluated(program: Program, found: Planned, *leaves: Any) -> list[Any]:
-    return evaluate(program, found.plan, leaves)
 
 
 def _jitted(run: Callable[..., list[Any]], traced: Callable[..., Any], structure: Any) -> Callable[..., list[Any]]:

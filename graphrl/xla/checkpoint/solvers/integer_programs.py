@@ -32,16 +32,19 @@ from graphrl.xla.checkpoint.solvers.goal import Found, Goal, best_of
 from graphrl.xla.checkpoint.solvers.level import ARGUMENT, Gradient, Level, alike_values
 from graphrl.xla.checkpoint.solvers.starts import again, cuts
 
+# Of minimum cuts.
 UNIT = 2**12  # bytes at least: capacities are int32
 CUT_UNITS = 2**29  # units of all values together: more with one for each, yet less than a single cut that may never be
 NEVER = 2**30  # units
-ROOMS = 12  # sizes of the knapsack
+# Of knapsacks.
+ROOMS = 12  # sizes
 SECONDS = 0.03  # for each
 # Units of all bytes and of all seconds. OR-Tools multiplies rooms by worths, and aborts where that leaves 64 bits: here
 # it is about 2^62 at most. Each value's seconds are rounded up by less than 2^-29 of all, bytes below 4 GiB by nothing.
 ROOM_UNITS, WORTH_UNITS = 2**32, 2**30
 KINDS = 7  # of segments that are tried with each
-MOST_VALUES = 3_000  # values
+# Of constraint programs.
+MOST_VALUES = 3_000
 PARTS = (1.0, 0.85, 0.7, 0.5)  # of the limit: what a step holds beside is not in the program
 # Units of all bytes and ticks of all seconds: their sums are far below 2^63. Both are rounded down, so that bounds stay
 # bounds: all seconds by less than 6e-6 of them, and bytes below a pebibyte by nothing.

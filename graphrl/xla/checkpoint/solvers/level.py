@@ -20,6 +20,10 @@ from typing import NamedTuple
 import numpy as np
 
 ARGUMENT = -1  # the place of what a loop carries: its backward pass has it only if it is kept
+COMPUTED, KEPT, MOVED = 0, 1, 2  # what happens to a value between the passes
+ROUNDS = 4  # of colour refinement
+READ, READER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x3C6EF372FE94F82B)  # tell reads from readers
+KINDS = 32  # of stretches, at most
 
 
 class Level(NamedTuple):
@@ -170,10 +174,6 @@ class Gradient(NamedTuple):
         return max(1, self.levels[number].trips) * (self.trips(around[0]) if around else 1)
 
 
-ROUNDS = 4
-READ, READER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x3C6EF372FE94F82B)  # tell reads from readers
-
-
 def alike_values(level: Level) -> list[np.ndarray]:
     """Groups of named values that are alike, each sorted; all values that can be kept are in one."""
     colours = _colours(level)
@@ -234,9 +234,6 @@ def _mixed(numbers: np.ndarray) -> np.ndarray:
     return numbers ^ (numbers >> np.uint64(31))
 
 
-KINDS = 32  # of stretches, at most
-
-
 class Repeated(NamedTuple):
     """Stretches of a level that are alike, place by place.
 
@@ -274,6 +271,3 @@ def _between(level: Level, places: np.ndarray) -> Iterator[Repeated]:
         alike.setdefault(look, []).append(begin)
     for begins in alike.values():
         yield Repeated(np.array(begins), length)
-
-
-COMPUTED, KEPT, MOVED = 0, 1, 2  # what happens to a value between the passes

@@ -32,6 +32,10 @@ CUTS = 15  # groups of places that are tried
 PARTS = 16, 32, 8, 4  # that are cut at their narrowest places
 WIDER = 1.1  # what is across a place between layers may be larger than at others by so much
 MOST = 64  # segments: each is traced by itself
+Group = tuple[int, np.ndarray]  # a level, and values of it that are alike
+WAITING = 0.3  # what a byte kept beside the peak counts as: it stands in the way of the next step
+LARGE = 2e-3  # part of the peak that a value has at least that is moved alone
+MOVED_CUTS = 12
 
 
 def starts(gradient: Gradient) -> Iterator[State]:
@@ -150,10 +154,6 @@ def _narrow(level: Level, across: np.ndarray) -> Iterator[np.ndarray]:
         yield np.unique(firsts[firsts > 0])
 
 
-Group = tuple[int, np.ndarray]  # a level, and values of it that are alike
-WAITING = 0.3  # what a byte kept beside the peak counts as: it stands in the way of the next step
-
-
 def greedy(pricing: Pricing, goal: Goal, state: State, until: float) -> State:
     """Computes groups of kept values again, each time the one that saves the most bytes for its seconds, to the end or
     until that `time.monotonic()`; the best choice on the way. (A limit may be met again behind where it is not.)
@@ -196,10 +196,6 @@ def _worth(now: Price, then: Price) -> float:
     """Bytes saved for each second."""
     saved = (now.peak - then.peak) + WAITING * (now.kept - then.kept)
     return saved / max(then.seconds - now.seconds, 1e-9)
-
-
-LARGE = 2e-3  # part of the peak that a value has at least that is moved alone
-MOVED_CUTS = 12
 
 
 def moved_states(pricing: Pricing, goal: Goal, begun: Sequence[State], until: float) -> Iterator[State]:
