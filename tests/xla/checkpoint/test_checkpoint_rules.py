@@ -27,7 +27,6 @@ TRANSFORMATIONS: list[Callable[[Function], Function]] = [
     lambda f: lambda a, b: jax.grad(jax.checkpoint(f), (0, 1))(a, b),
     lambda f: lambda a, b: jax.vmap(lambda k: jax.grad(f, (0, 1))(k * a, b))(jnp.arange(1.0, 4.0)),
     lambda f: lambda a, b: jax.grad(lambda a: jax.jvp(lambda a: f(a, b), (a,), (a,))[1])(a),
-    lambda f: lambda a, b: jax.hessian(lambda k: f(k[0] * a, k[1] * b))(jnp.ones(2)),
 ]
 
 

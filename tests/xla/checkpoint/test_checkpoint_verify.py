@@ -63,7 +63,7 @@ class Backend:
 
 
 def planned(**options: Any) -> graphrl.CheckpointedFunction:
-    return graphrl.checkpoint(loss, seconds=0.5, **({"cache": False} | options))
+    return graphrl.checkpoint(loss, seconds=0.3, **({"cache": False} | options))
 
 
 def straight(weights: jax.Array, x: jax.Array) -> jax.Array:
