@@ -83,7 +83,8 @@ def test_values_and_gradients_are_the_same(name: str) -> None:
 
 def test_all_methods_and_compiled_figures() -> None:
     for method in SOLVERS:
-        assert quick(scanned, budget=1.0, method=method).report(NONE, X).planned.kept_bytes == 0
+        report = quick(scanned, budget=1.0, method=method).report(NONE, X)
+        assert report.planned.kept_bytes <= report.plain.kept_bytes
     fn = quick(scanned, slowdown=0.1, verify=True)
     ours, theirs = (jax.jit(jax.value_and_grad(each, (0, 1)))(NONE, X) for each in (fn, scanned))
     assert_same(ours, theirs)

@@ -208,7 +208,7 @@ def test_compile_keeps_clones_for_the_next_process(plans: Any, monkeypatch: pyte
 def test_jit_recomputes(plans: Any) -> None:
     fn, _ = network()
     args = arguments(1)
-    planned = graphrl.jit(fn, seconds=1, recompute=0.2)
+    planned = graphrl.jit(fn, seconds=2, recompute=0.2)
     ours, theirs = jax.tree.leaves(planned(*args)), jax.tree.leaves(jax.jit(fn)(*args))
     assert all(a.tobytes() == b.tobytes() for a, b in zip(ours, theirs, strict=True))
     (report,) = planned.reports

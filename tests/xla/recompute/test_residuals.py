@@ -257,20 +257,20 @@ def test_a_slice_outside_is_the_last_one() -> None:
 def test_compile_takes_it_and_finds_it_on_disk(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step = jax.jit(step_of(gelu), donate_argnums=0)
     own = lowered("gelu").compile()
-    first = graphrl.compile(step, *arguments(), recompute=0.05, seconds=2)
+    first = graphrl.compile(step, *arguments(), recompute=0.05, seconds=4)
     report = first.report()
     assert 0 < report.recomputed <= 0.05
     assert temporaries(first) < 0.7 * temporaries(own)
     assert results(first) == results(own)
     monkeypatch.setattr(planner, "_SHARED", DecisionCache(on_disk=True))
-    again = graphrl.compile(step, *arguments(), recompute=0.05, seconds=2)
+    again = graphrl.compile(step, *arguments(), recompute=0.05, seconds=4)
     assert again.report().from_cache
     assert (temporaries(again), results(again)) == (temporaries(first), results(first))
     assert again.plan is not None
 
 
 def test_where_it_needs_more_than_predicted_the_plain_order_runs() -> None:
-    asked = Settings(recompute=0.05, seconds=2, cache=False)
+    asked = Settings(recompute=0.05, seconds=4, cache=False)
     module = hook.captured(lowered("gelu"))
     found = decide(lowered("gelu"), Unplanned(module), asked, None)
     assert found.dropped
