@@ -1,9 +1,9 @@
-"""What measured best: minimum cuts, knapsacks and constraint programs, or where those are too large greedy choices from
-all starts; then annealing from the best.
+"""All solvers by name, and `auto`, what measured best: minimum cuts, knapsacks and constraint programs, or where those
+are too large greedy choices from all starts; then annealing from the best.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from graphrl.errors import ProblemError
@@ -16,8 +16,6 @@ from graphrl.xla.checkpoint.solvers.integer_programs import (
     knapsack_states,
     min_cut_states,
     solve_cp_sat,
-    solve_knapsack,
-    solve_min_cut,
 )
 from graphrl.xla.checkpoint.solvers.starts import greedy, moved_states, starts, stretched
 
@@ -52,25 +50,24 @@ def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
     return found._replace(bound=bound)
 
 
-def greedy_alone(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
-    """The best of greedy choices from all starts."""
-    del seed
-    return best_of(pricing, goal, _greedy_states(pricing, goal, time.monotonic() + seconds))
-
-
 def anneal_alone(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
     """Annealing from the best start."""
     begun = list(stretched(pricing, starts(pricing.gradient)))
     return anneal(pricing, goal, begun, seed=seed, evaluations=EVALUATIONS, seconds=seconds)
 
 
-def regular(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
-    """The best start as it is: all layers alike, as a rule for each of them has it."""
-    del seed, seconds
-    return best_of(pricing, goal, stretched(pricing, starts(pricing.gradient)))
+def _best_of(states: Callable[[Pricing, Goal, float], Iterable[State]]) -> Solver:
+    """A solver that takes the best of some choices, which have until that `time.monotonic()`."""
+
+    def solve(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+        del seed
+        return best_of(pricing, goal, states(pricing, goal, time.monotonic() + seconds))
+
+    return solve
 
 
 def _greedy_states(pricing: Pricing, goal: Goal, until: float) -> Iterator[State]:
+    """Greedy choices from all starts."""
     for state in starts(pricing.gradient):
         yield state
         if time.monotonic() < until:
@@ -81,10 +78,11 @@ SOLVERS: Mapping[str, Solver] = {
     "auto": auto,
     "anneal": anneal_alone,
     "cp-sat": solve_cp_sat,
-    "greedy": greedy_alone,
-    "knapsack": solve_knapsack,
-    "min-cut": solve_min_cut,
-    "regular": regular,
+    "greedy": _best_of(_greedy_states),
+    "knapsack": _best_of(lambda pricing, goal, until: knapsack_states(pricing.gradient)),
+    "min-cut": _best_of(lambda pricing, goal, until: min_cut_states(pricing.gradient)),
+    # all layers alike, as a rule for each of them has it
+    "regular": _best_of(lambda pricing, goal, until: stretched(pricing, starts(pricing.gradient))),
 }
 
 

@@ -51,14 +51,8 @@ PARTS = (1.0, 0.85, 0.7, 0.5)  # of the limit: what a step holds beside is not i
 BYTES, TICKS = 2**50, 2**31
 
 
-def solve_min_cut(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
-    """The cut in the segments that suit it best; it takes no time to speak of."""
-    del seed, seconds
-    return best_of(pricing, goal, min_cut_states(pricing.gradient))
-
-
 def min_cut_states(gradient: Gradient) -> Iterator[State]:
-    """What jax does by itself, and a minimum cut in segments of several kinds."""
+    """What jax does by itself, and a minimum cut in segments of several kinds; it takes no time to speak of."""
     yield State.plain(gradient)
     kept = [minimum_cut(level) for level in gradient.levels]
     for begins in cuts(gradient.levels[0]):
@@ -90,14 +84,8 @@ def minimum_cut(level: Level) -> np.ndarray:
     return side[:n] & ~side[n : 2 * n] & level.named
 
 
-def solve_knapsack(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
-    """The best of knapsacks of several sizes; it takes no time to speak of."""
-    del seed, seconds
-    return best_of(pricing, goal, knapsack_states(pricing.gradient))
-
-
 def knapsack_states(gradient: Gradient) -> Iterator[State]:
-    """What jax does by itself, and knapsacks of several sizes in segments of several kinds."""
+    """What jax does by itself, and knapsacks of several sizes in segments of several kinds, in no time to speak of."""
     yield State.plain(gradient)
     groups = [(number, group) for number, level in enumerate(gradient.levels) for group in alike_values(level)]
     sizes = np.array([gradient.trips(n) * gradient.levels[n].bytes[group].sum() for n, group in groups])
