@@ -213,27 +213,6 @@ def test_a_decorator_keeps_the_name_and_reports_on_shapes() -> None:
     assert loss.report() == report
 
 
-@pytest.mark.parametrize(
-    ("message", "given"),
-    [
-        ("checkpoint needs one limit: budget=0.5", {}),
-        ("checkpoint needs one limit: budget=0.5", {"budget": 0.5, "slowdown": 0.1}),
-        ("budget is 1.5: must be a part from 0 to 1, or bytes", {"budget": 1.5}),
-        ("budget is -1: must be a part from 0 to 1, or bytes", {"budget": -1}),
-        ("budget is True: must be a part", {"budget": True}),
-        ("'much' is not bytes: write for example 4096, 512MiB", {"budget": "much"}),
-        ("slowdown is 2: must be a part of the step's time, from -1 ", {"slowdown": 2}),
-        ("slowdown is nan: must be", {"slowdown": float("nan")}),
-        ("unknown chip 'abacus': the nearest of 24 known are", {"budget": 0.5, "chip": "abacus"}),
-        ("seconds is -1: must be a finite number above 0", {"budget": 0.5, "seconds": -1}),
-        ("seed is -1: must be an integer from 0", {"budget": 0.5, "seed": -1}),
-    ],
-)
-def test_options_at_fault_are_named(message: str, given: dict[str, Any]) -> None:
-    with pytest.raises(GraphrlError, match=message):
-        graphrl.checkpoint(mlp, **given)
-
-
 def test_budgets_that_cannot_be_met_name_the_least() -> None:
     with pytest.raises(ProblemError, match=r"budget is 1KiB: arguments, results and gradients alone need 3\.00 KiB"):
         quick(scanned, budget="1KiB").report(WEIGHTS, X)
