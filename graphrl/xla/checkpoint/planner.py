@@ -37,7 +37,7 @@ from graphrl.xla.checkpoint.solvers.goal import Goal
 from graphrl.xla.checkpoint.solvers.level import KEPT, MOVED, Level
 
 FORMAT = "graphrl-checkpoint"
-VERSION = 18  # rises when searches or their model change, so that older plans are not kept
+VERSION = 17  # rises when searches or their model change, so that older plans are not kept
 
 
 @dataclasses.dataclass(frozen=True)

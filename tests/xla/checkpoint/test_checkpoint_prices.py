@@ -5,7 +5,7 @@ import pytest
 from budget_costs import Cost, cost, handed_seconds, loop_cost_by_steps
 from hypothesis import given
 from hypothesis import strategies as st
-from random_gradients import chain, cuts, gradients, levels
+from random_gradients import cuts, gradients, levels
 
 from graphrl.xla.checkpoint.solvers.choice import Cut, Pricing, untouched
 from graphrl.xla.checkpoint.solvers.level import COMPUTED, KEPT, MOVED, Gradient, Level
@@ -30,39 +30,6 @@ def test_prices_are_those_of_live_sets(data: st.DataObject, trips: int) -> None:
     assert ours.stored == naive.stored
     assert ours[:6] == pytest.approx(naive[:6])
     assert {level.op[v] for v in ours.computed_again} == {level.op[v] for v in naive.computed_again}
-
-
-def test_what_is_moved_must_be_there_for_the_first_kernel_that_computes_with_it() -> None:
-    """Two kernels, of 1 s and 0 s, compute a value that lies in no memory from one that takes 2 s each way."""
-    none, numbers = np.zeros(0, np.int64), np.zeros(2)
-    level = (
-        chain(np.random.default_rng(0), 2, 1)
-        .levels[0]
-        ._replace(
-            bytes=np.array([1.0, 0.0]),
-            solid=np.zeros(2, bool),
-            heavy=np.zeros(2, bool),
-            seconds=numbers,
-            keeping=numbers,
-            reads_from=np.array([0, 0, 1]),
-            reads=np.array([0]),
-            kernel_place=np.array([0, 0]),
-            kernel_bytes=numbers,
-            kernel_seconds=np.array([1.0, 0.0]),
-            kernel_from=np.array([0, 1, 2]),
-            kernel_reads=np.array([1, 1]),
-            kernel_copies=numbers,
-            handed_place=none,
-            handed_seconds=np.zeros(0),
-            handed_from=np.zeros(1, np.int64),
-            handed_to=none,
-            handed_home=none,
-            link=0.5,
-            trips=1,
-        )
-    )
-    cut = Cut(np.array([MOVED, COMPUTED]), np.zeros(1, np.int64), np.ones(1, bool))
-    assert priced(level, cut).seconds == cost(level, cut).seconds == 4.0  # none of it beside the first kernel
 
 
 def with_loop(gradient: Gradient, stretch: int, inner: Cost) -> Level:

@@ -285,13 +285,12 @@ def _free(level: Level, work: Work, s: int, v: int, begin: int) -> None:
     """Frees what was computed again after its last read; to be called for all that read it before."""
     if work.mark[v] != s or work.stored[v] != COMPUTED:
         return
-    soonest, when = work.first[v], work.last[v]
+    when = work.last[v]
     if level.solid[v]:
-        soonest = when = work.position[v]
+        when = work.position[v]
         work.backward[when] += level.bytes[v]
         work.backward[max(work.last[v], when) + 1] -= level.bytes[v]
-    for k in range(level.reads_from[v], level.reads_from[v + 1]):  # each reader computes what lies in no memory
-        _read(work, level.reads[k], begin, soonest)
+    for k in range(level.reads_from[v], level.reads_from[v + 1]):
         _read(work, level.reads[k], begin, when)
 
 
