@@ -27,6 +27,7 @@ from graphrl.xla.checkpoint.solvers.level import Gradient, Level, Loop
 
 PART = 0.75  # of the link to the host: a copy that is late holds all up, and clocks differ
 UNROLLED, EQUATIONS = 8, 1_000  # steps of a stretch at most that stand one after the other, and equations of all
+Slices = tuple[float, float, float, float]  # of a loop: bytes taken, given, pulled and summed, see `Loop`
 
 
 class Origin(NamedTuple):
@@ -255,8 +256,8 @@ def _rows(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     return begins.astype(np.int64), np.array([number for row in rows for number in row], np.int64)
 
 
-def slices_of(derivative: Derivative, forward: Node, backward: Node, results: int) -> tuple[float, ...]:
-    """Bytes of what a loop reads and writes: those taken, given, pulled and summed, see `Loop`.
+def slices_of(derivative: Derivative, forward: Node, backward: Node, results: int) -> Slices:
+    """Bytes of what a loop reads and writes.
 
     Args:
       derivative: in which it is.

@@ -75,8 +75,8 @@ def middle(name: str) -> int:
 )
 def test_values_and_gradients_are_the_same(name: str, limit: str) -> None:
     loss = LOSSES[name]
-    given = {"part": {"budget": 0.6}, "slowdown": {"slowdown": 0.15}}.get(limit) or {"budget": f"{middle(name)}"}
-    fn = quick(loss, **given)
+    limits: dict[str, dict[str, Any]] = {"part": {"budget": 0.6}, "slowdown": {"slowdown": 0.15}}
+    fn = quick(loss, **(limits.get(limit) or {"budget": f"{middle(name)}"}))
     assert_same(jax.jit(jax.value_and_grad(fn, (0, 1)))(WEIGHTS, X), expected(name), bits=loss is mlp)
     report = fn.report()
     if limit == "bytes":

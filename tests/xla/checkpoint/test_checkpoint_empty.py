@@ -74,7 +74,8 @@ LOSSES: dict[str, Loss] = {
 def test_values_and_gradients_are_the_same(name: str) -> None:
     loss = LOSSES[name]
     expected = jax.jit(jax.value_and_grad(loss, (0, 1)))(NONE, X)
-    for limit in ({"budget": 0.6}, {"slowdown": 0.2, "offload": True}):
+    limits: tuple[dict[str, Any], ...] = {"budget": 0.6}, {"slowdown": 0.2, "offload": True}
+    for limit in limits:
         fn = quick(loss, **limit)
         assert_same(jax.jit(jax.value_and_grad(fn, (0, 1)))(NONE, X), expected)
         assert fn.report().slowdown < 1.0
