@@ -26,9 +26,8 @@ from graphrl.solvers.base import Budget, Interrupted, Progress
 if TYPE_CHECKING:
     from graphrl.envs.registry import make
     from graphrl.graphs.readers.jaxpr.reader import from_jax
-    from graphrl.xla.checkpoint.curve import CheckpointCurve, checkpoint_curve
-    from graphrl.xla.checkpoint.function import CheckpointedFunction, checkpoint
-    from graphrl.xla.checkpoint.report import CheckpointReport
+    from graphrl.xla.checkpoint.function import CheckpointedFunction, checkpoint, checkpoint_curve
+    from graphrl.xla.checkpoint.report import CheckpointCurve, CheckpointReport
     from graphrl.xla.jit import Executable, PlannedFunction, compile, jit
     from graphrl.xla.report import Report
 
@@ -68,14 +67,14 @@ __all__ = [
 ]
 
 _LAZY = {  # these import jax, which takes a second
-    "CheckpointCurve": "graphrl.xla.checkpoint.curve",
+    "CheckpointCurve": "graphrl.xla.checkpoint.report",
     "CheckpointReport": "graphrl.xla.checkpoint.report",
     "CheckpointedFunction": "graphrl.xla.checkpoint.function",
     "Executable": "graphrl.xla.jit",
     "PlannedFunction": "graphrl.xla.jit",
     "Report": "graphrl.xla.report",
     "checkpoint": "graphrl.xla.checkpoint.function",
-    "checkpoint_curve": "graphrl.xla.checkpoint.curve",
+    "checkpoint_curve": "graphrl.xla.checkpoint.function",
     "compile": "graphrl.xla.jit",
     "from_jax": "graphrl.graphs.readers.jaxpr.reader",
     "jit": "graphrl.xla.jit",

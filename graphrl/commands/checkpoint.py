@@ -22,8 +22,7 @@ from graphrl.units import format_seconds, parse_bytes, parse_seconds
 from graphrl.xla.checkpoint.solvers.auto import SOLVERS
 
 if TYPE_CHECKING:
-    from graphrl.xla.checkpoint.curve import CheckpointCurve
-    from graphrl.xla.checkpoint.report import CheckpointReport
+    from graphrl.xla.checkpoint.report import CheckpointCurve, CheckpointReport
     from graphrl.xla.checkpoint.settings import Settings
 
 DESCRIPTION = f"""Find what a training step should keep between its passes, and what it should compute again: memory
@@ -86,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Searches; returns the exit code."""
     keep_compiled()
-    from graphrl.xla.checkpoint.curve import SLOWDOWNS
+    from graphrl.xla.checkpoint.function import SLOWDOWNS
     from graphrl.xla.checkpoint.settings import Settings
 
     options = (args.chip, args.offload, args.method, args.seconds, args.seed)
@@ -102,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     if limited:
         _show(reports[0], args, {}, [])
     else:
-        from graphrl.xla.checkpoint.curve import CheckpointCurve
+        from graphrl.xla.checkpoint.report import CheckpointCurve
 
         done = searches[: len(reports)]
         curve = CheckpointCurve.of([settings.slowdown or 0.0 for settings in done], reports)

@@ -18,7 +18,7 @@ from graphrl import ComputationGraph, GraphError, Op, Tensor
 from graphrl.cli import main
 from graphrl.graphs.roofline import find_chip
 from graphrl.xla.checkpoint import search as searching
-from graphrl.xla.checkpoint.curve import SLOWDOWNS
+from graphrl.xla.checkpoint.function import SLOWDOWNS
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.graph_gradient import gradient_of_graph
 from graphrl.xla.checkpoint.program import program_of

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from graphrl.xla.checkpoint.solvers.choice import Cut, stretches_of
 from graphrl.xla.checkpoint.solvers.level import ARGUMENT, COMPUTED, KEPT, MOVED, Gradient, Level, Loop
 
-SIZES = "bytes", "workspace", "kernel_bytes", "kernel_copies", "resident"
-TIMES = "seconds", "keeping", "writing", "kernel_seconds", "handed_seconds", "forward_seconds", "backward_seconds"
 ROW = st.lists(st.integers(0, 20), max_size=3)
 
 
@@ -146,17 +144,6 @@ def chain(random: np.random.Generator, values: int, places: int) -> Gradient:
         0,
         0,
     )
-
-
-def scaled(gradient: Gradient, bytes: float, seconds: float) -> Gradient:
-    """All bytes of a gradient, and all its seconds, so many times as large."""
-
-    def of(level: Level) -> Level:
-        more = {name: bytes * getattr(level, name) for name in SIZES}
-        more |= {name: seconds * getattr(level, name) for name in TIMES}
-        return level._replace(**more, link=level.link * bytes / seconds)
-
-    return gradient._replace(levels=tuple(of(level) for level in gradient.levels))
 
 
 @st.composite

@@ -1,11 +1,18 @@
 """`graphrl.checkpoint`: which values a gradient keeps, computes again or moves to the host.
 
-- function.py, curve.py: the public functions; settings.py: their options; report.py: reports and pictures;
-- program.py: a function as equations, and plans for it; rewrite.py: the function that follows a plan;
-  rules.py, primitives.py: equations with derivatives of their own, and barriers and copies;
-- derivative.py, gradient.py, passes.py: the decision problem of a traced function, as arrays for `solvers`;
-  graph_gradient.py: the same for the graph of a training step; sizes.py: sizes of symbolic dimensions;
-- fusion.py, memory.py, seconds.py: the model of fusion, memory and time;
-- search.py: a solver's choice within the limit; verify.py: the memory that XLA says a plan needs;
-- planner.py: all of it together for a function, in memory and on disk.
+Chapters, from a call to its report:
+
+| question | file |
+|---|---|
+| What can a user ask? | function.py: the public functions; settings.py: their options, and a call's arguments |
+| What is a program, a plan? | program.py; sizes.py: sizes of symbolic dimensions |
+| What is its gradient? | derivative.py: the traced gradient; gradient.py: as arrays for solvers |
+| And a graph's? | graph_gradient.py: the same for the graph of a training step |
+| What fuses? | equations.py: kinds of equations; fusion.py: which values are written |
+| What takes memory? | memory.py |
+| What takes time? | seconds.py |
+| How is a function made to follow a plan? | rewrite.py; primitives.py: barriers, and copies to the host |
+| Which plan is best? | search.py, also as XLA compiles it; solvers/ |
+| Where are plans kept? | planner.py: all of it together for a function, in memory and on disk |
+| What was decided? | report.py |
 """

@@ -1,321 +1,217 @@
-"""Fusion of a jaxpr's equations, as XLA does it on an accelerator.
+"""What fuses: which values of a derivative are written to memory.
 
-- Kinds of equations (`is_view` to `part_read`): kernels, loops, views, slices, reductions, updates in place, and what
-  is fused into its readers.
-- `Inlined`: a jaxpr with its calls inlined and equal equations merged, as XLA computes it.
-- `Fusing`: which values of it are written to memory, and what it takes to read the others.
+Kernels, loops and reductions of more than rows read operands from memory and write their results there. All else is
+computed on the way by its readers, and is written only where one of these holds (`fusion_of`):
 
-`memory` uses this for the bytes and seconds of choices, `seconds` for the time of a traced gradient.
+| rule | a value is written where |
+|---|---|
+| alone | a kernel or a loop reads it |
+| dear | writing it once moves fewer bytes than computing it in each reader: a slice takes its part of it |
+| wanted | it is a result or a gradient |
+| once | computing it in each reader takes far more equations (`equations.is_once`) |
+| smaller | it is a gradient that waits for another layer, and smaller than what it is computed from |
+
+`fusion_of` says which values take seconds to write, `held` which values take bytes. They differ twice:
+
+- In the backward pass, readers that one kernel computes count as one for bytes. Which these are depends on what is
+  written. So `held` decides twice: first as if each reader were alone, then by the kernels that result.
+- In the forward pass, a value that is summed up and read by others takes bytes: XLA writes it with the sums or before
+  them. An example is a map of channels whose weights depend on their means.
+
+Seconds leave out both, as those of traced gradients do: with the first, they are farther from those of XLA's programs.
 """
 
-from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
 
-from graphrl.graphs.readers.jaxpr.flatten import ELEMENT_BODIES, called
-from graphrl.graphs.readers.jaxpr.work import PARTIAL_READS, array_bytes, inner_jaxprs
-from graphrl.xla.checkpoint import primitives
-
-KERNELS = frozenset(
-    str.split(
-        """
-        all_gather all_to_all approx_top_k cholesky conv_general_dilated custom_call cumlogsumexp cummax cummin cumprod
-        cumsum dot_general dynamic_update_slice eig eigh fft gather geqrf hessenberg householder_product lu
-        ppermute psum psum_invariant qr ragged_all_to_all ragged_dot_general reduce_scatter reduce_window
-        reduce_window_max reduce_window_min reduce_window_sum schur select_and_gather_add select_and_scatter
-        select_and_scatter_add sort svd top_k triangular_solve tridiagonal tridiagonal_solve
-        """
-    )
+from graphrl.graphs.readers.jaxpr.flatten import Result, Scalar
+from graphrl.xla.checkpoint.derivative import Derivative, Value
+from graphrl.xla.checkpoint.equations import (
+    SLICES,
+    Chain,
+    chained,
+    is_fused,
+    is_once,
+    is_reduction,
+    key_of,
+    part_read,
 )
-PRODUCTS = frozenset({"conv_general_dilated", "dot_general"})
-_REDUCTIONS = ("argmax", "argmin", "reduce")
-_NOT_REDUCTIONS = ("reduce_precision", "reduce_window", "reduce_scatter")
-# The same bytes under another name or shape; layouts are the compiler's to choose.
-VIEWS = frozenset(
-    str.split(
-        """
-        after bitcast_convert_type copy copy_p expand_dims loaded name optimization_barrier pvary reduce_precision
-        reshape sharding_constraint squeeze stop_gradient transpose
-        """
-    )
-)
-SLICES = PARTIAL_READS | {"split", "unstack"}
-ONCE = frozenset({"tanh"})  # of what is fused, what XLA's model of cost has dearer than to write it and read it again
+
+Part = int
+Reads = Mapping[Part, float]  # bytes
+FAR = 4  # kernels that run before a gradient is read, more of which are another layer's
+LONGEST_IN_ONE = 150  # equations that one kernel runs for a value that it reads several times: as `equations.LONGEST`
 
 
-def is_view(equation: Any) -> bool:
-    """Whether the result is the operand: of roundings those to the operand's own precision, which jax puts on what a
-    checkpoint keeps."""
-    if equation.primitive.name != "reduce_precision":
-        return equation.primitive.name in VIEWS
-    own = jnp.finfo(equation.invars[0].aval.dtype)
-    return (equation.params["exponent_bits"], equation.params["mantissa_bits"]) == (own.nexp, own.nmant)
-
-
-def is_body(equation: Any) -> bool:
-    return not equation.primitive.name.startswith(ELEMENT_BODIES) and bool(inner_jaxprs(equation.params))
-
-
-def is_kernel(equation: Any) -> bool:
-    return equation.primitive.name in KERNELS or is_scatter(equation)
-
-
-def is_scatter(equation: Any) -> bool:
-    """Whether it changes some elements of its first operand."""
-    return equation.primitive.name.startswith("scatter")
-
-
-def is_fill(equation: Any) -> bool:
-    """Whether the result is one number everywhere."""
-    return equation.primitive.name == "broadcast_in_dim" and equation.invars[0].aval.size == 1
-
-
-def is_product(equation: Any) -> bool:
-    """Whether it is linear in each of two different variables; its gradients are kernels that read the other one."""
-    return equation.primitive.name in PRODUCTS and is_of_variables(equation)
-
-
-def is_of_variables(equation: Any) -> bool:
-    """Whether its operands are different variables, and it runs where all else does."""
-    own = [atom for atom in equation.invars if not isinstance(atom, core.Literal)]
-    return len({*own}) == len(equation.invars) and getattr(equation.ctx, "compute_type", None) is None
-
-
-def is_reduction(equation: Any) -> bool:
-    """Whether it reduces more than rows: those are fused as all else, as in a softmax, which reads its operand once."""
-    return _reduces(equation) and not is_of_rows(equation)
-
-
-def is_of_rows(equation: Any) -> bool:
-    """Whether it reduces rows."""
-    dimensions = len(equation.invars[0].aval.shape) if _reduces(equation) else 0
-    return dimensions > 1 and tuple(equation.params.get("axes", ())) == (dimensions - 1,)
-
-
-def _reduces(equation: Any) -> bool:
-    name = equation.primitive.name
-    return bool(name.startswith(_REDUCTIONS)) and not name.startswith(_NOT_REDUCTIONS)
-
-
-def is_fused(equation: Any) -> bool:
-    """Whether what it reads can be fused into it."""
-    return not (is_body(equation) or is_kernel(equation) or equation.primitive.name == "device_put")
-
-
-def is_in_place(equation: Any) -> bool:
-    """Whether XLA can write the result over an operand of as many bytes that nothing else reads any more."""
-    return is_fused(equation) or is_update(equation)
-
-
-def is_update(equation: Any) -> bool:
-    """Whether XLA writes the result over the first operand, if nothing else reads that any more."""
-    return is_scatter(equation) or equation.primitive.name == "dynamic_update_slice"
-
-
-def part_read(equation: Any, whole: float, result: float) -> float:
-    """The part of its first operand's bytes that a slice reads, of so many bytes each: a strided one all the lines that
-    its elements lie in.
-    """
-    strided = any(stride > 1 for stride in equation.params.get("strides") or ())
-    return 1.0 if strided or not whole else min(1.0, result / whole)
-
-
-Value = int  # the place of a value's bytes among all
-
-
-class Op(NamedTuple):
-    """An equation that is computed, or a barrier.
+class Fusion(NamedTuple):
+    """What becomes of computed values.
 
     Attributes:
-      equation: None for a barrier.
-      operands: values and literals, in order.
-      results: values, in order.
+      solid: whether they lie in memory.
+      moved: of each, bytes that are read and written to compute it into memory.
+      copies: of each, how often a loop that keeps it copies it to or from its own array.
     """
 
-    equation: Any
-    operands: Sequence[Value | core.Literal]
-    results: Sequence[Value]
-
-    @property
-    def values(self) -> list[Value]:
-        """Its operands without literals, each once."""
-        return list(dict.fromkeys(operand for operand in self.operands if isinstance(operand, Value)))
+    solid: Mapping[Result, bool]
+    moved: Mapping[Result, float]
+    copies: Mapping[Result, int]
 
 
-class Inlined:
-    """A jaxpr with its calls inlined and equal equations merged.
+def fusion_of(derivative: Derivative, left_out: Container[int] = (), kernel: Mapping[int, int] | None = None) -> Fusion:
+    """What is fused into what.
 
-    Attributes:
-      bytes: of each value.
-      ops: in order.
-      inputs: values of the arguments.
-      results: values and literals.
+    Args:
+      derivative: of a program.
+      left_out: nodes that no other ones need.
+      kernel: of some nodes, the one in whose kernel they are computed: readers in one kernel count as one.
     """
-
-    def __init__(self, jaxpr: core.Jaxpr) -> None:
-        self.bytes: list[int] = []
-        self.ops: list[Op] = []
-        self._merged: dict[Hashable, list[Value]] = {}
-        self.inputs = [self._value(var) for var in jaxpr.invars]
-        self.results = self._run(jaxpr, self.inputs)
-
-    def _value(self, atom: Any) -> Value:
-        self.bytes.append(array_bytes(atom.aval))
-        return len(self.bytes) - 1
-
-    def _run(self, jaxpr: core.Jaxpr, arguments: Sequence[Any]) -> list[Any]:
-        """Adds the ops of a jaxpr; gives its results, values or literals."""
-        values: dict[Any, Any] = dict(zip(jaxpr.invars, arguments, strict=True))
-        values |= {var: self._value(var) for var in jaxpr.constvars}
-        for equation in jaxpr.eqns:
-            operands = [_read(atom, values) for atom in equation.invars]
-            call = called(equation)
-            if call is not None:
-                results = self._run(call[0], self._behind(equation, operands, _barred(equation)))
-            elif equation.primitive.name == primitives.NAME:
-                results = operands[: len(equation.outvars)]  # takes no time here
-            elif equation.primitive.name == "optimization_barrier" or equation.params.get("waits", False):
-                results = self._behind(equation, operands, [True] * len(operands))[: len(equation.outvars)]
-            else:
-                results = operands[:1] if is_view(equation) else self._add(equation, operands)
-            values.update(zip(equation.outvars, results, strict=True))
-        return [_read(atom, values) for atom in jaxpr.outvars]
-
-    def _behind(self, equation: Any, operands: Sequence[Any], barred: Sequence[bool]) -> list[Any]:
-        """The operands, where they are barred as values that equal no others."""
-        behind = list(operands)
-        places = [i for i, bar in enumerate(barred) if bar and isinstance(operands[i], Value)]
-        for i in places:
-            behind[i] = self._value(equation.invars[i])
-        self.ops.append(Op(None, [operands[i] for i in places], [behind[i] for i in places]))
-        return behind
-
-    def _add(self, equation: Any, operands: Sequence[Any]) -> list[Value]:
-        key = key_of(equation, operands)
-        if key not in self._merged:
-            self._merged[key] = [self._value(var) for var in equation.outvars]
-            self.ops.append(Op(equation, operands, self._merged[key]))
-        return self._merged[key]
+    kept = [i for i, node in enumerate(derivative.nodes) if node is not None and i not in left_out]
+    readers = derivative.readers(kept)
+    kernel = {i: i for i in kept} | dict(kernel or {})
+    solid: dict[Result, bool] = {}
+    moved: dict[Result, float] = {}
+    copies: dict[Result, int] = {}
+    parts = Parts(derivative)
+    reads: dict[Value, Reads] = {}  # of what lies in no memory, what is read in its place
+    chain: dict[Value, Chain] = {}  # of that, the nodes that its reader computes for it
+    heavy = np.zeros(len(derivative.nodes), np.int64)
+    heavy[kept] = [not is_fused(derivative.node(i).equation) for i in kept]
+    heavy = np.cumsum(heavy)
+    for i in kept:
+        node = derivative.node(i)
+        read = _read(derivative, parts, i, reads)
+        chains = [chain[value] for value in derivative.reads(i) if value in chain]
+        ops = chained(i, node.equation, chains, LONGEST_IN_ONE)
+        fused = is_fused(node.equation) and not is_reduction(node.equation)
+        whole = sum(sum(each.values()) for each in (read if node.type in SLICES else read[:1]))
+        for k, size in enumerate(node.output_bytes):
+            value, total = Result(i, k), sum(read[k].values())
+            # a pass has its own copy of what it computes
+            users = [j for j in readers[value] if derivative.backward[j] == derivative.backward[i]]
+            alone = any(not is_fused(derivative.node(j).equation) for j in readers[value])
+            taken = _taken(derivative, value, users, kernel)
+            dear = taken * total > total + (1 + taken) * size
+            wanted = value in derivative.results or value in derivative.gradients
+            kernels = {kernel[j] for j in readers[value]}
+            once = _is_once_in(node.equation, ops, len(readers[value]), len(kernels))
+            waits = derivative.backward[i] and heavy[max(users, default=i)] - heavy[i] > FAR
+            smaller = waits and size < sum(derivative.bytes(source) for source in parts.sources(read[k]))
+            solid[value] = not fused or alone or dear or wanted or once or smaller
+            moved[value] = whole + sum(node.output_bytes)
+            copies[value] = _copies(derivative, readers[value], is_fused(node.equation))
+            if not solid[value]:
+                reads[value], chain[value] = read[k], ops
+    return Fusion(solid, moved, copies)
 
 
-def _read(atom: Any, values: Mapping[Any, Any]) -> Any:
-    return atom if isinstance(atom, core.Literal) else values[atom]
+def held(derivative: Derivative, fusion: Fusion) -> Mapping[Result, bool]:
+    """Whether values lie in memory; `fusion` says what each pass writes if each reader is alone."""
+    solid = fusion_of(derivative, kernel=_kernels(derivative, fusion.solid)).solid
+    forward = [i for i, node in enumerate(derivative.nodes) if node is not None and not derivative.backward[i]]
+    readers = derivative.readers(forward)
+    return {
+        value: solid[value]
+        if derivative.backward[value.node]
+        else fusion.solid[value] or _is_summed(derivative, readers[value])
+        for value in solid
+    }
 
 
-def _barred(equation: Any) -> Sequence[bool]:
-    """Of a call's operands those that XLA shall not take for what was computed before: a backward pass's."""
-    barred = equation.params.get("differentiated", False) and equation.params.get("prevent_cse", False)
-    return [barred] * len(equation.invars) if isinstance(barred, bool) else barred
+class Parts:
+    """The parts of a derivative's values, each with a number of its own."""
+
+    def __init__(self, derivative: Derivative) -> None:
+        self._own = derivative
+        self._numbers: dict[Hashable, int] = {}
+        self._sources: dict[Part, Value] = {}
+
+    def whole(self, value: Value) -> Part:
+        """Of a value, all of it."""
+        part = self._number((value,))
+        self._sources[part] = value
+        return part
+
+    def sliced(self, reads: Reads, i: int, output: int, share: float) -> Reads:
+        """Of what is read that share which an output of a slice takes."""
+        key = self._number(self._slice(i, output))
+        sliced = {}
+        for part, size in reads.items():
+            own = self._number((part, key))
+            self._sources[own] = self._sources[part]
+            sliced[own] = share * size
+        return sliced
+
+    def sources(self, reads: Reads) -> set[Value]:
+        """The values that are read, or parts of them."""
+        return {self._sources[part] for part in reads}
+
+    def _number(self, key: Hashable) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def _slice(self, i: int, output: int) -> Hashable:
+        """Equal for slices that take the same."""
+        node, same = self._own.node(i), self._own.same
+        operands = [value if isinstance(value, Scalar) else same.get(value, value) for value in node.operands]
+        return key_of(node.equation, operands), output
 
 
-def key_of(equation: Any, operands: Sequence[Any]) -> Hashable:
-    """Equal for equations that compute the same; operands are literals, or what stands for values."""
-    own = (id(equation),)
-    read = tuple(_literal(atom) if isinstance(atom, core.Literal) else atom for atom in operands)
-    key = (equation.primitive, tuple(sorted(equation.params.items(), key=lambda item: item[0])), read)
-    try:
-        hash(key)
-    except TypeError:  # a parameter that only equals itself
-        return own
-    return own if equation.effects else key
+def _taken(derivative: Derivative, value: Result, users: Iterable[int], kernel: Mapping[int, int]) -> float:
+    """How often a value is computed where it is not written: a slice takes a part, and what a kernel has it has."""
+    taken: dict[int, float] = {}
+    for j in users:
+        taken[kernel[j]] = min(1.0, taken.get(kernel[j], 0.0) + share_read(derivative, j, value))
+    return sum(taken.values())
 
 
-def _literal(atom: core.Literal) -> Hashable:
-    value = np.asarray(atom.val)
-    return (value.item(), value.dtype.name) if value.ndim == 0 else id(atom)
+def _is_once_in(equation: Any, ops: Chain, readers: int, kernels: int) -> bool:
+    """Whether XLA computes a value once for readers in so many kernels, though they would move fewer bytes."""
+    return is_once(equation, ops) if kernels > 1 else readers > 1 and len(ops) > LONGEST_IN_ONE
 
 
-LONGEST = 52  # equations that are run for a value on the way by each of its readers: found on associative scans
-
-Reads = Mapping[Hashable, float]  # bytes by value, and by slice of it
-Chain = frozenset[tuple[int, ...]]  # equations, each behind the slices that are taken of what it computes
-
-
-class Fusing:
-    """Which values are written, and what it takes to read the others."""
-
-    def __init__(self, flat: Inlined) -> None:
-        self._bytes = flat.bytes
-        self._flat = flat
-        self._readers = Counter(value for op in flat.ops for value in op.values)
-        alone = [op for op in flat.ops if op.equation is None or not is_fused(op.equation)]
-        filled = {value for op in flat.ops if op.equation and is_fill(op.equation) for value in op.results}
-        self._alone = {value for op in alone for value in op.values if value not in filled or not _fills(op, value)}
-        self._needed = self._alone | {value for value in flat.results if isinstance(value, Value)}
-        self._reads: dict[Value, Reads] = {}  # of what is not written
-        self._chains: dict[Value, Chain] = {}  # of that, what a reader computes for it
-
-    def copied(self, inputs: int, results: int) -> list[Value]:
-        """Of a scan's body what XLA copies from a stack and to one: all that no fused op takes or writes for that only.
-
-        Args:
-          inputs: how many come first that are not sliced from stacks.
-          results: likewise, not stacked.
-        """
-        fused = {value for op in self._flat.ops if op.equation and is_fused(op.equation) for value in op.results}
-        taken = [value for value in self._flat.inputs[inputs:] if value in self._alone]
-        stacked = [value for value in self._flat.results[results:] if isinstance(value, Value)]
-        return taken + [value for value in stacked if value not in fused or self._readers[value]]
-
-    def write(self, op: Op) -> float:
-        """Of an op that writes its results: the bytes that it and what is fused into it move."""
-        return sum(self._of(op).values()) + sum(self._bytes[value] for value in op.results)
-
-    def fuse(self, op: Op) -> list[float]:
-        """Of a fused op: the bytes that are moved to write those of its results that are written."""
-        moved = []
-        chains = [self._chains[value] for value in op.values if value in self._chains]
-        for i, value in enumerate(op.results):
-            reads = self._of(op)
-            if op.equation.primitive.name in SLICES:
-                reads = self._sliced(op, i, reads)
-            size, total, readers = self._bytes[value], sum(reads.values()), self._readers[value]
-            chain, dear = chained(value, op.equation, chains), readers * total > total + (1 + readers) * size
-            if value in self._needed or dear or (readers > 1 and is_once(op.equation, chain)):
-                moved.append(total + size)
-            else:
-                self._reads[value], self._chains[value] = reads, chain
-        return moved
-
-    def _of(self, op: Op) -> Reads:
-        return {key: size for value in op.values for key, size in self._of_value(value).items()}
-
-    def _of_value(self, value: Value) -> Reads:
-        return self._reads.get(value, {value: float(self._bytes[value])})
-
-    def _sliced(self, op: Op, result: int, reads: Reads) -> Reads:
-        """Of all that is read the part that a slice takes."""
-        whole = self._bytes[op.values[0]] if op.values else 0
-        share = part_read(op.equation, whole, self._bytes[op.results[result]])
-        return {(key, op.results[result]): share * size for key, size in reads.items()}
-
-
-def _fills(op: Op, value: Value) -> bool:
-    """Whether an op only fills its result with such a value, which is one number everywhere."""
-    if not op.equation or not is_scatter(op.equation):
-        return False
-    filled, *others = op.operands
-    return filled == value and value not in others
-
-
-def is_once(equation: Any, chain: Chain) -> bool:
-    """Whether XLA computes a value once for several readers, though they would move fewer bytes."""
-    return len(chain) > LONGEST or equation.primitive.name in ONCE
-
-
-def chained(last: int, equation: Any, chains: Sequence[Chain], most: int = LONGEST) -> Chain:
-    """What is run for a value on the way: what was run last and what was for that, or as much as is more than `most`.
-
-    Two slices of one value are of different elements, so that what is run for both is run for each.
+def _copies(derivative: Derivative, readers: Sequence[int], fused: bool) -> int:
+    """How often a loop that keeps a value copies it: what a fused op writes for the loop's array alone goes there at
+    once, and a fused op reads it from there.
     """
-    longest = max(chains, key=len, default=Chain())
-    if len(longest) > most:
-        return longest
-    run = longest.union(*chains)
-    if equation.primitive.name in SLICES:
-        run = Chain((last, *key) for key in run)
-    return run.union([(last,)])
+    forward = any(not derivative.backward[j] for j in readers)
+    backward = (derivative.node(j) for j in readers if derivative.backward[j])
+    return (forward or not fused) + any(not is_fused(node.equation) for node in backward)
+
+
+def _read(derivative: Derivative, parts: Parts, i: int, reads: Mapping[Value, Reads]) -> Sequence[Reads]:
+    """Bytes that a node reads from memory for each of its outputs: slices their own parts, all others the same."""
+    node = derivative.node(i)
+    operands, read = derivative.reads(i), dict[Part, float]()
+    for value in operands:  # a part is as large wherever it is read
+        read.update(reads[value] if value in reads else {parts.whole(value): float(derivative.bytes(value))})
+    if node.type not in SLICES or not operands:
+        return [read] * len(node.output_bytes)
+    size = derivative.bytes(operands[0])
+    shares = (part_read(node.equation, size, taken) for taken in node.output_bytes)
+    return [parts.sliced(read, i, k, share) for k, share in enumerate(shares)]
+
+
+def share_read(derivative: Derivative, i: int, value: Value) -> float:
+    """The part of a value that a node reads, whose first operand it may be."""
+    node = derivative.node(i)
+    if node.type not in SLICES or derivative.reads(i)[0] != value:
+        return 1.0
+    return sum(part_read(node.equation, derivative.bytes(value), taken) for taken in node.output_bytes)
+
+
+def _is_summed(derivative: Derivative, readers: Sequence[int]) -> bool:
+    """Whether one of several readers is a reduction of more than rows."""
+    return len(readers) > 1 and any(is_reduction(derivative.node(j).equation) for j in readers)
+
+
+def _kernels(derivative: Derivative, solid: Mapping[Result, bool]) -> dict[int, int]:
+    """Of each node of the backward pass the one that writes what it is for; itself where it writes, or several do."""
+    nodes = derivative.backward_nodes()
+    readers, kernel = derivative.readers(nodes), {i: i for i in nodes}
+    for i in reversed(nodes):
+        results = [Result(i, k) for k in range(len(derivative.node(i).output_bytes))]
+        users = {kernel[j] for value in results for j in readers[value]}
+        if len(users) == 1 and not any(solid[value] for value in results):
+            kernel[i] = users.pop()
+    return kernel

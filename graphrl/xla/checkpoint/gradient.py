@@ -18,86 +18,130 @@ from graphrl.graphs.readers.jaxpr.flatten import Node, Result, Scalar
 from graphrl.graphs.readers.jaxpr.work import array_bytes, scan_operands
 from graphrl.graphs.roofline import INTERCONNECTS, Chip
 from graphrl.xla.checkpoint.derivative import Derivative, Value, derivative, differentiable, resident_bytes
-from graphrl.xla.checkpoint.memory import Nodes
-from graphrl.xla.checkpoint.passes import Backward, Forward, handed
+from graphrl.xla.checkpoint.memory import Backward, Forward, Nodes, handed
 from graphrl.xla.checkpoint.primitives import HOST_LINK
 from graphrl.xla.checkpoint.program import Name, Program
 from graphrl.xla.checkpoint.solvers.choice import stretches_of
 from graphrl.xla.checkpoint.solvers.level import Gradient, Level, Loop
 
-
-class Slices(NamedTuple):
-    """Bytes of what a loop reads and writes: see `Loop`."""
-
-    taken_bytes: float
-    given_bytes: float
-    pulled_bytes: float
-    sum_bytes: float
+PART = 0.75  # of the link to the host: a copy that is late holds all up, and clocks differ
+UNROLLED, EQUATIONS = 8, 1_000  # steps of a stretch at most that stand one after the other, and equations of all
+Slices = tuple[float, float, float, float]  # of a loop: bytes taken, given, pulled and summed, see `Loop`
 
 
-def slices_of(derivative: Derivative, forward: Node, backward: Node, results: int) -> Slices:
-    """Of a loop.
+class Origin(NamedTuple):
+    """Where a value comes from.
 
-    Args:
-      derivative: in which it is.
-      forward, backward: its two scans.
-      results: of the loop; after these the forward scan gives what it keeps.
+    Attributes:
+      place: of its equation among those of the function, after those of the loops around it.
+      value: its type and shape, as jax writes them.
+      line: of the user's code; "" where it is unknown.
     """
-    length = forward.equation.params["length"]
-    _, carried = scan_operands(forward.equation.params)
-    taken, pulled = _stacked(derivative, forward), _stacked(derivative, backward)
-    kept = sum(forward.output_bytes[results:])
-    summed = backward.output_bytes[: scan_operands(backward.equation.params)[1]]
-    carries = [array_bytes(v.aval) for v in forward.equation.outvars[:carried] if differentiable(v.aval)]
-    between = sum(size for value, size in pulled.items() if value not in taken)
-    return Slices(
-        sum(taken.values()) / length,
-        sum(forward.output_bytes[carried:results]) / length,
-        (between - kept + sum(backward.output_bytes[len(summed) :])) / length,
-        max(0, sum(summed) - sum(carries)),
+
+    place: tuple[int, ...]
+    value: str
+    line: str
+
+
+class Explained(Protocol):
+    """A gradient whose values can be told to the user."""
+
+    @property
+    def gradient(self) -> Gradient:
+        """What a solver decides about."""
+
+    def origin(self, number: int, value: int) -> Origin | None:
+        """Of a value of a level; None where the user has no name for it."""
+
+
+class NamedGradient(NamedTuple):
+    """A program's gradient, with what links its arrays to the program.
+
+    Attributes:
+      gradient: what a solver decides about.
+      programs: of each level.
+      names: of each level's values; None where there is none.
+      carried: of each level, arguments that a loop carries from step to step.
+      traced: the gradient as jax traces it by itself, but for names; None where there are loops.
+    """
+
+    gradient: Gradient
+    programs: tuple[Program, ...]
+    names: tuple[tuple[Name | None, ...], ...]
+    carried: tuple[range, ...]
+    traced: Any
+
+    def origin(self, number: int, value: int) -> Origin | None:
+        """What a value of a level is to the user; None where it has no name."""
+        name = self.names[number][value]
+        if name is None:
+            return None
+        eqn = self.programs[number].equations[name[0]]
+        return Origin((*self._around(number), name[0]), eqn.outvars[name[1]].aval.str_short(), line_of(eqn))
+
+    def _around(self, number: int) -> tuple[int, ...]:
+        """Places of the loops around a level, from the function inwards."""
+        for outer, loops in enumerate(self.gradient.loops):
+            if number in loops:
+                return (*self._around(outer), loops[number].place)
+        return ()
+
+
+class _Built(NamedTuple):
+    program: Program
+    level: Level
+    loops: dict[int, Loop]
+    names: tuple[Name | None, ...]
+    carried: range
+    begin_bytes: float
+
+
+def gradient_of(program: Program, wanted: Sequence[bool], chip: Chip) -> NamedGradient:
+    """The gradient of a function by the arguments that are `wanted`, and of its loops' bodies by all they have."""
+    built: list[_Built] = []
+    own = _build(built, program, wanted, chip, range(0), 0)
+    levels, loops = tuple(each.level for each in built), tuple(each.loops for each in built)
+    return NamedGradient(
+        Gradient(levels, loops, sum(own.outside[: len(program.closed.in_avals)]), own.result_bytes),
+        tuple(each.program for each in built),
+        tuple(each.names for each in built),
+        tuple(each.carried for each in built),
+        None if program.bodies else own.traced,
     )
 
 
-def _stacked(derivative: Derivative, scan: Node) -> Mapping[Value, int]:
-    """Arrays of which each step of a scan takes a slice, with their bytes."""
-    first = sum(scan_operands(scan.equation.params))
-    operands = zip(scan.operands[first:], scan.equation.invars[first:], strict=True)
-    stacks = ((value, array_bytes(operand.aval)) for value, operand in operands if not isinstance(value, Scalar))
-    return {derivative.same.get(value, value): size for value, size in stacks}
-
-
-def advancing(
-    reads: Sequence[Sequence[int]], kernel_reads: Sequence[Sequence[int]], following: Sequence[int | None]
-) -> tuple[list[int], np.ndarray]:
-    """What a loop needs to go on for the sake of its backward pass.
-
-    Args:
-      reads: of each value of its body, values that it is computed from, which come before it; the carried ones first.
-      kernel_reads: values that each kernel of the backward pass reads.
-      following: of each carried value, that which the next step has in its place; None where it is another's.
-
-    Returns:
-      the carried values that are needed; and `[n]` int64, of these what they are in the next step, of others -1.
-    """
-    needed = np.zeros(len(reads), bool)
-    needed[[value for read in kernel_reads for value in read]] = True
-    while True:
-        for value in range(len(reads) - 1, -1, -1):
-            if needed[value]:
-                needed[reads[value]] = True
-        nexts = {after for carry, after in enumerate(following) if needed[carry] and after is not None}
-        if all(needed[after] for after in nexts):
-            break
-        needed[list(nexts)] = True
-    begins = np.flatnonzero(needed[: len(following)]).tolist()
-    after = np.full(len(reads), -1, np.int64)
-    for carry in begins:
-        become = following[carry]
-        after[carry] = -1 if become is None else become
-    return begins, after
-
-
-PART = 0.75  # of the link to the host: a copy that is late holds all up, and clocks differ
+def _build(
+    built: list[_Built], program: Program, wanted: Sequence[bool], chip: Chip, carried: range, trips: int
+) -> Derivative:
+    """Appends a program's level, then those of the loops in it; returns its derivative."""
+    own = derivative(program, wanted, chip)
+    scans = {place: len(program.equations[place].outvars) for place in program.bodies}
+    builder = LevelBuilder(own, chip, carried, scans)
+    apart = [bool(eqn.effects) or (place in builder.loops and not trips) for place, eqn in enumerate(program.equations)]
+    level, loops, number = builder.level(trips, np.array(apart, bool)), dict[int, Loop](), len(built)
+    names = tuple(own.names.get(value) for value in builder.values)
+    built.append(_Built(program, level, loops, names, carried, builder.begin_bytes))
+    forward, backward = level.forward_seconds, level.backward_seconds
+    for place, loop in sorted(builder.loops.items()):
+        body, params = program.bodies[place], program.equations[place].params
+        steps, is_known = program.trips(place), not is_symbolic_dim(params["length"])
+        constants, carries = scan_operands(params)
+        carry = range(constants, constants + carries)
+        smooth = [differentiable(aval) for aval in body.closed.in_avals]
+        inner = len(built)
+        _build(built, body, smooth, chip, carry, steps)
+        loops[inner] = loop._replace(
+            begin_bytes=built[inner].begin_bytes,
+            stretches=stretches_of(steps) if is_known and not program.equations[place].effects else (1,),
+            unrolled=min(UNROLLED, EQUATIONS // max(1, len(body.equations))),
+        )
+        seconds = steps * built[inner].level.forward_seconds
+        level.seconds[[*loop.outputs, *loop.kept]] = seconds
+        forward += seconds
+        level.kernel_seconds[loop.kernel] = steps * built[inner].level.backward_seconds
+        backward += steps * built[inner].level.backward_seconds
+    built[number] = built[number]._replace(level=level._replace(forward_seconds=forward, backward_seconds=backward))
+    return own
 
 
 class LevelBuilder:
@@ -211,29 +255,66 @@ def _rows(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     return begins.astype(np.int64), np.array([number for row in rows for number in row], np.int64)
 
 
-class Origin(NamedTuple):
-    """Where a value comes from.
+def slices_of(derivative: Derivative, forward: Node, backward: Node, results: int) -> Slices:
+    """Bytes of what a loop reads and writes.
 
-    Attributes:
-      place: of its equation among those of the function, after those of the loops around it.
-      value: its type and shape, as jax writes them.
-      line: of the user's code; "" where it is unknown.
+    Args:
+      derivative: in which it is.
+      forward, backward: its two scans.
+      results: of the loop; after these the forward scan gives what it keeps.
     """
+    length = forward.equation.params["length"]
+    _, carried = scan_operands(forward.equation.params)
+    taken, pulled = _stacked(derivative, forward), _stacked(derivative, backward)
+    kept = sum(forward.output_bytes[results:])
+    summed = backward.output_bytes[: scan_operands(backward.equation.params)[1]]
+    carries = [array_bytes(v.aval) for v in forward.equation.outvars[:carried] if differentiable(v.aval)]
+    between = sum(size for value, size in pulled.items() if value not in taken)
+    return (
+        sum(taken.values()) / length,
+        sum(forward.output_bytes[carried:results]) / length,
+        (between - kept + sum(backward.output_bytes[len(summed) :])) / length,
+        max(0, sum(summed) - sum(carries)),
+    )
 
-    place: tuple[int, ...]
-    value: str
-    line: str
+
+def _stacked(derivative: Derivative, scan: Node) -> Mapping[Value, int]:
+    """Arrays of which each step of a scan takes a slice, with their bytes."""
+    first = sum(scan_operands(scan.equation.params))
+    operands = zip(scan.operands[first:], scan.equation.invars[first:], strict=True)
+    stacks = ((value, array_bytes(operand.aval)) for value, operand in operands if not isinstance(value, Scalar))
+    return {derivative.same.get(value, value): size for value, size in stacks}
 
 
-class Explained(Protocol):
-    """A gradient whose values can be told to the user."""
+def advancing(
+    reads: Sequence[Sequence[int]], kernel_reads: Sequence[Sequence[int]], following: Sequence[int | None]
+) -> tuple[list[int], np.ndarray]:
+    """What a loop needs to go on for the sake of its backward pass.
 
-    @property
-    def gradient(self) -> Gradient:
-        """What a solver decides about."""
+    Args:
+      reads: of each value of its body, values that it is computed from, which come before it; the carried ones first.
+      kernel_reads: values that each kernel of the backward pass reads.
+      following: of each carried value, that which the next step has in its place; None where it is another's.
 
-    def origin(self, number: int, value: int) -> Origin | None:
-        """Of a value of a level; None where the user has no name for it."""
+    Returns:
+      the carried values that are needed; and `[n]` int64, of these what they are in the next step, of others -1.
+    """
+    needed = np.zeros(len(reads), bool)
+    needed[[value for read in kernel_reads for value in read]] = True
+    while True:
+        for value in range(len(reads) - 1, -1, -1):
+            if needed[value]:
+                needed[reads[value]] = True
+        nexts = {after for carry, after in enumerate(following) if needed[carry] and after is not None}
+        if all(needed[after] for after in nexts):
+            break
+        needed[list(nexts)] = True
+    begins = np.flatnonzero(needed[: len(following)]).tolist()
+    after = np.full(len(reads), -1, np.int64)
+    for carry in begins:
+        become = following[carry]
+        after[carry] = -1 if become is None else become
+    return begins, after
 
 
 def line_at(program: Program, place: Sequence[int]) -> str:
@@ -257,96 +338,3 @@ def line_of(eqn: Any) -> str:
     except ImportError:
         return ""
     return str(summarize(eqn.source_info)).replace("<unknown>", "")
-
-
-UNROLLED, EQUATIONS = 8, 1_000  # steps of a stretch at most that stand one after the other, and equations of all
-
-
-class NamedGradient(NamedTuple):
-    """A program's gradient, with what links its arrays to the program.
-
-    Attributes:
-      gradient: what a solver decides about.
-      programs: of each level.
-      names: of each level's values; None where there is none.
-      carried: of each level, arguments that a loop carries from step to step.
-      traced: the gradient as jax traces it by itself, but for names; None where there are loops.
-    """
-
-    gradient: Gradient
-    programs: tuple[Program, ...]
-    names: tuple[tuple[Name | None, ...], ...]
-    carried: tuple[range, ...]
-    traced: Any
-
-    def origin(self, number: int, value: int) -> Origin | None:
-        """What a value of a level is to the user; None where it has no name."""
-        name = self.names[number][value]
-        if name is None:
-            return None
-        eqn = self.programs[number].equations[name[0]]
-        return Origin((*self._around(number), name[0]), eqn.outvars[name[1]].aval.str_short(), line_of(eqn))
-
-    def _around(self, number: int) -> tuple[int, ...]:
-        """Places of the loops around a level, from the function inwards."""
-        for outer, loops in enumerate(self.gradient.loops):
-            if number in loops:
-                return (*self._around(outer), loops[number].place)
-        return ()
-
-
-class _Built(NamedTuple):
-    program: Program
-    level: Level
-    loops: dict[int, Loop]
-    names: tuple[Name | None, ...]
-    carried: range
-    begin_bytes: float
-
-
-def gradient_of(program: Program, wanted: Sequence[bool], chip: Chip) -> NamedGradient:
-    """The gradient of a function by the arguments that are `wanted`, and of its loops' bodies by all they have."""
-    built: list[_Built] = []
-    own = _build(built, program, wanted, chip, range(0), 0)
-    levels, loops = tuple(each.level for each in built), tuple(each.loops for each in built)
-    return NamedGradient(
-        Gradient(levels, loops, sum(own.outside[: len(program.closed.in_avals)]), own.result_bytes),
-        tuple(each.program for each in built),
-        tuple(each.names for each in built),
-        tuple(each.carried for each in built),
-        None if program.bodies else own.traced,
-    )
-
-
-def _build(
-    built: list[_Built], program: Program, wanted: Sequence[bool], chip: Chip, carried: range, trips: int
-) -> Derivative:
-    """Appends a program's level, then those of the loops in it; returns its derivative."""
-    own = derivative(program, wanted, chip)
-    scans = {place: len(program.equations[place].outvars) for place in program.bodies}
-    builder = LevelBuilder(own, chip, carried, scans)
-    apart = [bool(eqn.effects) or (place in builder.loops and not trips) for place, eqn in enumerate(program.equations)]
-    level, loops, number = builder.level(trips, np.array(apart, bool)), dict[int, Loop](), len(built)
-    names = tuple(own.names.get(value) for value in builder.values)
-    built.append(_Built(program, level, loops, names, carried, builder.begin_bytes))
-    forward, backward = level.forward_seconds, level.backward_seconds
-    for place, loop in sorted(builder.loops.items()):
-        body, params = program.bodies[place], program.equations[place].params
-        steps, is_known = program.trips(place), not is_symbolic_dim(params["length"])
-        constants, carries = scan_operands(params)
-        carry = range(constants, constants + carries)
-        smooth = [differentiable(aval) for aval in body.closed.in_avals]
-        inner = len(built)
-        _build(built, body, smooth, chip, carry, steps)
-        loops[inner] = loop._replace(
-            begin_bytes=built[inner].begin_bytes,
-            stretches=stretches_of(steps) if is_known and not program.equations[place].effects else (1,),
-            unrolled=min(UNROLLED, EQUATIONS // max(1, len(body.equations))),
-        )
-        seconds = steps * built[inner].level.forward_seconds
-        level.seconds[[*loop.outputs, *loop.kept]] = seconds
-        forward += seconds
-        level.kernel_seconds[loop.kernel] = steps * built[inner].level.backward_seconds
-        backward += steps * built[inner].level.backward_seconds
-    built[number] = built[number]._replace(level=level._replace(forward_seconds=forward, backward_seconds=backward))
-    return own

@@ -6,6 +6,7 @@ what is fused; kernels and loops take the graph's own run times. Loops are singl
 """
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +18,9 @@ from graphrl.graphs.layers import REDUCTIONS
 from graphrl.graphs.readers.jaxpr.flatten import Node, Outside, Result
 from graphrl.graphs.roofline import Chip
 from graphrl.xla.checkpoint.derivative import Derivative, Value
-from graphrl.xla.checkpoint.fusion import KERNELS, SLICES, VIEWS, is_scatter
+from graphrl.xla.checkpoint.equations import KERNELS, SLICES, VIEWS, is_scatter
 from graphrl.xla.checkpoint.gradient import LevelBuilder, Origin
-from graphrl.xla.checkpoint.passes import RANDOM
+from graphrl.xla.checkpoint.memory import RANDOM
 from graphrl.xla.checkpoint.solvers.level import Gradient
 
 BACKWARD = "transpose("  # in the scope of an op
@@ -157,39 +158,18 @@ def _backward_places(nodes: Sequence[Node | None], same: dict[Value, Value], for
     return places[::-1]
 
 
-class _Name(NamedTuple):
-    name: str
-
-
-class _Shape(NamedTuple):
-    shape: tuple[int, ...]
-
-
-class _Operand(NamedTuple):
-    aval: _Shape
-
-
-class _Equation(NamedTuple):
-    """What is looked at of an equation, for an op.
-
-    Attributes:
-      primitive, params, invars: as jax has them.
-      effects: the op's name, for no two ops to be taken for equal: a graph does not say which elements a slice takes.
+def _equation(op: Op, sizes: Mapping[str, int]) -> Any:
+    """An op with the attributes of jax's equations that are looked at. No two are taken for equal, as they have
+    effects: a graph does not say which elements a slice takes.
     """
-
-    primitive: _Name
-    params: dict[str, Any]
-    invars: tuple[_Operand, ...]
-    effects: tuple[str, ...]
-
-
-def _equation(op: Op, sizes: Mapping[str, int]) -> _Equation:
     if op.type in REDUCTIONS:
-        axis = 1 if _reduces_rows(op, sizes) else 0
-        return _Equation(_Name("reduce"), {"axes": (axis,)}, (_Operand(_Shape((0, 0))),), (op.name,))
-    kernel = op.type in KERNELS or op.type.lower().startswith(MOVING)
-    fused = not kernel and (op.type in ELEMENTWISE | SLICES or op.type.startswith(RANDOM))
-    return _Equation(_Name(op.type if fused or op.type.startswith("scatter") else "custom_call"), {}, (), (op.name,))
+        name, params = "reduce", {"axes": (1 if _reduces_rows(op, sizes) else 0,)}
+        invars = [SimpleNamespace(aval=SimpleNamespace(shape=(0, 0)))]
+    else:
+        kernel = op.type in KERNELS or op.type.lower().startswith(MOVING)
+        fused = not kernel and (op.type in ELEMENTWISE | SLICES or op.type.startswith(RANDOM))
+        name, params, invars = op.type if fused or op.type.startswith("scatter") else "custom_call", {}, []
+    return SimpleNamespace(primitive=SimpleNamespace(name=name), params=params, invars=invars, effects=(op.name,))
 
 
 def _reduces_rows(op: Op, sizes: Mapping[str, int]) -> bool:

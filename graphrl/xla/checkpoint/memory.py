@@ -1,230 +1,52 @@
-"""Memory model of a derivative: which values are written, and the bytes and seconds of its nodes.
+"""What takes memory: values of the forward pass, and kernels of both passes.
 
-`fusion_of` follows the model of fusion in `fusion`. Kernels, loops and reductions of more than rows read operands from
-memory and write their results there. All else is computed on the way by its readers, unless a kernel reads it, or
-writing it once moves fewer bytes than computing it in each reader, or takes far fewer ops. A gradient that waits for
-another layer is written, too, where that takes less memory than what it is computed from: it leaves its segment with
-the others. Arrays of one number that scatters update lie in memory here, since the results of the scatters lie there.
+- `Nodes`: seconds of single nodes, whether they write (`fusion`), and their workspace beside operands and results.
+- `Forward`: the values of the forward pass, what each is computed from, and what it takes to keep it or not.
+- `Backward`: the kernels of the backward pass, the values of the forward pass that each reads, and the bytes of its own
+  pass.
+- `handed`: gradients that the backward pass hands from segment to segment.
 
-`Parts` numbers what is read for values that are computed on the way: values, and slices of them. Two different slices
-of one value have different elements, and both are read; equal ones are read once.
+| rule | bytes |
+|---|---|
+| libraries (`Nodes.workspace`) | copies of padded pictures and of operands in another order; cuBLAS's own buffer |
+| order (`Nodes.rewritten`) | what is computed again is written in the order that all products need it in |
+| in place (`Backward`) | a kernel without sums writes over an operand of as many bytes that nothing reads any more |
+| results (`Backward`) | gradients, and what loops and updates begin them with, lie in the memory of the results |
+| scattered | arrays of one number that scatters update lie where the results do |
+| free (`Forward.free`) | whoever reads it computes what follows from arguments without kernels and random numbers |
+| softmax (`Forward.named`) | what only a softmax reads cannot be kept |
+| barrier (`handed`) | gradients of the results of a segment that is computed again are written before it |
 
-`fusion_of` says which values take seconds to write, `held` which values take bytes. They differ twice:
-
-- In the backward pass, readers that one kernel computes count as one for bytes. Which these are depends on what is
-  written. So `held` decides twice: first as if each reader were alone, then by the kernels that result.
-- In the forward pass, a value that is summed up and read by others takes bytes: XLA writes it with the sums or before
-  them. An example is a map of channels whose weights depend on their means.
-
-Seconds leave out both, as those of traced gradients do: with the first, they are farther from those of XLA's programs.
-
-`Nodes` combines all that: seconds of single nodes, workspace beside operands and results, and whether they write.
+A gradient that no kernel reads and that nothing else needs is computed on the way by its readers. A segment that is
+computed again begins its backward pass behind a barrier, and the gradients of its results are written before that. A
+sum with a gradient before the barrier, or outside of all segments, does not wait.
 """
 
+import itertools
 from collections import defaultdict
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.graphs.readers.jaxpr.flatten import Result, Scalar
+from graphrl.graphs.readers.jaxpr.flatten import Node, Outside, Result, Scalar
+from graphrl.graphs.readers.jaxpr.work import scan_operands
 from graphrl.graphs.roofline import Chip, runtime
 from graphrl.xla.checkpoint.derivative import Derivative, Order, Value
-from graphrl.xla.checkpoint.fusion import (
-    SLICES,
-    Chain,
-    chained,
+from graphrl.xla.checkpoint.equations import (
     is_fused,
+    is_in_place,
     is_of_rows,
-    is_once,
     is_reduction,
-    key_of,
-    part_read,
+    is_update,
 )
-
-Part = int
-Reads = Mapping[Part, float]  # bytes
-
-
-class Parts:
-    """The parts of a derivative's values, each with a number of its own."""
-
-    def __init__(self, derivative: Derivative) -> None:
-        self._own = derivative
-        self._numbers: dict[Hashable, int] = {}
-        self._sources: dict[Part, Value] = {}
-
-    def whole(self, value: Value) -> Part:
-        """Of a value, all of it."""
-        part = self._number((value,))
-        self._sources[part] = value
-        return part
-
-    def sliced(self, reads: Reads, i: int, output: int, share: float) -> Reads:
-        """Of what is read that share which an output of a slice takes."""
-        key = self._number(self._slice(i, output))
-        sliced = {}
-        for part, size in reads.items():
-            own = self._number((part, key))
-            self._sources[own] = self._sources[part]
-            sliced[own] = share * size
-        return sliced
-
-    def sources(self, reads: Reads) -> set[Value]:
-        """The values that are read, or parts of them."""
-        return {self._sources[part] for part in reads}
-
-    def _number(self, key: Hashable) -> int:
-        return self._numbers.setdefault(key, len(self._numbers))
-
-    def _slice(self, i: int, output: int) -> Hashable:
-        """Equal for slices that take the same."""
-        node, same = self._own.node(i), self._own.same
-        operands = [value if isinstance(value, Scalar) else same.get(value, value) for value in node.operands]
-        return key_of(node.equation, operands), output
-
-
-FAR = 4  # kernels that run before a gradient is read, more of which are another layer's
-LONGEST_IN_ONE = 150  # equations that one kernel runs for a value that it reads several times: as `fusion.LONGEST`
-
-Readers = Mapping[Value, Sequence[int]]
-
-
-class Fusion(NamedTuple):
-    """What becomes of computed values.
-
-    Attributes:
-      solid: whether they lie in memory.
-      moved: of each, bytes that are read and written to compute it into memory.
-      copies: of each, how often a loop that keeps it copies it to or from its own array.
-    """
-
-    solid: Mapping[Result, bool]
-    moved: Mapping[Result, float]
-    copies: Mapping[Result, int]
-
-
-def fusion_of(derivative: Derivative, left_out: Container[int] = (), kernel: Mapping[int, int] | None = None) -> Fusion:
-    """What is fused into what.
-
-    Args:
-      derivative: of a program.
-      left_out: nodes that no other ones need.
-      kernel: of some nodes, the one in whose kernel they are computed: readers in one kernel count as one.
-    """
-    kept = [i for i, node in enumerate(derivative.nodes) if node is not None and i not in left_out]
-    readers = derivative.readers(kept)
-    kernel = {i: i for i in kept} | dict(kernel or {})
-    solid: dict[Result, bool] = {}
-    moved: dict[Result, float] = {}
-    copies: dict[Result, int] = {}
-    parts = Parts(derivative)
-    reads: dict[Value, Reads] = {}  # of what lies in no memory, what is read in its place
-    chain: dict[Value, Chain] = {}  # of that, the nodes that its reader computes for it
-    heavy = np.zeros(len(derivative.nodes), np.int64)
-    heavy[kept] = [not is_fused(derivative.node(i).equation) for i in kept]
-    heavy = np.cumsum(heavy)
-    for i in kept:
-        node = derivative.node(i)
-        read = _read(derivative, parts, i, reads)
-        chains = [chain[value] for value in derivative.reads(i) if value in chain]
-        ops = chained(i, node.equation, chains, LONGEST_IN_ONE)
-        fused = is_fused(node.equation) and not is_reduction(node.equation)
-        whole = sum(sum(each.values()) for each in (read if node.type in SLICES else read[:1]))
-        for k, size in enumerate(node.output_bytes):
-            value, total = Result(i, k), sum(read[k].values())
-            # a pass has its own copy of what it computes
-            users = [j for j in readers[value] if derivative.backward[j] == derivative.backward[i]]
-            alone = any(not is_fused(derivative.node(j).equation) for j in readers[value])
-            taken = _taken(derivative, value, users, kernel)
-            dear = taken * total > total + (1 + taken) * size
-            wanted = value in derivative.results or value in derivative.gradients
-            kernels = {kernel[j] for j in readers[value]}
-            once = _is_once_in(node.equation, ops, len(readers[value]), len(kernels))
-            waits = derivative.backward[i] and heavy[max(users, default=i)] - heavy[i] > FAR
-            smaller = waits and size < sum(derivative.bytes(source) for source in parts.sources(read[k]))
-            solid[value] = not fused or alone or dear or wanted or once or smaller
-            moved[value] = whole + sum(node.output_bytes)
-            copies[value] = _copies(derivative, readers[value], is_fused(node.equation))
-            if not solid[value]:
-                reads[value], chain[value] = read[k], ops
-    return Fusion(solid, moved, copies)
-
-
-def _taken(derivative: Derivative, value: Result, users: Iterable[int], kernel: Mapping[int, int]) -> float:
-    """How often a value is computed where it is not written: a slice takes a part, and what a kernel has it has."""
-    taken: dict[int, float] = {}
-    for j in users:
-        taken[kernel[j]] = min(1.0, taken.get(kernel[j], 0.0) + share_read(derivative, j, value))
-    return sum(taken.values())
-
-
-def _is_once_in(equation: Any, ops: Chain, readers: int, kernels: int) -> bool:
-    """Whether XLA computes a value once for readers in so many kernels, though they would move fewer bytes."""
-    return is_once(equation, ops) if kernels > 1 else readers > 1 and len(ops) > LONGEST_IN_ONE
-
-
-def _copies(derivative: Derivative, readers: Sequence[int], fused: bool) -> int:
-    """How often a loop that keeps a value copies it: what a fused op writes for the loop's array alone goes there at
-    once, and a fused op reads it from there.
-    """
-    forward = any(not derivative.backward[j] for j in readers)
-    backward = (derivative.node(j) for j in readers if derivative.backward[j])
-    return (forward or not fused) + any(not is_fused(node.equation) for node in backward)
-
-
-def _read(derivative: Derivative, parts: Parts, i: int, reads: Mapping[Value, Reads]) -> Sequence[Reads]:
-    """Bytes that a node reads from memory for each of its outputs: slices their own parts, all others the same."""
-    node = derivative.node(i)
-    operands, read = derivative.reads(i), dict[Part, float]()
-    for value in operands:  # a part is as large wherever it is read
-        read.update(reads[value] if value in reads else {parts.whole(value): float(derivative.bytes(value))})
-    if node.type not in SLICES or not operands:
-        return [read] * len(node.output_bytes)
-    size = derivative.bytes(operands[0])
-    shares = (part_read(node.equation, size, taken) for taken in node.output_bytes)
-    return [parts.sliced(read, i, k, share) for k, share in enumerate(shares)]
-
-
-def share_read(derivative: Derivative, i: int, value: Value) -> float:
-    """The part of a value that a node reads, whose first operand it may be."""
-    node = derivative.node(i)
-    if node.type not in SLICES or derivative.reads(i)[0] != value:
-        return 1.0
-    return sum(part_read(node.equation, derivative.bytes(value), taken) for taken in node.output_bytes)
-
-
-def held(derivative: Derivative, fusion: Fusion) -> Mapping[Result, bool]:
-    """Whether values lie in memory; `fusion` says what each pass writes if each reader is alone."""
-    solid = fusion_of(derivative, kernel=_kernels(derivative, fusion.solid)).solid
-    forward = [i for i, node in enumerate(derivative.nodes) if node is not None and not derivative.backward[i]]
-    readers = derivative.readers(forward)
-    return {
-        value: solid[value]
-        if derivative.backward[value.node]
-        else fusion.solid[value] or _is_summed(derivative, readers[value])
-        for value in solid
-    }
-
-
-def _is_summed(derivative: Derivative, readers: Sequence[int]) -> bool:
-    """Whether one of several readers is a reduction of more than rows."""
-    return len(readers) > 1 and any(is_reduction(derivative.node(j).equation) for j in readers)
-
-
-def _kernels(derivative: Derivative, solid: Mapping[Result, bool]) -> dict[int, int]:
-    """Of each node of the backward pass the one that writes what it is for; itself where it writes, or several do."""
-    nodes = derivative.backward_nodes()
-    readers, kernel = derivative.readers(nodes), {i: i for i in nodes}
-    for i in reversed(nodes):
-        results = [Result(i, k) for k in range(len(derivative.node(i).output_bytes))]
-        users = {kernel[j] for value in results for j in readers[value]}
-        if len(users) == 1 and not any(solid[value] for value in results):
-            kernel[i] = users.pop()
-    return kernel
-
+from graphrl.xla.checkpoint.fusion import fusion_of, held, share_read
+from graphrl.xla.checkpoint.solvers.level import ARGUMENT
 
 CONVOLUTION = "conv_general_dilated"
+RANDOM = ("random", "rng", "threefry")  # dear to compute, though they are no kernels
+SUM = "add_any"  # of the gradients of one value
+Readers = Mapping[Value, Sequence[int]]  # nodes of the backward pass that read a value
 
 
 class Nodes:
@@ -318,3 +140,315 @@ class Nodes:
 
     def _is_of_one_pass(self, i: int, value: Result) -> bool:
         return self.own.backward[value.node] == self.own.backward[i]
+
+
+class Forward:
+    """The values of a derivative's forward pass, by their numbers.
+
+    Args:
+      nodes: of the derivative.
+      carried: arguments that a loop carries, which it must keep for its backward pass: the first values.
+
+    Attributes:
+      values: in order.
+      number: of each value.
+      reads: of each value, those that it is computed from.
+      solid: of each value, whether it takes bytes in memory.
+      needed: `[values]` bool, whether results need it.
+    """
+
+    def __init__(self, nodes: Nodes, carried: Iterable[int]) -> None:
+        self._nodes, self._own = nodes, nodes.own
+        self.values: list[Value] = [Outside(argument) for argument in carried]
+        for i, node in enumerate(self._own.nodes):
+            if node is not None and not self._own.backward[i]:
+                self.values += nodes.results(i)
+        self.number = {value: number for number, value in enumerate(self.values)}
+        self.reads = [self._inner(value) for value in self.values]
+        self.solid = [nodes.is_held(value) for value in self.values]
+        self.needed = self._needed()
+
+    def sources(self) -> list[set[int]]:
+        """Of each value the solid ones that it is read from, or computed from on the way."""
+        sources: list[set[int]] = []
+        for v, reads in enumerate(self.reads):
+            sources.append({v} if self.solid[v] else set[int]().union(*(sources[read] for read in reads)))
+        return sources
+
+    def place(self) -> np.ndarray:
+        """Of each value, the equation that computes it."""
+        own = [self._own.place[value.node] if isinstance(value, Result) else ARGUMENT for value in self.values]
+        return np.array(own, np.int64)
+
+    def op(self) -> np.ndarray:
+        """Of each value, the node that computes it; all arguments have one more."""
+        return np.array([v.node if isinstance(v, Result) else len(self._own.nodes) for v in self.values], int)
+
+    def free(self) -> np.ndarray:
+        """Of each value, whether it follows from arguments without kernels and random numbers."""
+        free: list[bool] = []
+        for value, reads in zip(self.values, self.reads, strict=True):
+            is_light = isinstance(value, Result) and _is_light(self._own.node(value.node))
+            free.append(is_light and all(free[read] for read in reads))
+        return np.array(free, bool)
+
+    def named(self) -> np.ndarray:
+        """Of each value, whether it can be kept by name. What only a softmax reads cannot: with one more reader XLA's
+        kernel for that begins behind the subtraction of the maximum, whose result is written, as large as the value.
+        That result can be kept itself; of masked scores, also what they are before the mask.
+        """
+        own = self._own
+        readers = own.readers(i for i, node in enumerate(own.nodes) if node is not None)
+        nodes = ([own.node(i) for i in readers.get(value, ())] for value in self.values)
+        pairs = zip(self.values, nodes, strict=True)
+        return np.array([value in own.names and not _is_softmax(reading) for value, reading in pairs], bool)
+
+    def heavy(self) -> np.ndarray:
+        """Of each value, whether a kernel computes it."""
+        return np.array([isinstance(v, Result) and not self._nodes.is_fused(v) for v in self.values], bool)
+
+    def last_read(self) -> np.ndarray:
+        """Of each value, the last one of the forward pass whose kernel reads it; the last of all for results."""
+        last = np.arange(len(self.values))
+        for number in range(len(self.values) - 1, -1, -1):
+            if self.values[number] in self._own.results:
+                last[number] = len(self.values) - 1
+            if self.needed[number]:
+                for read in self.reads[number]:
+                    last[read] = max(last[read], number if self.solid[number] else last[number])
+        return last.astype(np.int64)
+
+    def seconds(self) -> np.ndarray:
+        """To compute each value from what lies in memory; what only takes bytes there, its readers' seconds have."""
+        nodes = self._nodes
+        return np.array(
+            [nodes.seconds(v.node) if isinstance(v, Result) and nodes.is_solid(v) else 0.0 for v in self.values]
+        )
+
+    def spared(self, seconds: np.ndarray) -> np.ndarray:
+        """Of each value, what the forward pass saves of its `seconds` if it is not kept: what is written only because
+        the backward pass reads it, too, its readers then compute on the way, and need not read.
+        """
+        nodes, moved = self._nodes, self._nodes.fusion.moved
+        own = {value.node for value in itertools.compress(self.values, self.needed) if isinstance(value, Result)}
+        alone = fusion_of(self._own, {i for i in range(len(self._own.nodes)) if i not in own})
+        spared, saved = np.zeros(len(self.values)), 0.0
+        for v, value in enumerate(self.values):
+            if isinstance(value, Result) and self.needed[v] and nodes.is_solid(value) and nodes.is_fused(value):
+                spared[v] = seconds[v] * (not alone.solid[value])
+                saved += nodes.moving(moved[value])
+                saved -= nodes.moving(alone.moved[value]) * alone.solid[value]
+        return spared * (saved / max(spared.sum(), 1e-30))
+
+    def keeping(self, in_loop: bool) -> np.ndarray:
+        """Seconds of keeping each value: see `Level`."""
+        return np.array([self._keeping(value, in_loop) for value in self.values])
+
+    def _keeping(self, value: Value, in_loop: bool) -> float:
+        nodes, copy = self._nodes, self._nodes.moving(2 * self._own.bytes(value))
+        if not isinstance(value, Result):
+            return copy
+        written = 0.0 if nodes.is_held(value) else nodes.moving(nodes.fusion.moved[value])
+        return written + (copy * nodes.fusion.copies[value] if in_loop else 0.0)
+
+    def _inner(self, value: Value) -> list[int]:
+        """Numbers of the values that a value is computed from."""
+        if not isinstance(value, Result):
+            return []
+        return sorted({self.number[read] for read in self._own.reads(value.node) if read in self.number})
+
+    def _needed(self) -> np.ndarray:
+        needed = np.array([value in self._own.results for value in self.values], bool)
+        for number in range(len(self.values) - 1, -1, -1):
+            if needed[number]:
+                needed[self.reads[number]] = True
+        return needed
+
+
+def _is_softmax(readers: Sequence[Node]) -> bool:
+    """Whether the maximum of each row and what subtracts it are all that reads a value."""
+    return sorted(node.type for node in readers) == ["reduce_max", "sub"] and any(
+        is_of_rows(node.equation) for node in readers
+    )
+
+
+def _is_light(node: Node) -> bool:
+    return (
+        is_fused(node.equation)
+        and not is_reduction(node.equation)
+        and not node.type.startswith((*RANDOM, "reduce", "arg"))
+    )
+
+
+class Backward:
+    """Nodes of a derivative's backward pass that write into memory or read values.
+
+    A node that does not write is run by later ones, but jax has its operands where its own equation stands: those of
+    earlier segments are kept. Nodes are here if they write by `fusion_of` or by `held`: by the first they take
+    seconds, by the second bytes, and what has none is computed by those who read it.
+
+    Attributes:
+      kernels: these nodes, in order.
+      reads: of each kernel, the values of the forward pass, by number.
+    """
+
+    def __init__(self, nodes: Nodes, forward: Forward) -> None:
+        self._nodes, self._own, self._values = nodes, nodes.own, forward.values
+        self.kernels: list[int] = []
+        self.reads: list[list[int]] = []
+        self._needs: list[set[Result]] = []  # of each kernel, what of their own pass it reads
+        self._find(forward.number)
+        sources = forward.sources()
+        self._sources = [set[int]().union(*(sources[v] for v in reads)) for reads in self.reads]
+        self._last_kernel = {v: q for q, read in enumerate(self._sources) for v in read}
+        self._reduced = {
+            value
+            for i in self._own.backward_nodes()
+            if is_reduction(nodes.own.node(i).equation)
+            for value in self._own.reads(i)
+        }
+
+    def place(self) -> np.ndarray:
+        """Of each kernel, the equation that it is of."""
+        return np.array([self._own.place[i] for i in self.kernels], np.int64)
+
+    def copies(self) -> list[list[float]]:
+        """Of each kernel, bytes of its copy of each value that it reads, where that is not computed again."""
+        copies = map(self._nodes.copies, self.kernels)
+        pairs = zip(copies, self.reads, strict=True)
+        return [[float(own.get(self._values[v], 0)) for v in reads] for own, reads in pairs]
+
+    def seconds(self, inner: Collection[int]) -> np.ndarray:
+        """Of each kernel, but for loops."""
+        own = [(q not in inner and self._nodes.writes(i)) * self._nodes.seconds(i) for q, i in enumerate(self.kernels)]
+        return np.array(own, float)
+
+    def bytes(self, inner: Collection[int]) -> np.ndarray:
+        """At each kernel, bytes of what is computed and still needed in the backward pass, but for what lies in the
+        memory of the results; and the workspace of those that are no loops.
+        """
+        last = {value: q for q, needs in enumerate(self._needs) for value in needs}
+        changes = np.zeros(len(self.kernels) + 1)
+        elsewhere = self._in_results(last)
+        for q, i in enumerate(self.kernels):
+            for value in self._nodes.results(i):
+                if self._nodes.is_held(value) and value not in elsewhere:
+                    size = self._own.bytes(value) * max(1, len(self._nodes.orders.get(value, ())))
+                    begun = self._begun(q, value, last)
+                    in_place = self._is_in_place(q, size, last) or (begun is not None and begun not in elsewhere)
+                    changes[q + in_place] += size
+                    changes[max(last.get(value, q), q) + 1] -= size
+        workspace = [self._nodes.workspace(Result(i, 0)) * (q not in inner) for q, i in enumerate(self.kernels)]
+        return np.cumsum(changes)[:-1] + workspace
+
+    def _find(self, number: Mapping[Value, int]) -> None:
+        """Sets the kernels and what they read, through nodes that do not write."""
+        of: dict[int, tuple[set[int], set[Result]]] = {}
+        for i in self._own.backward_nodes():
+            values: set[int] = set()
+            before: set[Result] = set()
+            read = self._own.reads(i)
+            for value in read:
+                if value in number:
+                    values.add(number[value])
+                elif isinstance(value, Result) and self._nodes.is_held(value):
+                    before.add(value)
+                elif isinstance(value, Result):
+                    values |= of[value.node][0]
+                    before |= of[value.node][1]
+            of[i] = values, before
+            holds = any(map(self._nodes.is_held, self._nodes.results(i)))
+            if holds or self._nodes.writes(i) or any(value in number for value in read):
+                self.kernels.append(i)
+                self.reads.append(sorted(values))
+                self._needs.append(before)
+
+    def _in_results(self, last: Mapping[Result, int]) -> set[Result]:
+        """What lies in the memory of the results: gradients, and what loops and updates begin them with."""
+        there = {value for value in self._own.gradients if isinstance(value, Result)}
+        for q in reversed(range(len(self.kernels))):
+            begun = (self._begun(q, value, last) for value in self._nodes.results(self.kernels[q]) if value in there)
+            there |= {value for value in begun if value is not None}
+        return there
+
+    def _begun(self, q: int, value: Result, last: Mapping[Result, int]) -> Result | None:
+        """What a scan carries first in the place of a result, or what a result is an update of, if nothing reads that
+        later: both lie in the same memory. What is carried in several places does so in the first, and is copied.
+        """
+        node = self._own.node(self.kernels[q])
+        at = _first_operand(node, value.output)
+        if at is None:
+            return None
+        operands = [each if isinstance(each, Scalar) else self._own.same.get(each, each) for each in node.operands]
+        begun = operands[at]
+        if not isinstance(begun, Result) or begun not in self._needs[q] or begun in self._own.gradients:
+            return None
+        return begun if last[begun] == q and begun not in operands[:at] else None
+
+    def _is_in_place(self, q: int, size: int, last: Mapping[Result, int]) -> bool:
+        """Whether a kernel writes so many bytes over an operand that nothing reads any more: a fused one, which has
+        read an element before it writes it, or one that updates its operand. XLA computes sums of a result in its
+        kernel, whose threads then read more than what they write.
+        """
+        kernel = self.kernels[q]
+        if not is_in_place(self._own.node(kernel).equation) or self._reduced & {*self._nodes.results(kernel)}:
+            return False
+        values = (self._values[v] for v in self._sources[q] if self._last_kernel[v] == q)
+        needs = (value for value in self._needs[q] if last[value] == q)
+        return any(self._own.bytes(value) == size for value in (*values, *needs))
+
+
+def _first_operand(node: Node, output: int) -> int | None:
+    """Which operand a result begins with: the carried one of a scan in its place, or the array that is updated."""
+    if not node.operands:  # a graph says so of scatters only
+        return None
+    if is_update(node.equation):
+        return 0
+    if node.type != "scan":
+        return None
+    constants, carried = scan_operands(node.equation.params)
+    return constants + output if output < carried else None
+
+
+class Handed(NamedTuple):
+    """A gradient that lies in no memory, but where it is handed on to a segment that is computed again.
+
+    Attributes:
+      place: the equation whose derivative computes it.
+      seconds: to write it, less what its readers save that read it instead of what it is computed from.
+      to: of each reader before that equation, the equation that it belongs to, and the one that computed what this is a
+        gradient of. It is handed on if both are in one segment, else a sum outside of segments reads it.
+    """
+
+    place: int
+    seconds: float
+    to: list[tuple[int, int]]
+
+
+def handed(nodes: Nodes, copied: Set[int]) -> list[Handed]:
+    """All such gradients of a derivative, in order; none is handed on to `copied` equations, which have no segment of
+    their own.
+    """
+    own, found = nodes.own, []
+    readers = own.readers(own.backward_nodes())
+    for value, reading in readers.items():
+        if not isinstance(value, Result) or not own.backward[value.node] or nodes.is_solid(value):
+            continue
+        place, pairs = own.place[value.node], {(own.place[i], _home(nodes, readers, i)) for i in reading}
+        to = [(at, home) for at, home in pairs if home is not None and at < place and not copied & {at, home}]
+        if to:
+            moved = nodes.fusion.moved[value]
+            read = moved - sum(nodes.own.node(value.node).output_bytes)
+            spared = sum(share_read(own, i, value) for i in reading) * (read - own.bytes(value))
+            found.append(Handed(place, nodes.moving(max(0.0, moved - spared)), sorted(to)))  # below 0 by rounding only
+    return found
+
+
+def _home(nodes: Nodes, readers: Readers, i: int) -> int | None:
+    """The equation that computed what a reader's operand is the gradient of; None of an argument's."""
+    while nodes.own.node(i).type == SUM:
+        others = readers.get(Result(i, 0), ())
+        if not others:
+            return None
+        i = next((j for j in others if nodes.own.node(j).type != SUM), others[0])
+    return nodes.own.place[i]

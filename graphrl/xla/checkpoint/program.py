@@ -24,6 +24,9 @@ from graphrl.graphs.readers.jaxpr.work import inner_jaxprs
 from graphrl.xla.checkpoint.sizes import Sizes, sizes_of
 
 Name = tuple[int, int]  # a value: the place of the equation that writes it, and which of its results it is
+CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
+DEBUG_INFO = core.DebugInfo("graphrl.checkpoint", "piece of a program", arg_names=None, result_paths=None)
+LABEL = re.compile(r"graphrl(\d+)")  # of a program, in the names of its values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +75,6 @@ class CheckpointPlan:
     def is_plain(self) -> bool:
         """Whether a loop's body with this plan is left as it is."""
         return not self.regions and not self.bodies and self.stretch == 1
-
-
-CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
-DEBUG_INFO = core.DebugInfo("graphrl.checkpoint", "piece of a program", arg_names=None, result_paths=None)
-LABEL = re.compile(r"graphrl(\d+)")  # of a program, in the names of its values
 
 
 @dataclasses.dataclass(frozen=True)

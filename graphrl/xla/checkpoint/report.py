@@ -1,17 +1,26 @@
-"""What `graphrl.checkpoint` decided about a function, for people and for machines."""
+"""Reports: what `graphrl.checkpoint` decided about a function, for people and for machines.
+
+`CheckpointReport` is of one plan, `CheckpointCurve` of plans within several limits: tables, data and pictures.
+"""
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from graphrl.units import aligned, format_bytes, format_seconds
+import numpy as np
 
-if TYPE_CHECKING:
+from graphrl.colours import BETTER, FAINT, GREY, GRID
+from graphrl.units import aligned, byte_unit, format_bytes, format_seconds
+
+if TYPE_CHECKING:  # matplotlib takes half a second, which only pictures need
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 KEPT, COMPUTED, MOVED = "kept", "computed again", "moved to the host"
 LINES = 12  # of each kind, in the text
+HEIGHT = 4.5  # of a picture, in inches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,13 +146,7 @@ class CheckpointReport:
         Raises:
           GraphrlError: the file cannot be written, or its ending names no such format.
         """
-        from graphrl.plan.plot import write_figure
-        from graphrl.xla.checkpoint.plot import memory_figure
-
-        figure = memory_figure(self)
-        if path is not None:
-            write_figure(figure, path)
-        return figure
+        return _drawn(_memory_figure(self), path)
 
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [(self.function, "peak", "beside arguments", "kept", "on the host", "step")]
@@ -192,7 +195,185 @@ class CheckpointReport:
         return lines
 
 
+@dataclasses.dataclass(frozen=True)
+class CurvePoint:
+    """The plan within a limit: of the least memory for one of time, of the least time for one of bytes.
+
+    Attributes:
+      limit: that was asked for, a slowdown or a budget.
+      slowdown: of the plan, as `CheckpointReport.slowdown`.
+      peak_bytes, kept_bytes, moved_bytes: as in `Figures`.
+      kept_values, computed_values: how many lie in memory between the passes, and are computed again, of those that
+        `CheckpointReport.values` lists.
+      compiled_bytes: as in `CheckpointReport`.
+    """
+
+    limit: float | str
+    slowdown: float
+    peak_bytes: float
+    kept_bytes: float
+    moved_bytes: float
+    kept_values: int
+    computed_values: int
+    compiled_bytes: int | None = None
+
+    @classmethod
+    def of(cls, limit: float | str, report: CheckpointReport) -> "CurvePoint":
+        """What a report on a plan within the limit says."""
+        planned, kinds = report.planned, [value.what for value in report.values]
+        sizes = planned.peak_bytes, planned.kept_bytes, planned.moved_bytes
+        counts = kinds.count(KEPT), kinds.count(COMPUTED)
+        return cls(limit, report.slowdown, *sizes, *counts, report.compiled_bytes)
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointCurve:
+    """Memory against slowdown; `str()` of it is a table.
+
+    With more time no plan needs more memory, with a smaller budget none needs more and none is faster: by XLA's figure
+    where plans were verified, else as predicted (of budgets that are parts, by the bytes kept).
+
+    Attributes:
+      function: its name.
+      chip: whose times were taken.
+      plain: what jax does by itself.
+      points: from the least slowdown on, or from the largest budget on.
+      sizes: of symbolic dimensions, for which all figures are: see `checkpoint`.
+    """
+
+    function: str
+    chip: str
+    plain: Figures
+    points: tuple[CurvePoint, ...]
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, limits: Sequence[float], reports: Sequence[CheckpointReport]) -> "CheckpointCurve":
+        """A curve over ascending slowdowns, of one report each on a function: the least memory within each slowdown."""
+        best = []
+        for number, limit in enumerate(limits):
+            within = [*reports[: number + 1], *(other for other in reports if other.slowdown <= limit)]
+            best.append(min(within, key=lambda each: (_needed(each), each.slowdown)))
+        return cls._of(limits, best)
+
+    @classmethod
+    def of_budgets(cls, budgets: Sequence[float | str], reports: Sequence[CheckpointReport]) -> "CheckpointCurve":
+        """A curve over descending budgets, of one report each on a function: the fastest plan within each budget, or
+        that of a larger budget if it needs no more memory by XLA's figure.
+        """
+        best: list[CheckpointReport] = []
+        for number, budget in enumerate(budgets):
+            is_part = not isinstance(budget, str)
+            fastest = min(reports[number:], key=lambda each: (each.planned.seconds, _needed(each, is_part)))
+            is_less = bool(best) and _needed(best[-1], is_part) <= _needed(fastest, is_part)
+            best.append(best[-1] if is_less else fastest)
+        return cls._of(budgets, best)
+
+    @classmethod
+    def _of(cls, limits: Sequence[float | str], reports: Sequence[CheckpointReport]) -> "CheckpointCurve":
+        points = tuple(CurvePoint.of(limit, report) for limit, report in zip(limits, reports, strict=True))
+        first = reports[0]
+        return cls(first.function, first.chip, first.plain, points, first.sizes)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
+        """Draws it, and saves the picture if a path is given; see `CheckpointReport.plot`."""
+        return _drawn(_curve_figure(self), path)
+
+    def share(self, point: CurvePoint) -> float:
+        """A point's part of the peak that jax has."""
+        return point.peak_bytes / max(self.plain.peak_bytes, 1.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures under the names of the attributes, and the share of each point, for `json.dump`."""
+        points = [{**dataclasses.asdict(point), "share": self.share(point)} for point in self.points]
+        return {**dataclasses.asdict(self), "points": points}
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, ...]] = [("limit", "slowdown", "peak", "share", "kept", "values kept", "computed again")]
+        plain = format_bytes(self.plain.peak_bytes), "100%", format_bytes(self.plain.kept_bytes)
+        rows.append(("jax", "+0.0%", *plain, "", ""))
+        for point in self.points:
+            sizes = format_bytes(point.peak_bytes), f"{self.share(point):.0%}", format_bytes(point.kept_bytes)
+            values = str(point.kept_values), str(point.computed_values)
+            limit = point.limit if isinstance(point.limit, str) else f"{point.limit:.0%}"
+            rows.append((limit, f"{point.slowdown:+.1%}", *sizes, *values))
+        if all(point.compiled_bytes is not None for point in self.points):
+            compiled = ["compiled", "", *(format_bytes(point.compiled_bytes or 0) for point in self.points)]
+            rows = [(*row, cell) for row, cell in zip(rows, compiled, strict=True)]
+        return "\n".join([*aligned(rows), *sizes_lines(self.sizes)])
+
+
+def _needed(report: CheckpointReport, is_part: bool = False) -> float:
+    """Bytes that a plan needs by XLA's figure, else as predicted, where a budget that `is_part` limits those kept."""
+    if report.compiled_bytes is not None:
+        return report.compiled_bytes
+    return report.planned.kept_bytes if is_part else report.planned.peak_bytes
+
+
 def sizes_lines(sizes: Mapping[str, int]) -> list[str]:
     """A line with the sizes that a plan takes for symbolic dimensions; no line without such dimensions."""
     shown = ", ".join(f"{name} = {size}" for name, size in sizes.items())
     return [f"planned, and all figures, for {shown}: sizes that stand for symbolic dimensions"] if sizes else []
+
+
+def _drawn(figure: "Figure", path: str | os.PathLike[str] | None) -> "Figure":
+    """A figure, saved if a path is given."""
+    from graphrl.plan.plot import write_figure
+
+    if path is not None:
+        write_figure(figure, path)
+    return figure
+
+
+def _memory_figure(report: CheckpointReport) -> "Figure":
+    """Bytes over the forward and the backward pass, beside arguments, results and gradients."""
+    from graphrl.plan.plot import DPI, WIDTH, Picture, clean
+
+    figure = Picture(figsize=(WIDTH, HEIGHT), dpi=DPI, layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    scale, unit = byte_unit(max(report.plain.peak_bytes, report.planned.peak_bytes, 1.0))
+    for line, colour, figures, name in zip(
+        report.timelines, (GREY, BETTER), (report.plain, report.planned), ("jax", "graphrl"), strict=True
+    ):
+        for ax, part in zip(axes, line, strict=True):
+            x = np.linspace(0.0, 1.0, len(part)) if part else np.zeros(0)
+            ax.fill_between(x, np.array(part) / scale, color=colour, alpha=0.25, step="mid", linewidth=0)
+            ax.plot(x, np.array(part) / scale, color=colour, label=_label(name, figures), drawstyle="steps-mid")
+    for ax, name in zip(axes, ("forward pass", "backward pass"), strict=True):
+        _dress(ax, name)
+        ax.set_xticks([])
+    axes[0].set_ylabel(unit)
+    axes[0].set_ylim(bottom=0)
+    # beside the axes: the lines may be anywhere within
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    figure.suptitle(f"{clean(report.function)}: memory beside arguments, results and gradients")
+    return figure
+
+
+def _curve_figure(curve: CheckpointCurve) -> "Figure":
+    """The peak at each slowdown."""
+    from graphrl.plan.plot import DPI, WIDTH, Picture, clean
+
+    figure = Picture(figsize=(WIDTH * 0.6, HEIGHT), dpi=DPI, layout="constrained")
+    ax = figure.subplots()
+    points = [(0.0, curve.plain.peak_bytes), *((p.slowdown, p.peak_bytes) for p in curve.points)]
+    scale, unit = byte_unit(max(peak for _, peak in points))
+    x, y = np.array([(100 * slowdown, peak / scale) for slowdown, peak in points[1:]]).T
+    ax.plot(x, y, "o-", color=BETTER, label="graphrl")
+    ax.plot([0.0], [points[0][1] / scale], "o", color=GREY, label="jax")
+    _dress(ax, f"{clean(curve.function)}: the peak beside arguments, results and gradients")
+    ax.set_xlabel(f"estimated slowdown of a step of {format_seconds(curve.plain.seconds)}, %")
+    ax.set_ylabel(unit)
+    ax.set_ylim(bottom=0)
+    ax.legend(frameon=False)
+    return figure
+
+
+def _label(name: str, figures: Figures) -> str:
+    return f"{name}: peak {format_bytes(figures.peak_bytes)}, kept {format_bytes(figures.kept_bytes)}"
+
+
+def _dress(ax: "Axes", title: str) -> None:
+    ax.set_title(title, loc="left", color=FAINT, fontsize=10)
+    ax.grid(axis="y", color=GRID)
+    ax.spines[["top", "right"]].set_visible(False)

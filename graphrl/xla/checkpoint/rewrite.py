@@ -1,82 +1,43 @@
-"""A program as a function that follows a plan: regions under `jax.checkpoint`, with names for what is kept.
+"""The rewrite: a program as a function that follows a plan.
 
-Regions, names and barriers are jax's own primitives, which every backend, sharding and later transformation takes.
-`scan_in_stretches` runs a loop as a scan of scans, each of which is computed again in whole before it runs backward.
+Regions run under `jax.checkpoint`, with names for what is kept, and barriers between them: jax's own primitives, which
+every backend, sharding and later transformation takes. `scan_in_stretches` runs a loop as a scan of scans, each of
+which is computed again in whole before it runs backward. Where anything is computed again, some equations have
+derivatives of their own, for which compilers need less memory (`rule_of`):
+
+| equation | rule |
+|---|---|
+| product, convolution (`product`) | the gradient of the smaller operand comes first |
+| gather, scatter (`gathered`, `scattered`) | zeros that are added to wait for what is scattered |
+
+Each of a product's two gradients reads the other operand. If the gradient of the larger operand is there first, that
+operand still has to be kept for the other gradient. With the rule it is no longer needed before as much is written
+again. Not all products have it: see `is_of_sums`. What is scattered is added to zeros, or to another number; nothing
+has to be there before these, so XLA may write all of a program's in one kernel at its begin.
 """
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.custom_derivatives import SymbolicZero
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
 
 from graphrl.graphs.readers.jaxpr.work import scan_operands
+from graphrl.xla.checkpoint.equations import is_fill, is_fused, is_of_variables, is_product
 from graphrl.xla.checkpoint.primitives import after, finished, moved, together
 from graphrl.xla.checkpoint.program import CheckpointPlan, Name, Piece, Program, Region, Values, checkpointed, variables
-from graphrl.xla.checkpoint.rules import rule_of
+from graphrl.xla.checkpoint.sizes import holds
 
 Arrays = list[Any]
 Step = Callable[[Arrays, Arrays], tuple[Arrays, Arrays]]  # carry, slices -> carry, results
-
-
-def scan_in_stretches(
-    step: Step, first: Arrays, xs: Arrays, stretch: int, *, unrolled: bool, length: int, reverse: bool, unroll: int
-) -> tuple[Arrays, Arrays]:
-    """`jax.lax.scan`, whose steps are computed again some at a time.
-
-    Args:
-      step, first, xs, length, reverse, unroll: as `lax.scan` has them.
-      stretch: steps that are computed again together, of which the last ones to run may be fewer; 1 where none are.
-      unrolled: whether they stand one after the other, and are no loop.
-    """
-
-    def run(carry: Arrays, xs: Arrays, *, length: int) -> tuple[Arrays, Arrays]:
-        if unrolled:
-            return _steps(step, carry, xs, range(length)[:: -1 if reverse else 1])
-        return jax.lax.scan(step, carry, xs, length=length, reverse=reverse, unroll=min(unroll, length))
-
-    if stretch == 1:
-        steps = None if xs else length  # jax takes a symbolic length from arrays alone
-        return jax.lax.scan(step, first, xs, length=steps, reverse=reverse, unroll=unroll)
-    left = length % stretch
-    if not left:
-        return _stretches(run, first, xs, length // stretch, stretch, reverse)
-    begin, end = (left, length) if reverse else (0, length - left)  # of what runs first
-    carry, ys = _stretches(run, first, _cut(xs, begin, end), length // stretch, stretch, reverse)
-    rest = _cut(xs, 0, left) if reverse else _cut(xs, end, length)
-    carry, last = _stretches(run, carry, rest, 1, left, reverse)
-    return carry, [jax.numpy.concatenate(pair[:: -1 if reverse else 1]) for pair in zip(ys, last, strict=True)]
-
-
-def _stretches(
-    run: Callable[..., tuple[Arrays, Arrays]], first: Arrays, xs: Arrays, count: int, stretch: int, reverse: bool
-) -> tuple[Arrays, Arrays]:
-    """So many stretches, all of the same length."""
-    run = functools.partial(run, length=stretch)
-    if count == 1:  # in no loop of its own: compilers must not take what is computed again for what was before
-        return checkpointed(run, first, xs)
-    blocks = [x.reshape(count, stretch, *x.shape[1:]) for x in xs]
-    body = functools.partial(checkpointed, run, prevent_cse=False)
-    carry, ys = jax.lax.scan(body, first, blocks, length=count, reverse=reverse)
-    return carry, [y.reshape(count * stretch, *y.shape[2:]) for y in ys]
-
-
-def _steps(step: Step, carry: Arrays, xs: Arrays, order: Sequence[int]) -> tuple[Arrays, Arrays]:
-    """Steps one after the other, whose results are stacked."""
-    ys = {}
-    for k in order:
-        carry, ys[k] = step(carry, [jax.lax.index_in_dim(x, k, keepdims=False) for x in xs])
-    return carry, [jax.numpy.stack(rows) for rows in zip(*(ys[k] for k in range(len(ys))), strict=True)]
-
-
-def _cut(xs: Sequence[Any], begin: int, end: int) -> Arrays:
-    return [jax.lax.slice_in_dim(x, begin, end) for x in xs]
-
-
-HOST = "pinned_host"  # the memory for what loops move
-
 Copies = dict[int, list[Any]]  # on the host, by the place that waits for them
+HOST = "pinned_host"  # the memory for what loops move
+MANY = 4  # times as many elements
 
 
 def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_loop: bool = False) -> list[Any]:
@@ -114,6 +75,179 @@ def fits(program: Program, plan: CheckpointPlan) -> bool:
         and all(place in program.bodies and fits(program.bodies[place], body) for place, body in plan.bodies.items())
         and all(1 <= body.stretch <= program.trips(place) for place, body in plan.bodies.items())
     )
+
+
+def scan_of(eqn: Any, body: Program, plan: CheckpointPlan, operands: Sequence[Any]) -> list[Any]:
+    """A scan whose body does what a plan says."""
+    params = eqn.params
+    consts, carried = scan_operands(params)
+
+    def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+        results = evaluate(body, plan, [*operands[:consts], *carry, *x], in_loop=not plan.unrolled)
+        return results[:carried], results[carried:]
+
+    first, xs = list(operands[consts : consts + carried]), list(operands[consts + carried :])
+    options = {name: params[name] for name in ("length", "reverse", "unroll")}
+    carry, ys = scan_in_stretches(step, first, xs, plan.stretch, unrolled=plan.unrolled, **options)
+    return [*carry, *ys]
+
+
+def scan_in_stretches(
+    step: Step, first: Arrays, xs: Arrays, stretch: int, *, unrolled: bool, length: int, reverse: bool, unroll: int
+) -> tuple[Arrays, Arrays]:
+    """`jax.lax.scan`, whose steps are computed again some at a time.
+
+    Args:
+      step, first, xs, length, reverse, unroll: as `lax.scan` has them.
+      stretch: steps that are computed again together, of which the last ones to run may be fewer; 1 where none are.
+      unrolled: whether they stand one after the other, and are no loop.
+    """
+
+    def run(carry: Arrays, xs: Arrays, *, length: int) -> tuple[Arrays, Arrays]:
+        if unrolled:
+            return _steps(step, carry, xs, range(length)[:: -1 if reverse else 1])
+        return jax.lax.scan(step, carry, xs, length=length, reverse=reverse, unroll=min(unroll, length))
+
+    if stretch == 1:
+        steps = None if xs else length  # jax takes a symbolic length from arrays alone
+        return jax.lax.scan(step, first, xs, length=steps, reverse=reverse, unroll=unroll)
+    left = length % stretch
+    if not left:
+        return _stretches(run, first, xs, length // stretch, stretch, reverse)
+    begin, end = (left, length) if reverse else (0, length - left)  # of what runs first
+    carry, ys = _stretches(run, first, _cut(xs, begin, end), length // stretch, stretch, reverse)
+    rest = _cut(xs, 0, left) if reverse else _cut(xs, end, length)
+    carry, last = _stretches(run, carry, rest, 1, left, reverse)
+    return carry, [jax.numpy.concatenate(pair[:: -1 if reverse else 1]) for pair in zip(ys, last, strict=True)]
+
+
+def rule_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
+    """What gives the result of a program's equation for its operands; None for most equations."""
+    if is_product(eqn):
+        return product_of(program, eqn)
+    if not is_of_variables(eqn):
+        return None
+    if eqn.primitive.name == "gather":
+        return functools.partial(gathered, eqn)
+    if eqn.primitive.name == "scatter-add" and eqn.invars[0] in program.place_of:
+        filled = program.equations[program.place_of[eqn.invars[0]]]
+        if is_fill(filled) and isinstance(filled.invars[0], core.Literal):
+            return functools.partial(scattered, filled.invars[0].val, eqn)
+    return None
+
+
+def product_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
+    """A function that gives the result of a product for its operands; None if it is made from sums."""
+    left, right = map(program.size, eqn.invars)
+    return None if is_of_sums(program, eqn) else functools.partial(product, eqn, 0 if left < right else 1)
+
+
+def is_of_sums(program: Program, product: Any) -> bool:
+    """Whether a product's larger operand is made from sums over many times as much, by what compilers fuse into one
+    kernel: equations whose results one other equation reads.
+
+    The gradient of what is summed reads its factors once more. If that does not wait for the operand, as it does in
+    `product`, compilers read them once for both and never write what is summed.
+    """
+    larger = max(product.invars, key=program.size)
+    waiting, seen = [larger], {larger}
+    while waiting:
+        atom = waiting.pop()
+        place = program.place_of.get(atom)
+        if place is None or program.readers[atom] > 1 or not is_fused(program.equations[place]):
+            continue
+        read = variables(program.equations[place].invars)
+        if program.equations[place].primitive.name == "reduce_sum" and any(
+            program.size(summed) >= MANY * program.size(larger) and summed in program.place_of for summed in read
+        ):
+            return True
+        new = {other for other in read if program.size(other) >= program.size(larger)} - seen
+        seen |= new
+        waiting += new
+    return False
+
+
+def product(equation: Any, smaller: int, left: Any, right: Any) -> Any:
+    """The result of an equation that is linear in each of two operands.
+
+    Args:
+      equation: of a product or a convolution, of two different variables.
+      smaller: which operand is the smaller one, 0 or 1.
+      left, right: its operands.
+    """
+    multiply = Piece.of([equation])
+
+    def bind(*operands: Any) -> Any:
+        return multiply(*operands)[0]
+
+    def tangent(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        """Of both terms the one by the larger operand's tangent waits, when it is transposed, for the other one's."""
+        some = [k for k in (1 - smaller, smaller) if type(tangents[k]) is not SymbolicZero]
+        terms: list[Any] = []
+        for k in some:
+            own = tangents[k]
+            if terms:
+                terms[0], own = together([terms[0], own])
+            terms.append(bind(*(own if number == k else operand for number, operand in enumerate(primals))))
+        return bind(*primals), sum(terms[1:], terms[0])
+
+    run = jax.custom_jvp(bind)
+    run.defjvp(tangent, symbolic_zeros=True)
+    return run(left, right)
+
+
+def gathered(equation: Any, operand: Any, indices: Any) -> Any:
+    """The result of a gather; the operand's gradient is scattered to zeros that wait for the result's."""
+    run = Piece.of([equation])
+    params = {**equation.params, "fill_value": 0}  # of tangents, what lies outside is zero
+
+    def gather(operand: Any, indices: Any) -> Any:
+        return run(operand, indices)[0]
+
+    def tangent(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        return gather(*primals), _GATHER.bind(tangents[0], primals[1], **params)
+
+    custom = jax.custom_jvp(gather)
+    custom.defjvp(tangent, symbolic_zeros=True)
+    return custom(operand, indices) if _is_whole(operand) else gather(operand, indices)
+
+
+def scattered(number: Any, equation: Any, operand: Any, indices: Any, updates: Any) -> Any:
+    """The result of a scatter to an array that has one number everywhere; that is written once the updates are there.
+
+    Args:
+      number: it is.
+      equation: of the scatter.
+      operand, indices, updates: its operands.
+    """
+    if _is_whole(updates):
+        operand = _filled(number, jax.typeof(operand), updates)
+    return Piece.of([equation])(operand, indices, updates)[0]
+
+
+def _stretches(
+    run: Callable[..., tuple[Arrays, Arrays]], first: Arrays, xs: Arrays, count: int, stretch: int, reverse: bool
+) -> tuple[Arrays, Arrays]:
+    """So many stretches, all of the same length."""
+    run = functools.partial(run, length=stretch)
+    if count == 1:  # in no loop of its own: compilers must not take what is computed again for what was before
+        return checkpointed(run, first, xs)
+    blocks = [x.reshape(count, stretch, *x.shape[1:]) for x in xs]
+    body = functools.partial(checkpointed, run, prevent_cse=False)
+    carry, ys = jax.lax.scan(body, first, blocks, length=count, reverse=reverse)
+    return carry, [y.reshape(count * stretch, *y.shape[2:]) for y in ys]
+
+
+def _steps(step: Step, carry: Arrays, xs: Arrays, order: Sequence[int]) -> tuple[Arrays, Arrays]:
+    """Steps one after the other, whose results are stacked."""
+    ys = {}
+    for k in order:
+        carry, ys[k] = step(carry, [jax.lax.index_in_dim(x, k, keepdims=False) for x in xs])
+    return carry, [jax.numpy.stack(rows) for rows in zip(*(ys[k] for k in range(len(ys))), strict=True)]
+
+
+def _cut(xs: Sequence[Any], begin: int, end: int) -> Arrays:
+    return [jax.lax.slice_in_dim(x, begin, end) for x in xs]
 
 
 def _own(plan: CheckpointPlan, places: Iterable[int]) -> list[int]:
@@ -250,16 +384,65 @@ def _mark(
         values.write([var], [after(value, copies[name[0]])])
 
 
-def scan_of(eqn: Any, body: Program, plan: CheckpointPlan, operands: Sequence[Any]) -> list[Any]:
-    """A scan whose body does what a plan says."""
-    params = eqn.params
-    consts, carried = scan_operands(params)
+def _filled(number: Any, aval: Any, value: Any) -> Any:
+    """An array of a number, which waits for a value of floating-point numbers: by a choice that XLA does not see
+    through, for it drops what only passes a barrier together with what is needed. Where the value is spread over
+    devices, that is a small message between them.
+    """
+    if not holds(operator.ge, jax.typeof(value).size, 1):  # there may be nothing to wait for
+        return jax.lax.full(aval.shape, number, aval.dtype)
+    first = jax.lax.stop_gradient(value)[(0,) * jax.numpy.ndim(value)]
+    never = (first != first) & (first == first)
+    return jax.lax.full(aval.shape, jax.numpy.where(never, 1, number).astype(aval.dtype))
 
-    def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
-        results = evaluate(body, plan, [*operands[:consts], *carry, *x], in_loop=not plan.unrolled)
-        return results[:carried], results[carried:]
 
-    first, xs = list(operands[consts : consts + carried]), list(operands[consts + carried :])
-    options = {name: params[name] for name in ("length", "reverse", "unroll")}
-    carry, ys = scan_in_stretches(step, first, xs, plan.stretch, unrolled=plan.unrolled, **options)
-    return [*carry, *ys]
+def _is_whole(value: Any) -> bool:
+    """Whether an array of floating-point numbers is none that says how it is spread over devices."""
+    aval = jax.typeof(value)
+    return jax.numpy.issubdtype(aval.dtype, jax.numpy.floating) and aval.sharding.mesh.empty
+
+
+def _gather(operand: Any, indices: Any, **params: Any) -> Any:
+    return jax.lax.gather_p.bind(operand, indices, **params)
+
+
+def _jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+    return _GATHER.bind(*primals, **params), _GATHER.bind(tangents[0], primals[1], **params)
+
+
+def _transpose(cotangent: Any, operand: Any, indices: Any, **params: Any) -> list[Any]:
+    if type(cotangent) is ad.Zero:
+        return [ad.Zero(operand.aval), None]
+    numbers = params["dimension_numbers"]
+    how = jax.lax.ScatterDimensionNumbers(
+        update_window_dims=numbers.offset_dims,
+        inserted_window_dims=numbers.collapsed_slice_dims,
+        scatter_dims_to_operand_dims=numbers.start_index_map,
+        operand_batching_dims=numbers.operand_batching_dims,
+        scatter_indices_batching_dims=numbers.start_indices_batching_dims,
+    )
+    options = {name: params[name] for name in ("indices_are_sorted", "unique_indices", "mode")}
+    zeros = _filled(0, operand.aval, cotangent)
+    return [jax.lax.scatter_add(zeros, indices, cotangent, how, **options), None]
+
+
+def _batched(values: Any, dims: Any, **params: Any) -> Any:
+    gather: Any = batching.primitive_batchers[jax.lax.gather_p]  # type: ignore[index]
+    return gather(values, dims, **params)
+
+
+_GATHER = core.Primitive("graphrl_gather")  # of tangents
+
+
+_GATHER.def_impl(_gather)
+
+
+_GATHER.def_abstract_eval(lambda *avals, **params: jax.lax.gather_p.abstract_eval(*avals, **params)[0])
+
+
+mlir.register_lowering(_GATHER, mlir.lower_fun(_gather, multiple_results=False))
+
+
+ad.primitive_jvps[_GATHER] = _jvp
+ad.primitive_transposes[_GATHER] = _transpose
+batching.primitive_batchers[_GATHER] = _batched

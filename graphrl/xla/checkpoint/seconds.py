@@ -1,36 +1,80 @@
-"""Seconds of a traced gradient, by roofline: one meaning of time for all ways to keep less.
+"""What takes time: seconds of a traced gradient by roofline, one meaning of time for all ways to keep less.
 
-What stands for what XLA makes of a jaxpr on an accelerator:
+| part of a jaxpr | what stands for what XLA makes of it |
+|---|---|
+| dead code, calls | dead code goes, calls are inlined (`Inlined`) |
+| equal equations | one is computed; `prevent_cse` and optimization barriers stand between equal ones |
+| kernels | `graphs.roofline.runtime` of their work: they read operands from memory and write their results |
+| loops and branches | their bodies count in turn: a scan's once a trip, of a branch's the dearest |
+| reductions, but of rows | read what is fused into them and write their results |
+| all others | fused into those that read them (`Fusing`); their operations count once each at the chip's peak |
+| fused values | written where a kernel, a loop or the caller reads them, by `is_once`, or for fewer bytes |
+| an array of one number | not written for the scatters that update it: each fills a result of its own |
+| stacks of a scan | what it takes for a kernel, and what it stacks of values that its body reads too, is copied |
+| reshapes, transposes, names | cost nothing |
 
-- dead code goes, calls are inlined, and of equal equations one is computed; `jax.checkpoint` with `prevent_cse` and
-  optimization barriers stand between equal ones;
-- products, convolutions, gathers, scatters, sorts, windows, factorisations and collectives are kernels, which read
-  their operands from memory and write their results; so are loops and branches, whose bodies count in turn, a scan's
-  once a trip, of a branch's the dearest;
-- all other equations are fused into those that read them. A value is written where a kernel, a loop or the caller
-  reads it, and where that moves fewer bytes than computing it in each reader, or takes fewer equations by far.
-  Reductions, but for those of rows, read what is fused into them and write their results;
-- an array of one number is not written for the scatters that update it: each fills a result of its own;
-- what a scan takes from stacks for a kernel, and what it stacks of values that its body reads too, is copied;
-- reshapes, transposes and names cost nothing.
-
-A kernel takes `graphs.roofline.runtime` of its work; a fused group that of its bytes. Operations of fused equations
-count once each at the chip's peak. Copies to the host and back take the link, each way by itself, beside the kernels,
-one after another: out once the value is computed, back in the order in which copies are read, from the barrier on
-behind which they are. What reads a copy before it is there waits, a barrier too, as does the end.
+Copies to the host and back take the link, each way by itself, beside the kernels, one after another: out once the value
+is computed, back in the order in which copies are read, from the barrier on behind which they are. What reads a copy
+before it is there waits, a barrier too, as does the end.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from jax.extend import core
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from graphrl.graphs.readers.jaxpr.work import bytes_moved, equation_flops, inner_jaxprs, inner_work, scan_operands
+from graphrl.graphs.readers.jaxpr.flatten import called
+from graphrl.graphs.readers.jaxpr.work import (
+    array_bytes,
+    bytes_moved,
+    equation_flops,
+    inner_jaxprs,
+    inner_work,
+    scan_operands,
+)
 from graphrl.graphs.readers.work import Work
 from graphrl.graphs.roofline import DEFAULT_CHIP, INTERCONNECTS, Chip, Interconnect, find_chip, runtime
-from graphrl.xla.checkpoint.fusion import Fusing, Inlined, Op, Value, is_body, is_fused, is_kernel, is_reduction
+from graphrl.xla.checkpoint import primitives
+from graphrl.xla.checkpoint.equations import (
+    SLICES,
+    Chain,
+    chained,
+    is_body,
+    is_fill,
+    is_fused,
+    is_kernel,
+    is_once,
+    is_reduction,
+    is_scatter,
+    is_view,
+    key_of,
+    part_read,
+)
 from graphrl.xla.checkpoint.primitives import HOST_LINK
+
+Value = int  # the place of a value's bytes among all
+Reads = Mapping[Hashable, float]  # bytes by value, and by slice of it
+
+
+class Op(NamedTuple):
+    """An equation that is computed, or a barrier.
+
+    Attributes:
+      equation: None for a barrier.
+      operands: values and literals, in order.
+      results: values, in order.
+    """
+
+    equation: Any
+    operands: Sequence[Value | core.Literal]
+    results: Sequence[Value]
+
+    @property
+    def values(self) -> list[Value]:
+        """Its operands without literals, each once."""
+        return list(dict.fromkeys(operand for operand in self.operands if isinstance(operand, Value)))
 
 
 def gradient_seconds(closed: core.ClosedJaxpr, chip: str | Chip = DEFAULT_CHIP, link: str = HOST_LINK) -> float:
@@ -170,3 +214,136 @@ def _is_copy(equation: Any) -> bool:
 
 def _on_host(atom: Any) -> bool:
     return getattr(getattr(atom.aval, "memory_space", None), "name", "") == "Host"
+
+
+class Inlined:
+    """A jaxpr with its calls inlined and equal equations merged.
+
+    Attributes:
+      bytes: of each value.
+      ops: in order.
+      inputs: values of the arguments.
+      results: values and literals.
+    """
+
+    def __init__(self, jaxpr: core.Jaxpr) -> None:
+        self.bytes: list[int] = []
+        self.ops: list[Op] = []
+        self._merged: dict[Hashable, list[Value]] = {}
+        self.inputs = [self._value(var) for var in jaxpr.invars]
+        self.results = self._run(jaxpr, self.inputs)
+
+    def _value(self, atom: Any) -> Value:
+        self.bytes.append(array_bytes(atom.aval))
+        return len(self.bytes) - 1
+
+    def _run(self, jaxpr: core.Jaxpr, arguments: Sequence[Any]) -> list[Any]:
+        """Adds the ops of a jaxpr; gives its results, values or literals."""
+        values: dict[Any, Any] = dict(zip(jaxpr.invars, arguments, strict=True))
+        values |= {var: self._value(var) for var in jaxpr.constvars}
+        for equation in jaxpr.eqns:
+            operands = [_read(atom, values) for atom in equation.invars]
+            call = called(equation)
+            if call is not None:
+                results = self._run(call[0], self._behind(equation, operands, _barred(equation)))
+            elif equation.primitive.name == primitives.NAME:
+                results = operands[: len(equation.outvars)]  # takes no time here
+            elif equation.primitive.name == "optimization_barrier" or equation.params.get("waits", False):
+                results = self._behind(equation, operands, [True] * len(operands))[: len(equation.outvars)]
+            else:
+                results = operands[:1] if is_view(equation) else self._add(equation, operands)
+            values.update(zip(equation.outvars, results, strict=True))
+        return [_read(atom, values) for atom in jaxpr.outvars]
+
+    def _behind(self, equation: Any, operands: Sequence[Any], barred: Sequence[bool]) -> list[Any]:
+        """The operands, where they are barred as values that equal no others."""
+        behind = list(operands)
+        places = [i for i, bar in enumerate(barred) if bar and isinstance(operands[i], Value)]
+        for i in places:
+            behind[i] = self._value(equation.invars[i])
+        self.ops.append(Op(None, [operands[i] for i in places], [behind[i] for i in places]))
+        return behind
+
+    def _add(self, equation: Any, operands: Sequence[Any]) -> list[Value]:
+        key = key_of(equation, operands)
+        if key not in self._merged:
+            self._merged[key] = [self._value(var) for var in equation.outvars]
+            self.ops.append(Op(equation, operands, self._merged[key]))
+        return self._merged[key]
+
+
+def _read(atom: Any, values: Mapping[Any, Any]) -> Any:
+    return atom if isinstance(atom, core.Literal) else values[atom]
+
+
+def _barred(equation: Any) -> Sequence[bool]:
+    """Of a call's operands those that XLA shall not take for what was computed before: a backward pass's."""
+    barred = equation.params.get("differentiated", False) and equation.params.get("prevent_cse", False)
+    return [barred] * len(equation.invars) if isinstance(barred, bool) else barred
+
+
+class Fusing:
+    """Which values are written, and what it takes to read the others."""
+
+    def __init__(self, flat: Inlined) -> None:
+        self._bytes = flat.bytes
+        self._flat = flat
+        self._readers = Counter(value for op in flat.ops for value in op.values)
+        alone = [op for op in flat.ops if op.equation is None or not is_fused(op.equation)]
+        filled = {value for op in flat.ops if op.equation and is_fill(op.equation) for value in op.results}
+        self._alone = {value for op in alone for value in op.values if value not in filled or not _fills(op, value)}
+        self._needed = self._alone | {value for value in flat.results if isinstance(value, Value)}
+        self._reads: dict[Value, Reads] = {}  # of what is not written
+        self._chains: dict[Value, Chain] = {}  # of that, what a reader computes for it
+
+    def copied(self, inputs: int, results: int) -> list[Value]:
+        """Of a scan's body what XLA copies from a stack and to one: all that no fused op takes or writes for that only.
+
+        Args:
+          inputs: how many come first that are not sliced from stacks.
+          results: likewise, not stacked.
+        """
+        fused = {value for op in self._flat.ops if op.equation and is_fused(op.equation) for value in op.results}
+        taken = [value for value in self._flat.inputs[inputs:] if value in self._alone]
+        stacked = [value for value in self._flat.results[results:] if isinstance(value, Value)]
+        return taken + [value for value in stacked if value not in fused or self._readers[value]]
+
+    def write(self, op: Op) -> float:
+        """Of an op that writes its results: the bytes that it and what is fused into it move."""
+        return sum(self._of(op).values()) + sum(self._bytes[value] for value in op.results)
+
+    def fuse(self, op: Op) -> list[float]:
+        """Of a fused op: the bytes that are moved to write those of its results that are written."""
+        moved = []
+        chains = [self._chains[value] for value in op.values if value in self._chains]
+        for i, value in enumerate(op.results):
+            reads = self._of(op)
+            if op.equation.primitive.name in SLICES:
+                reads = self._sliced(op, i, reads)
+            size, total, readers = self._bytes[value], sum(reads.values()), self._readers[value]
+            chain, dear = chained(value, op.equation, chains), readers * total > total + (1 + readers) * size
+            if value in self._needed or dear or (readers > 1 and is_once(op.equation, chain)):
+                moved.append(total + size)
+            else:
+                self._reads[value], self._chains[value] = reads, chain
+        return moved
+
+    def _of(self, op: Op) -> Reads:
+        return {key: size for value in op.values for key, size in self._of_value(value).items()}
+
+    def _of_value(self, value: Value) -> Reads:
+        return self._reads.get(value, {value: float(self._bytes[value])})
+
+    def _sliced(self, op: Op, result: int, reads: Reads) -> Reads:
+        """Of all that is read the part that a slice takes."""
+        whole = self._bytes[op.values[0]] if op.values else 0
+        share = part_read(op.equation, whole, self._bytes[op.results[result]])
+        return {(key, op.results[result]): share * size for key, size in reads.items()}
+
+
+def _fills(op: Op, value: Value) -> bool:
+    """Whether an op only fills its result with such a value, which is one number everywhere."""
+    if not op.equation or not is_scatter(op.equation):
+        return False
+    filled, *others = op.operands
+    return filled == value and value not in others

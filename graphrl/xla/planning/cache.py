@@ -21,8 +21,8 @@ from graphrl.xla.callback import Answer, Scheduler, check_sequence, rescheduled
 from graphrl.xla.donation import tied
 from graphrl.xla.recompute.candidates import ClonesByName, Numbered, named, numbers
 from graphrl.xla.recompute.plan import with_clones
-from graphrl.xla.residuals.choice import Dropped
-from graphrl.xla.residuals.rewrite import without_residuals
+from graphrl.xla.recompute.residuals import Dropped
+from graphrl.xla.recompute.rewrite import without_residuals
 from graphrl.xla.settings import Settings
 
 FORMAT = "graphrl-schedule"
@@ -57,8 +57,8 @@ class Decision:
       evaluations: of the search, see `Plan`.
       scheduler: of XLA, for its own schedule.
       recompute: what was asked for.
-      dropped: what loops do not keep for others, which compute it again (residuals/). `clones` and `orders` are of the
-        module without it.
+      dropped: what loops do not keep for others, which compute it again (recompute/residuals.py). `clones` and `orders`
+        are of the module without it.
       clones: of every computation in `HloModule.sequential`, what is computed again (recompute/candidates.py), if
         anything is; its order has their numbers too.
       recomputed: part of the program's estimated run time that computing all that again takes.

@@ -40,9 +40,9 @@ from graphrl.xla.planning.temp_search import (
 )
 from graphrl.xla.recompute.candidates import ClonesByName, Numbered, numbered
 from graphrl.xla.recompute.plan import recompute_everywhere
+from graphrl.xla.recompute.residuals import Dropped, chosen
+from graphrl.xla.recompute.rewrite import without_residuals
 from graphrl.xla.report import Report
-from graphrl.xla.residuals.choice import Dropped, chosen
-from graphrl.xla.residuals.rewrite import without_residuals
 from graphrl.xla.settings import PROBLEM, Settings
 
 NOTHING = 0.01  # of XLA's bytes: where the bounds show that no more is to be had, XLA's memory scheduler is not asked

@@ -42,6 +42,21 @@ _KINDS = ("kLoop", "kCustom", "kOutput")  # of fusions; on the CPU, what a libra
 # A reader must be told in place of what it reads; these carry buffers through and write into them.
 _FIXED_READERS = frozenset(("async-start", "conditional", "while"))
 _SINGLE_VIEWS = frozenset(("bitcast", "get-tuple-element"))
+_LAUNCH = 2e-6  # seconds
+_BYTES = 10e9  # a second
+_PRODUCTS = 40e9  # FLOP/s of products and convolutions
+_SIMPLE = 4e9  # other operations a second
+_SLOW = 4e-9  # seconds for each element of a transcendental or a transposition
+_SLOW_OPCODES = frozenset(
+    str.split(
+        """
+        atan2 cbrt cosine divide erf exponential exponential-minus-one log log-plus-one logistic power remainder rsqrt
+        sine sqrt tan tanh transpose
+        """
+    )
+)
+_PRODUCT_OPCODES = frozenset(("convolution", "custom-call", "dot"))
+Numbered = tuple[tuple[int, tuple[int, ...]], ...]  # (original, users) of each clone
 
 
 def repeatable(program: HloProgram, *, dear: bool = False) -> list[bool]:
@@ -158,9 +173,6 @@ class Routes:
         return False
 
 
-Numbered = tuple[tuple[int, tuple[int, ...]], ...]  # (original, users) of each clone
-
-
 @dataclasses.dataclass(frozen=True)
 class Clone:
     """An instruction of the entry computation computed once more.
@@ -263,23 +275,6 @@ def wired(
     copies = [Clone(names[k], ops[op], tuple(users[k])) for k, (op, _) in enumerate(clones)]
     copies += [Clone(view_names[number], view, tuple(view_users[number])) for (_, view), number in views.items()]
     return node_names, tuple(copies)
-
-
-_LAUNCH = 2e-6  # seconds
-_BYTES = 10e9  # a second
-_PRODUCTS = 40e9  # FLOP/s of products and convolutions
-_SIMPLE = 4e9  # other operations a second
-_SLOW = 4e-9  # seconds for each element of a transcendental or a transposition
-
-_SLOW_OPCODES = frozenset(
-    str.split(
-        """
-        atan2 cbrt cosine divide erf exponential exponential-minus-one log log-plus-one logistic power remainder rsqrt
-        sine sqrt tan tanh transpose
-        """
-    )
-)
-_PRODUCT_OPCODES = frozenset(("convolution", "custom-call", "dot"))
 
 
 class RunTimes:

@@ -1,5 +1,10 @@
 """Greedy choice of values to compute again, so that a schedule needs no more than a target.
 
+A `State` is a schedule with instructions computed again, as live ranges of values on a line of places. The op at place
+p of the order runs at time 2 p + 1; what is computed again for it runs at time 2 p, right before. A **node** is an op
+(its index) or a clone of one (numbers from n on). A **value** is a buffer as one node writes it: values have the
+numbers of their buffers, those of clones further numbers.
+
 A **gap** is the time between two uses of a value. Dropping the value there, and computing it again right before the
 later use, relieves the memory in between. What it reads must be there then: it is alive anyway, or is small and kept
 for that, or is computed again too. The gap that takes away most bytes over the target (summed over the time) for each
@@ -11,23 +16,203 @@ those few pays only once several values are dropped. With `shared`, what is kept
 that could be dropped for it.
 
 At too low a target the limit is spent on whatever is cheapest for its bytes, wherever it is; at the right one it is
-spent where the peak is. So `relieved` finds the target by bisection. Once the program is ordered anew, `pruned` gives
-up clones that this order does not need.
+spent where the peak is. So `relieved` finds the target by bisection.
 """
 
+import dataclasses
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.xla.recompute.state import State
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.solvers.flow import Flow
 
 SMALL = 0.05  # of the bytes that are dropped may be kept alive instead of computed again
 SMALL_SHARED = 0.8  # the same with shared charges
 MAX_CHAIN = 8  # clones for one gap
 PRECISE = 0.01  # of the peak: the search for a target ends when it knows it so well
 MAX_RUNS = 8
+
+
+@dataclasses.dataclass(eq=False)
+class Value:
+    """A buffer as one node writes it.
+
+    Attributes:
+      buffer: number.
+      writer: node.
+      readers: nodes.
+    """
+
+    buffer: int
+    writer: int
+    readers: set[int]
+
+
+class Facts:
+    """What the schedule does not change: n ops, what they read and write, what may be computed again.
+
+    Attributes:
+      flow: the graph as lists.
+      seconds: by op.
+      repeatable: by op.
+      fixed: pairs (op, buffer): the op must read the original.
+    """
+
+    def __init__(
+        self,
+        graph: ComputationGraph,
+        seconds: Sequence[float],
+        repeatable: Sequence[bool],
+        may_read_clone: Callable[[str, str], bool],
+    ) -> None:
+        """Args: `may_read_clone(reader, origin)` of the names of ops."""
+        self.flow = Flow(graph)
+        self.seconds, self.repeatable = seconds, repeatable
+        self.n = graph.arrays.num_ops
+        self.workspace = graph.arrays.workspace_bytes
+        self.writer = {b: op for op, buffers in enumerate(self.flow.writes) for b in buffers}
+        self.fixed = {
+            (user, buffer)
+            for buffer, writer in self.writer.items()
+            if repeatable[writer]
+            for user in self.flow.users[buffer]
+            if not may_read_clone(graph.ops[user].name, graph.ops[writer].name)
+        }
+        self.reuses: dict[int, list[tuple[int, int]]] = {}  # by op: (buffer written, buffer that it may take over)
+        for buffer, source in sorted(self.flow.reuses.items()):
+            taken = self.reuses.setdefault(self.writer[buffer], [])
+            if source not in {other for _, other in taken}:
+                taken.append((buffer, source))
+
+
+class State:
+    """An order of ops and clones.
+
+    Attributes:
+      facts: of the graph.
+      op: by node, the op that it computes.
+      time: by node.
+      reads: by node, the value that it reads of each buffer.
+      values: by number; those that a clone writes are the only ones of their buffers' numbers beyond.
+      versions: by buffer, the numbers of its values.
+      spent: seconds of all clones.
+      profile: `[2 n] int64`, bytes at each time.
+    """
+
+    def __init__(self, facts: Facts, order: Sequence[int], clones: Sequence[tuple[int, frozenset[int]]] = ()) -> None:
+        """Takes an order over.
+
+        Args:
+          order: nodes: all ops and clones.
+          clones: of each, the op and the nodes that read it; the k-th is node n + k.
+        """
+        self.facts, flow = facts, facts.flow
+        self.op = [*range(facts.n), *(op for op, _ in clones)]
+        self.reads: list[dict[int, int]] = [{b: b for b in flow.reads[op]} for op in self.op]
+        self.values = {b: Value(b, op, set()) for b, op in facts.writer.items()}
+        self.versions = {b: [b] for b in facts.writer}
+        self._next_value = max(facts.writer, default=0) + 1
+        for k, (op, readers) in enumerate(clones):
+            (buffer,) = flow.writes[op]
+            self._version(buffer, facts.n + k)
+            for node in readers:
+                self.reads[node][buffer] = self._next_value - 1
+        for node, reads in enumerate(self.reads):
+            for value in reads.values():
+                self.values[value].readers.add(node)
+        self.time = [0] * len(order)
+        for place, node in enumerate(order):
+            self.time[node] = 2 * place + 1
+        self.spent = sum(facts.seconds[op] for op, _ in clones)
+        self.taken = self._taken_over()
+        self.profile = self._profile(len(order))
+
+    def copy(self) -> "State":
+        """A state of its own."""
+        other = object.__new__(State)
+        other.facts, other.taken, other.spent, other._next_value = self.facts, self.taken, self.spent, self._next_value
+        other.op, other.time, other.profile = list(self.op), list(self.time), self.profile.copy()
+        other.reads = [dict(reads) for reads in self.reads]
+        other.values = {number: Value(v.buffer, v.writer, set(v.readers)) for number, v in self.values.items()}
+        other.versions = {buffer: list(numbers) for buffer, numbers in self.versions.items()}
+        return other
+
+    @property
+    def clones(self) -> list[tuple[int, frozenset[int]]]:
+        """As the constructor takes them."""
+        n = self.facts.n
+        written = {v.writer: v for v in self.values.values() if v.writer >= n}
+        return [(self.op[node], frozenset(written[node].readers)) for node in range(n, len(self.op))]
+
+    def size(self, value: int) -> int:
+        """Bytes of a value."""
+        return self.facts.flow.size[self.values[value].buffer]
+
+    def birth(self, value: int) -> int:
+        """When a value is written."""
+        return self.time[self.values[value].writer]
+
+    def death(self, value: int) -> int:
+        """When a value is used last."""
+        v = self.values[value]
+        return max((self.time[node] for node in v.readers), default=self.time[v.writer])
+
+    def add(self, op: int, time: int, reads: Mapping[int, int]) -> int:
+        """A clone of an op, without readers so far.
+
+        Args:
+          reads: the value of each buffer that it reads.
+
+        Returns:
+          The number of the value that it writes.
+        """
+        node = len(self.op)
+        self.op.append(op)
+        self.time.append(time)
+        self.reads.append(dict(reads))
+        for value in reads.values():
+            self.values[value].readers.add(node)
+        (buffer,) = self.facts.flow.writes[op]
+        self._version(buffer, node)
+        self.spent += self.facts.seconds[op]
+        return self._next_value - 1
+
+    def move(self, node: int, value: int) -> None:
+        """Has a node read another value of a buffer."""
+        buffer = self.values[value].buffer
+        self.values[self.reads[node][buffer]].readers.remove(node)
+        self.reads[node][buffer] = value
+        self.values[value].readers.add(node)
+
+    def _version(self, buffer: int, node: int) -> None:
+        self.values[self._next_value] = Value(buffer, node, set())
+        self.versions[buffer].append(self._next_value)
+        self._next_value += 1
+
+    def _taken_over(self) -> set[int]:
+        """Values whose last reader writes over them."""
+        taken = set()
+        for node, op in enumerate(self.op):
+            for _, source in self.facts.reuses.get(op, ()):
+                value = self.reads[node].get(source)
+                if value is not None and not self.facts.flow.pinned[source] and self.death(value) == self.time[node]:
+                    taken.add(value)
+        return taken
+
+    def _profile(self, places: int) -> np.ndarray:
+        change = np.zeros(2 * places + 1, np.int64)
+        for number, value in self.values.items():
+            end = 2 * places if self.facts.flow.pinned[value.buffer] else self.death(number) + 1
+            size = self.size(number)
+            change[self.birth(number)] += size
+            change[end - 1 if number in self.taken else end] -= size
+        usage = np.cumsum(change)[:-1]
+        for node, op in enumerate(self.op):
+            usage[self.time[node]] += self.facts.workspace[op]
+        return usage
 
 
 def relieved(state: State, limit: float, over: Callable[[], bool]) -> State:
@@ -231,85 +416,3 @@ class Greedy:
         read = {v for reads in closure.reads.values() for v in reads.values() if v is not None}
         for offered in (*new.values(), *sorted(read)):  # uses are new, or later
             self._offer(offered)
-
-
-Clones = list[tuple[int, frozenset[int]]]
-
-
-def pruned(state: State) -> list[int]:
-    """Gives up clones, the most expensive first, whose value may as well be kept from its last use on without a higher
-    peak; and those that only they read. `state` is changed: it still has their nodes, but nobody reads them.
-
-    Returns:
-      The nodes given up.
-    """
-    n, peak = state.facts.n, int(state.profile.max())
-    written = {v.writer: number for number, v in state.values.items()}
-    gone: list[int] = []
-    for node in sorted(range(n, len(state.op)), key=lambda node: -state.facts.seconds[state.op[node]]):
-        value = written[node]
-        if state.values[value].readers and _may_go(state, value, peak):
-            gone += _give_up(state, node, written)
-    return gone
-
-
-def _earlier(state: State, value: int) -> int | None:
-    """The youngest other value of the same buffer that is there when this one is written."""
-    versions = state.versions[state.values[value].buffer]
-    birth = state.birth(value)
-    births = [(state.birth(v), v) for v in versions if v != value and state.birth(v) <= birth and _in_use(state, v)]
-    return max(births)[1] if births else None
-
-
-def _in_use(state: State, value: int) -> bool:
-    v = state.values[value]
-    return v.writer < state.facts.n or bool(v.readers)
-
-
-def _may_go(state: State, value: int, peak: int) -> bool:
-    earlier = _earlier(state, value)
-    if earlier is None:
-        return False
-    begin = state.death(earlier) + (earlier not in state.taken)
-    added = state.profile[begin : state.birth(value)]
-    return not len(added) or int(added.max()) + state.size(value) <= peak
-
-
-def _give_up(state: State, node: int, written: dict[int, int]) -> list[int]:
-    """Has the readers of a clone read the value before it; the nodes that nobody needs then."""
-    value = written[node]
-    earlier = _earlier(state, value)
-    assert earlier is not None
-    begin = state.death(earlier) + (earlier not in state.taken)
-    state.profile[begin : state.birth(value)] += state.size(value)
-    state.taken.discard(earlier)
-    if value in state.taken:
-        state.taken.add(earlier)
-    for reader in list(state.values[value].readers):
-        state.move(reader, earlier)
-    return _unread(state, node, written)
-
-
-def _unread(state: State, node: int, written: dict[int, int]) -> list[int]:
-    gone = [node]
-    for value in state.reads[node].values():
-        v = state.values[value]
-        v.readers.discard(node)
-        if not v.readers and v.writer >= state.facts.n:
-            gone += _unread(state, v.writer, written)
-    return gone
-
-
-def without(state: State, gone: list[int]) -> tuple[list[int], Clones]:
-    """The order and the clones that are left, renumbered, as `State` takes them."""
-    n, dropped = state.facts.n, set(gone)
-    kept = [node for node in range(len(state.op)) if node not in dropped]
-    number = {node: k for k, node in enumerate(kept)}
-    rank = state.facts.flow.graph.arrays.rank
-    order = [number[node] for node in sorted(kept, key=lambda node: (state.time[node], rank[state.op[node]]))]
-    written = {v.writer: v for v in state.values.values() if v.writer >= n}
-    clones = [
-        (state.op[node], frozenset(number[reader] for reader in written[node].readers if reader in number))
-        for node in kept[n:]
-    ]
-    return order, clones

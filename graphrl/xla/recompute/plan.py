@@ -5,6 +5,7 @@ bodies of its loops, each as a program of its own. What a body computes again is
 comes off one limit; where XLA does not know how many trips there will be, the limit is a part of the trip itself. The
 computation whose clones save most of what the module needs comes first, then the others with what is left. Branches and
 calls are left alone: what they return may be written over what they are given, and that is decided outside of them.
+Once a program is ordered anew, `pruned` gives up clones that this order does not need.
 """
 
 import time
@@ -25,9 +26,8 @@ from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.bodies import as_program, put_back, runs_of
 from graphrl.xla.planning.temp_search import least_temp, order_of
 from graphrl.xla.recompute.candidates import Clone, ClonesByName, Routes, RunTimes, repeatable, wired
-from graphrl.xla.recompute.greedy import Clones, pruned, relieved, without
+from graphrl.xla.recompute.greedy import Facts, State, relieved
 from graphrl.xla.recompute.rewrite import rewritten
-from graphrl.xla.recompute.state import Facts, State
 from graphrl.xla.settings import PROBLEM, check_limit
 
 MAX_ROUNDS = 6
@@ -35,6 +35,11 @@ WORTH = 0.002  # of the memory: a round that saves less is the last one
 AGAIN = 0.4  # of the time must be left for another round, or class
 CHOOSING, ORDERING = 0.4, 0.3  # of the time that is left, in a round, for all classes together
 LEAST_SECONDS = 0.2  # for one, also where no time is left
+LEAST_NEED = 0.05  # of the module's bytes: a computation that needs less beside what it is given is left alone
+LEAST_BODY_SECONDS = 0.05  # for one computation, also where no time is left
+ANYWAY = 2  # computations are looked at also where no time is left: the entry, and the body that needs most
+FIRST = 0.6  # of the time that is left goes to each turn but the last one
+Clones = list[tuple[int, frozenset[int]]]
 
 
 class Recomputation(NamedTuple):
@@ -51,17 +56,6 @@ class Recomputation(NamedTuple):
     clones: ClonesByName
     predicted: int
     cost: float
-
-
-class _Variant(NamedTuple):
-    """A program with clones and an order of it."""
-
-    order: list[int]  # nodes
-    clones: Clones
-    program: HloProgram  # of the module with the clones
-    names: tuple[Clone, ...]
-    places: np.ndarray  # [ops of that program], the order
-    predicted: int  # bytes
 
 
 def recompute(
@@ -93,11 +87,91 @@ def recompute(
     return _Search(program, limit, seconds, seed).run(np.asarray(order))
 
 
-def _valid(graph: ComputationGraph, order: Sequence[int]) -> list[int]:
-    """An order of ops, those that stand before what they wait for moved right behind it."""
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return least_first(place, graph.arrays.waiting())
+def recompute_everywhere(module: HloModule, *, limit: float, seconds: float, seed: int) -> Recomputation:
+    """Has the computations of a scheduled module compute values again, see `recompute`.
+
+    Args:
+      limit: part of the module's estimated run time that may be spent again, 0 to 1.
+      seconds: of search, of wall clock; what has begun is ended.
+      seed: of the searches for orders.
+    """
+    end, costs, runs = time.perf_counter() + seconds, RunTimes(module), runs_of(module)
+    total = costs.of_computation(module.entry.name)
+    best = Recomputation(module, {}, _predicted(module), 0.0)
+    bodies = {i.called[0] for c in module.sequential for i in c.instructions if i.opcode == "while"}
+    needs = {name: _predicted(_program(module, name)) for name in sorted(bodies)}
+    hopeful = (name for name, need in needs.items() if need >= LEAST_NEED * best.predicted)
+    left = [module.entry.name, *sorted(hopeful, key=lambda name: -needs[name])]
+    left = [name for name in left if costs.of_computation(name)]  # what takes no time has nothing to compute again
+    while left:
+        share = (FIRST if len(left) > 1 else 1.0) * (end - time.perf_counter()) / len(left)
+        parts = {name: max(1.0, total / runs[name] / costs.of_computation(name)) for name in left}
+        tried = [
+            _better(best, name, limit - best.cost, parts[name], share, seed)
+            for number, name in enumerate(left)
+            if number < ANYWAY or time.perf_counter() < end
+        ]
+        better = [one for one in tried if one is not None]
+        best = min([best, *better], key=lambda one: one.predicted)
+        if not better or time.perf_counter() >= end:
+            break
+        left = [name for name in left if name not in best.clones]
+    return best
+
+
+def _predicted(module: HloModule) -> int:
+    return TempPredictor(module)(module.order(module.entry))
+
+
+def _program(module: HloModule, name: str) -> HloModule:
+    return as_program(module, module.computations[name])
+
+
+def _better(
+    best: Recomputation, name: str, limit: float, part: float, seconds: float, seed: int
+) -> Recomputation | None:
+    """The module with clones in one more computation, if that then needs less.
+
+    Args:
+      limit: of the module's run time.
+      part: one run of the computation takes one part of so many of the module's run time, each of its runs counted.
+    """
+    module = best.module
+    program = _program(module, name)
+    graph = read_hlo(program, chip=DEFAULT_CHIP)
+    again = recompute(
+        graph,
+        order_of(graph, program.order(program.entry)),
+        limit=min(1.0, limit * part),
+        seconds=max(LEAST_BODY_SECONDS, seconds),
+        seed=seed,
+    )
+    if again is None:
+        return None
+    changed = put_back(module, again.module)
+    predicted = again.predicted if program is module else _predicted(changed)
+    if predicted >= best.predicted:
+        return None
+    return Recomputation(changed, {**best.clones, **again.clones}, predicted, best.cost + again.cost / part)
+
+
+def with_clones(module: HloModule, clones: ClonesByName) -> HloModule:
+    """The module with clones in its computations."""
+    for name, copies in clones.items():
+        if copies:
+            module = put_back(module, rewritten(_program(module, name), copies))
+    return module
+
+
+class _Variant(NamedTuple):
+    """A program with clones and an order of it."""
+
+    order: list[int]  # nodes
+    clones: Clones
+    program: HloProgram  # of the module with the clones
+    names: tuple[Clone, ...]
+    places: np.ndarray  # [ops of that program], the order
+    predicted: int  # bytes
 
 
 class _Search:
@@ -192,83 +266,87 @@ class _Search:
         return Recomputation(module, {name: best.names}, predicted, spent / self.total)
 
 
-LEAST_NEED = 0.05  # of the module's bytes: a computation that needs less beside what it is given is left alone
-LEAST_BODY_SECONDS = 0.05  # for one computation, also where no time is left
-ANYWAY = 2  # computations are looked at also where no time is left: the entry, and the body that needs most
-FIRST = 0.6  # of the time that is left goes to each turn but the last one
+def _valid(graph: ComputationGraph, order: Sequence[int]) -> list[int]:
+    """An order of ops, those that stand before what they wait for moved right behind it."""
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return least_first(place, graph.arrays.waiting())
 
 
-def with_clones(module: HloModule, clones: ClonesByName) -> HloModule:
-    """The module with clones in its computations."""
-    for name, copies in clones.items():
-        if copies:
-            module = put_back(module, rewritten(_program(module, name), copies))
-    return module
+def pruned(state: State) -> list[int]:
+    """Gives up clones, the most expensive first, whose value may as well be kept from its last use on without a higher
+    peak; and those that only they read. `state` is changed: it still has their nodes, but nobody reads them.
 
-
-def recompute_everywhere(module: HloModule, *, limit: float, seconds: float, seed: int) -> Recomputation:
-    """Has the computations of a scheduled module compute values again, see `recompute`.
-
-    Args:
-      limit: part of the module's estimated run time that may be spent again, 0 to 1.
-      seconds: of search, of wall clock; what has begun is ended.
-      seed: of the searches for orders.
+    Returns:
+      The nodes given up.
     """
-    end, costs, runs = time.perf_counter() + seconds, RunTimes(module), runs_of(module)
-    total = costs.of_computation(module.entry.name)
-    best = Recomputation(module, {}, _predicted(module), 0.0)
-    bodies = {i.called[0] for c in module.sequential for i in c.instructions if i.opcode == "while"}
-    needs = {name: _predicted(_program(module, name)) for name in sorted(bodies)}
-    hopeful = (name for name, need in needs.items() if need >= LEAST_NEED * best.predicted)
-    left = [module.entry.name, *sorted(hopeful, key=lambda name: -needs[name])]
-    left = [name for name in left if costs.of_computation(name)]  # what takes no time has nothing to compute again
-    while left:
-        share = (FIRST if len(left) > 1 else 1.0) * (end - time.perf_counter()) / len(left)
-        parts = {name: max(1.0, total / runs[name] / costs.of_computation(name)) for name in left}
-        tried = [
-            _better(best, name, limit - best.cost, parts[name], share, seed)
-            for number, name in enumerate(left)
-            if number < ANYWAY or time.perf_counter() < end
-        ]
-        better = [one for one in tried if one is not None]
-        best = min([best, *better], key=lambda one: one.predicted)
-        if not better or time.perf_counter() >= end:
-            break
-        left = [name for name in left if name not in best.clones]
-    return best
+    n, peak = state.facts.n, int(state.profile.max())
+    written = {v.writer: number for number, v in state.values.items()}
+    gone: list[int] = []
+    for node in sorted(range(n, len(state.op)), key=lambda node: -state.facts.seconds[state.op[node]]):
+        value = written[node]
+        if state.values[value].readers and _may_go(state, value, peak):
+            gone += _give_up(state, node, written)
+    return gone
 
 
-def _predicted(module: HloModule) -> int:
-    return TempPredictor(module)(module.order(module.entry))
+def _earlier(state: State, value: int) -> int | None:
+    """The youngest other value of the same buffer that is there when this one is written."""
+    versions = state.versions[state.values[value].buffer]
+    birth = state.birth(value)
+    births = [(state.birth(v), v) for v in versions if v != value and state.birth(v) <= birth and _in_use(state, v)]
+    return max(births)[1] if births else None
 
 
-def _program(module: HloModule, name: str) -> HloModule:
-    return as_program(module, module.computations[name])
+def _in_use(state: State, value: int) -> bool:
+    v = state.values[value]
+    return v.writer < state.facts.n or bool(v.readers)
 
 
-def _better(
-    best: Recomputation, name: str, limit: float, part: float, seconds: float, seed: int
-) -> Recomputation | None:
-    """The module with clones in one more computation, if that then needs less.
+def _may_go(state: State, value: int, peak: int) -> bool:
+    earlier = _earlier(state, value)
+    if earlier is None:
+        return False
+    begin = state.death(earlier) + (earlier not in state.taken)
+    added = state.profile[begin : state.birth(value)]
+    return not len(added) or int(added.max()) + state.size(value) <= peak
 
-    Args:
-      limit: of the module's run time.
-      part: one run of the computation takes one part of so many of the module's run time, each of its runs counted.
-    """
-    module = best.module
-    program = _program(module, name)
-    graph = read_hlo(program, chip=DEFAULT_CHIP)
-    again = recompute(
-        graph,
-        order_of(graph, program.order(program.entry)),
-        limit=min(1.0, limit * part),
-        seconds=max(LEAST_BODY_SECONDS, seconds),
-        seed=seed,
-    )
-    if again is None:
-        return None
-    changed = put_back(module, again.module)
-    predicted = again.predicted if program is module else _predicted(changed)
-    if predicted >= best.predicted:
-        return None
-    return Recomputation(changed, {**best.clones, **again.clones}, predicted, best.cost + again.cost / part)
+
+def _give_up(state: State, node: int, written: dict[int, int]) -> list[int]:
+    """Has the readers of a clone read the value before it; the nodes that nobody needs then."""
+    value = written[node]
+    earlier = _earlier(state, value)
+    assert earlier is not None
+    begin = state.death(earlier) + (earlier not in state.taken)
+    state.profile[begin : state.birth(value)] += state.size(value)
+    state.taken.discard(earlier)
+    if value in state.taken:
+        state.taken.add(earlier)
+    for reader in list(state.values[value].readers):
+        state.move(reader, earlier)
+    return _unread(state, node, written)
+
+
+def _unread(state: State, node: int, written: dict[int, int]) -> list[int]:
+    gone = [node]
+    for value in state.reads[node].values():
+        v = state.values[value]
+        v.readers.discard(node)
+        if not v.readers and v.writer >= state.facts.n:
+            gone += _unread(state, v.writer, written)
+    return gone
+
+
+def without(state: State, gone: list[int]) -> tuple[list[int], Clones]:
+    """The order and the clones that are left, renumbered, as `State` takes them."""
+    n, dropped = state.facts.n, set(gone)
+    kept = [node for node in range(len(state.op)) if node not in dropped]
+    number = {node: k for k, node in enumerate(kept)}
+    rank = state.facts.flow.graph.arrays.rank
+    order = [number[node] for node in sorted(kept, key=lambda node: (state.time[node], rank[state.op[node]]))]
+    written = {v.writer: v for v in state.values.values() if v.writer >= n}
+    clones = [
+        (state.op[node], frozenset(number[reader] for reader in written[node].readers if reader in number))
+        for node in kept[n:]
+    ]
+    return order, clones

@@ -1,21 +1,25 @@
-"""Modules in which instructions are computed again: the edited `HloModuleProto`.
+"""Modules in which values are computed again: the edited `HloModuleProto`.
 
-A clone stands right behind its original, so that operands stay before their users, and calls its own copy of the
-original's fused computation, since XLA wants one caller for each. Nothing else is touched.
+`rewritten` adds clones. A clone stands right behind its original, so that operands stay before their users, and calls
+its own copy of the original's fused computation, since XLA wants one caller for each. `without_residuals` has loops
+keep less. Nothing else is touched.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from graphrl.errors import PlanError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.graphs.readers.hlo.proto import in_order, replace
 from graphrl.xla.donation import written_over
-from graphrl.xla.recompute.candidates import Clone
+from graphrl.xla.recompute.candidates import Clone, RunTimes, is_of_class
+from graphrl.xla.recompute.edit import LOCAL, LOCAL_BITS, Builder, Editing, FusionCopies, ModuleEditing, without_parts
+from graphrl.xla.recompute.loops import Expressions, Loops, Reading, Residual, part_names
+from graphrl.xla.recompute.residuals import Dropped, Recipes, named
 
-LOCAL_BITS = 32  # an instruction's id is that of its computation, and its own in these bits
-LOCAL = (1 << LOCAL_BITS) - 1
+_VIEWS = ("bitcast", "constant", "get-tuple-element")
 
 
 def rewritten(module: HloModule, clones: Sequence[Clone]) -> HloModule:
@@ -31,7 +35,7 @@ def rewritten(module: HloModule, clones: Sequence[Clone]) -> HloModule:
     Raises:
       PlanError: a clone's original or one of its users is missing, or a user does not read the original.
     """
-    editor = _Editor(module, clones, written_over(module).late)
+    editor = _CloneEditor(module, clones, written_over(module).late)
     editor.add(_scheduled(module, clones))
     changed = parse_module(editor.message.SerializeToString(), module.name)
     entry = changed.computations[module.entry.name]
@@ -40,7 +44,7 @@ def rewritten(module: HloModule, clones: Sequence[Clone]) -> HloModule:
     return dataclasses.replace(changed, name=module.name, entry=entry, schedule=schedule, input_output_aliases=aliases)
 
 
-class _Editor:
+class _CloneEditor:
     """A copy of a module's message that clones are put into."""
 
     def __init__(self, module: HloModule, clones: Sequence[Clone], late: Mapping[str, frozenset[str]]) -> None:
@@ -99,45 +103,6 @@ class _Editor:
         return (self.entry.instructions[0].id >> LOCAL_BITS) << LOCAL_BITS
 
 
-class FusionCopies:
-    """Copies of what fusions compute: XLA wants one caller for each.
-
-    Attributes:
-      copies: the copied computations by the id of their original.
-    """
-
-    def __init__(self, message: Any) -> None:
-        """Args: the module's message."""
-        self.copies: dict[int, list[Any]] = {}
-        self._computations = {c.id: c for c in message.computations}
-        self._next = max(self._computations) + 1
-
-    def new_id(self) -> int:
-        """The id of one more computation."""
-        self._next += 1
-        return self._next - 1
-
-    def copied(self, number: int, suffix: str) -> int:
-        """The id of a copy of a fused computation, with those that it fuses in turn; of any other one, its own id:
-        several may apply one function.
-        """
-        original = self._computations[number]
-        if not original.is_fusion_computation:
-            return number
-        copy = type(original)()
-        copy.CopyFrom(original)
-        copy.id = self.new_id()
-        base = copy.id << LOCAL_BITS
-        copy.name, copy.root_id = f"{original.name}.{suffix}", base | (original.root_id & LOCAL)
-        for i in copy.instructions:
-            i.name, i.id = f"{i.name}.{suffix}", base | (i.id & LOCAL)
-            i.operand_ids[:] = [base | (k & LOCAL) for k in i.operand_ids]
-            i.control_predecessor_ids[:] = [base | (k & LOCAL) for k in i.control_predecessor_ids]
-            i.called_computation_ids[:] = [self.copied(c, suffix) for c in i.called_computation_ids]
-        self.copies.setdefault(number, []).append(copy)
-        return copy.id
-
-
 def _behind(items: Sequence[Any], additions: Mapping[Any, list[Any]], key: Any) -> list[Any]:
     """All items, each followed by the additions of its key."""
     return [each for item in items for each in (item, *additions.get(key(item), ()))]
@@ -159,3 +124,163 @@ def _scheduled(module: HloModule, clones: Sequence[Clone]) -> tuple[str, ...]:
                 yield clone.name
 
     return tuple(each for name in module.order(module.entry) for each in (*before(name), name))
+
+
+def without_residuals(module: HloModule, dropped: Dropped) -> HloModule:
+    """The module in which loops keep some residuals no longer, and backward loops compute them again, each slice right
+    before the first instruction that reads it.
+
+    Args:
+      module: scheduled.
+      dropped: residuals of its pairs of loops.
+
+    Raises:
+      PlanError: it has no such residuals, or they cannot be computed again.
+    """
+    if not dropped:
+        return module
+    editor = _LoopEditor(module)
+    for loops, residuals in named(module, dropped).items():
+        editor.recompute(loops, residuals)
+    editor.shrink()
+    return editor.editing.finish()
+
+
+class _LoopEditor:
+    def __init__(self, module: HloModule) -> None:
+        self._module, self._costs = module, RunTimes(module)
+        self.editing = ModuleEditing(module)
+        self._parts: dict[tuple[str, str], set[int]] = {}  # of (caller, loop): places that it carries no longer
+
+    def recompute(self, loops: Loops, residuals: Sequence[Residual]) -> None:
+        """Has a backward loop compute residuals again."""
+        kept = [residual for residual in loops.residuals if residual not in residuals]
+        recipes = Recipes(loops, kept, self._costs)
+        wanted = [recipes.of(residual) for residual in residuals]
+        readings = {residual: loops.readings(residual) for residual in residuals}
+        builder = Builder(self.editing, loops)
+        for number in recipes.needed(wanted):
+            builder.build(number, recipes.steps[number])
+        for residual, number in zip(residuals, wanted, strict=True):
+            for reading in readings[residual]:
+                self._redirect(loops.behind, reading, residual, builder.names[number])
+            self._parts.setdefault((loops.caller.name, loops.forward.name), set()).add(residual.place)
+            self._parts.setdefault((loops.caller.name, loops.backward.name), set()).add(residual.given)
+            self._remove(loops.ahead.computation.name, residual.writer)
+
+    def shrink(self) -> None:
+        """Takes what is kept no longer out of what loops carry, and what only made that."""
+        begun = {key: self._shrink_given(*key, places) for key, places in self._parts.items()}
+        for (caller, loop), places in self._parts.items():
+            self._shrink(caller, loop, places)
+        for (caller, _), names in begun.items():
+            self._drop(caller, names)
+
+    def _redirect(self, behind: Expressions, reading: Reading, residual: Residual, slice_: str) -> None:
+        """Has an instruction read a slice that is there, in place of slicing a residual."""
+        body = self.editing.edited(behind.computation.name)
+        i = body.by_name[reading.reader]
+        if i.opcode == "dynamic-slice":
+            _make_bitcast(i, body.by_name[slice_].id)
+            return
+        inside = self.editing.edited(behind.inside(reading.reader).name)
+        shown = inside.root
+        while shown.opcode == "bitcast":
+            (shown,) = inside.operands(shown)
+        if shown.name in reading.slices:
+            self.editing.unused.update(i.called_computation_ids)
+            _make_bitcast(i, body.by_name[slice_].id)
+            return
+        array = inside.operands(inside.by_name[reading.slices[0]])[0]
+        array.shape = inside.by_name[reading.slices[0]].shape
+        for name in reading.slices:
+            inside.read_instead(name, array.name)
+        inside.sweep(reading.slices, lambda each: each.opcode != "parameter")
+        i.operand_ids[array.parameter_number] = body.by_name[slice_].id
+        _forget_parameters(inside, i)
+
+    def _remove(self, computation: str, writer: str) -> None:
+        """Takes out what writes a residual, and what only it read."""
+        editing = self.editing.edited(computation)
+        read = [i.name for i in editing.operands(editing.by_name[writer])]
+        self.editing.unused.update(editing.remove(writer).called_computation_ids)
+        self._drop(computation, read)
+
+    def _drop(self, computation: str, names: Iterable[str]) -> None:
+        """Takes out instructions that nobody reads, and what only they read, where that does nothing else."""
+        original = self._module.computations[computation].by_name
+
+        def may_go(i: Any) -> bool:
+            return i.opcode in _VIEWS or (i.name in original and is_of_class(self._module, original[i.name], dear=True))
+
+        for i in self.editing.edited(computation).sweep(names, may_go):
+            called = i.called_computation_ids
+            self.editing.unused.update(k for k in called if self._module.computations[self.editing.names[k]].is_fusion)
+
+    def _shrink_given(self, caller: str, loop: str, places: set[int]) -> list[str]:
+        """Leaves parts out of what a loop begins with; their names."""
+        outside = self.editing.edited(caller)
+        (given,) = outside.operands(outside.by_name[loop])
+        begun = [i.name for k, i in enumerate(outside.operands(given)) if k in places]
+        _shrink_tuple(given, places)
+        return begun
+
+    def _shrink(self, caller: str, loop: str, places: set[int]) -> None:
+        """Leaves parts out of what a loop carries and gives."""
+        message = self.editing.edited(caller).by_name[loop]
+        body, condition = (self.editing.names[k] for k in message.called_computation_ids)
+        _shrink_tuple(self.editing.edited(body).root, places)
+        for name in (body, condition):
+            parameter = self._module.computations[name].parameters[0].name
+            inside = self.editing.edited(name).by_name[parameter]
+            inside.shape = without_parts(inside.shape, places)
+            self._renumber(name, parameter, places)
+        message.shape = without_parts(message.shape, places)
+        _renumber_counter(message, places)
+        self._renumber(caller, loop, places)
+
+    def _renumber(self, computation: str, source: str, places: set[int]) -> None:
+        """Gives the parts that are taken of a tuple their places without some others."""
+        editing = self.editing.edited(computation)
+        for place, name in part_names(self._module.computations[computation], source):
+            if name in editing.by_name:
+                if place in places:
+                    editing.remove(name)
+                else:
+                    editing.by_name[name].tuple_index = place - sum(each < place for each in places)
+
+
+def _make_bitcast(i: Any, operand: int) -> None:
+    """Turns an instruction into a view of another one's result."""
+    kept = type(i)(name=i.name, opcode="bitcast", shape=i.shape, id=i.id, operand_ids=[operand])
+    kept.control_predecessor_ids[:] = i.control_predecessor_ids
+    i.CopyFrom(kept)
+
+
+def _forget_parameters(inside: Editing, fusion: Any) -> None:
+    """Takes what nobody reads inside of a fusion from its parameters."""
+    parameters = {i.parameter_number: i for i in inside.by_name.values() if i.opcode == "parameter"}
+    used = [k for k in sorted(parameters) if inside.users(parameters[k].name) or parameters[k] is inside.root]
+    for k in parameters.keys() - used:
+        inside.remove(parameters[k].name)
+    for number, k in enumerate(used):
+        parameters[k].parameter_number = number
+    fusion.operand_ids[:] = [fusion.operand_ids[k] for k in used]
+
+
+def _shrink_tuple(i: Any, places: set[int]) -> None:
+    """Leaves parts out of a tuple that an instruction makes."""
+    i.operand_ids[:] = [k for place, k in enumerate(i.operand_ids) if place not in places]
+    i.shape = without_parts(i.shape, places)
+    i.ClearField("original_value")
+
+
+def _renumber_counter(loop: Any, places: set[int]) -> None:
+    """Gives the counter that a loop's configuration names its place without some others."""
+    config = json.loads(loop.backend_config or b"{}")
+    counter = config.get("known_induction_variable")
+    if counter is not None:
+        place = int(counter["tuple_index"])
+        counter["tuple_index"] = str(place - sum(each < place for each in places))
+        loop.backend_config = json.dumps(config).encode()
+    loop.ClearField("original_value")

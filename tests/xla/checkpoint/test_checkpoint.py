@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from checkpoint_programs import (
     MASK,
@@ -65,16 +66,17 @@ def middle(name: str) -> int:
     return int(report.argument_bytes + report.result_bytes + peak)
 
 
-@pytest.mark.parametrize("limit", ["part", "bytes", "slowdown"])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        *((name, "part") for name in LOSSES),
+        *((name, limit) for name in ("multilayer perceptron", "nested scans") for limit in ("bytes", "slowdown")),
+    ],
+)
 def test_values_and_gradients_are_the_same(name: str, limit: str) -> None:
     loss = LOSSES[name]
-    limits: dict[str, Any] = {
-        "part": {"budget": 0.6},
-        "bytes": {"budget": f"{middle(name)}"},
-        "slowdown": {"slowdown": 0.15},
-    }
-    fn = quick(loss, **limits[limit])
+    limits: dict[str, dict[str, Any]] = {"part": {"budget": 0.6}, "slowdown": {"slowdown": 0.15}}
+    fn = quick(loss, **(limits.get(limit) or {"budget": f"{middle(name)}"}))
     assert_same(jax.jit(jax.value_and_grad(fn, (0, 1)))(WEIGHTS, X), expected(name), bits=loss is mlp)
     report = fn.report()
     if limit == "bytes":
@@ -89,13 +91,11 @@ def test_jax_keeps_what_the_report_says_and_the_budget_allows(name: str) -> None
     loss = LOSSES[name]
     plain = kept_bytes(loss, WEIGHTS, X)
     sliced = WEIGHTS.nbytes if loss is mlp else 0  # foretold as kept, though jax slices the argument again
-    for part in (0.8, 0.5):
-        fn = quick(loss, budget=part)
-        kept = kept_bytes(fn, WEIGHTS, X)
-        assert kept <= part * plain + 4  # the loss, which the backward pass waits for
-        foretold = fn.report().planned.kept_bytes
-        # jax keeps a value between segments, and where segments are left to it what XLA computes on the way
-        assert 0.5 * kept - X.nbytes <= foretold <= 1.1 * kept + X.nbytes + sliced
+    fn = quick(loss, budget=0.5)
+    kept = kept_bytes(fn, WEIGHTS, X)
+    assert kept <= 0.5 * plain + 4  # the loss, which the backward pass waits for
+    # jax keeps a value between segments, and where segments are left to it what XLA computes on the way
+    assert 0.5 * kept - X.nbytes <= fn.report().planned.kept_bytes <= 1.1 * kept + X.nbytes + sliced
 
 
 def test_what_a_loop_gives_of_each_step_is_counted_as_often_as_jax_keeps_it() -> None:
@@ -107,7 +107,7 @@ def test_what_a_loop_gives_of_each_step_is_counted_as_often_as_jax_keeps_it() ->
         h, steps = lax.scan(layer, x, weights)
         return jnp.square(steps).sum() + h.sum()
 
-    for part in (1.0, 0.8, 0.6, 0.4):
+    for part in (1.0, 0.5):
         fn = quick(loss, budget=part)
         assert fn.report(WEIGHTS, X).planned.kept_bytes == pytest.approx(kept_bytes(fn, WEIGHTS, X), rel=0.01)
     assert fn.report().plain.kept_bytes == pytest.approx(kept_bytes(loss, WEIGHTS, X), rel=0.01)
@@ -213,27 +213,6 @@ def test_a_decorator_keeps_the_name_and_reports_on_shapes() -> None:
     assert loss.report() == report
 
 
-@pytest.mark.parametrize(
-    ("message", "given"),
-    [
-        ("checkpoint needs one limit: budget=0.5", {}),
-        ("checkpoint needs one limit: budget=0.5", {"budget": 0.5, "slowdown": 0.1}),
-        ("budget is 1.5: must be a part from 0 to 1, or bytes", {"budget": 1.5}),
-        ("budget is -1: must be a part from 0 to 1, or bytes", {"budget": -1}),
-        ("budget is True: must be a part", {"budget": True}),
-        ("'much' is not bytes: write for example 4096, 512MiB", {"budget": "much"}),
-        ("slowdown is 2: must be a part of the step's time, from -1 ", {"slowdown": 2}),
-        ("slowdown is nan: must be", {"slowdown": float("nan")}),
-        ("unknown chip 'abacus': the nearest of 24 known are", {"budget": 0.5, "chip": "abacus"}),
-        ("seconds is -1: must be a finite number above 0", {"budget": 0.5, "seconds": -1}),
-        ("seed is -1: must be an integer from 0", {"budget": 0.5, "seed": -1}),
-    ],
-)
-def test_options_at_fault_are_named(message: str, given: dict[str, Any]) -> None:
-    with pytest.raises(GraphrlError, match=message):
-        graphrl.checkpoint(mlp, **given)
-
-
 def test_budgets_that_cannot_be_met_name_the_least() -> None:
     with pytest.raises(ProblemError, match=r"budget is 1KiB: arguments, results and gradients alone need 3\.00 KiB"):
         quick(scanned, budget="1KiB").report(WEIGHTS, X)
@@ -265,3 +244,44 @@ def test_functions_alone_and_reports_after_calls() -> None:
         graphrl.checkpoint(3, budget=0.5)  # type: ignore[arg-type]
     with pytest.raises(GraphrlError, match="there is no report before the first call"):
         graphrl.checkpoint(mlp, budget=0.5).report()
+
+
+def test_complex_values_are_not_kept_by_name() -> None:
+    def loss(x: jax.Array) -> jax.Array:
+        return jnp.abs(jnp.exp(jnp.sin(x @ x.T)) @ x).sum()
+
+    x = (X * 0.1).astype(jnp.complex64) * (1 + 2j)
+    ours, theirs = (jax.jit(jax.grad(fn))(x) for fn in (quick(loss, budget=0.4), loss))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_references_within_a_function() -> None:
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        cell = jax.new_ref(jnp.zeros_like(x))
+        cell[...] = jnp.sin(jnp.tanh(x @ weights[0]))
+        read = cell[...]
+        return jnp.sin(jnp.sin(jax.freeze(cell)) * read).sum()
+
+    ours, theirs = (jax.jit(jax.value_and_grad(fn))(WEIGHTS, X) for fn in (quick(loss, budget=0.4), loss))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6), ours, theirs)
+
+
+@pytest.mark.parametrize("given", [np.ones(3), 2.0, 2, True, np.int64(3), 1j])
+def test_results_that_are_arguments_have_the_types_of_jax(given: Any) -> None:
+    result = quick(lambda x: x, budget=0.4)(given)
+    assert isinstance(result, jax.Array)
+    assert jax.typeof(result) == jax.typeof(jax.jit(lambda x: x)(given))
+
+
+def test_budgets_hold_for_gradients_by_what_is_closed_over() -> None:
+    def by_arguments(make: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda weights: make(lambda x: mlp(weights, x))(X)
+
+    def by_tokens(make: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda weights: make(lambda tokens: mlp(weights, jnp.sin(weights[0])[tokens]))(jnp.arange(8))
+
+    for around in (by_arguments, by_tokens):
+        ours, theirs = around(functools.partial(quick, budget=0.4)), around(lambda fn: fn)
+        assert kept_bytes(ours, WEIGHTS) <= 0.4 * kept_bytes(theirs, WEIGHTS)
+        own, plain = (jax.jit(jax.grad(fn))(WEIGHTS) for fn in (ours, theirs))
+        np.testing.assert_allclose(own, plain, rtol=1e-5, atol=1e-7)

@@ -57,22 +57,12 @@ def test_calls_of_one_function_plan_once(checkpoints: Path) -> None:
     assert not list(checkpoints.iterdir())
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"budget": 0.7},
-        {"budget": None, "slowdown": 0.1},
-        {"chip": "h200"},
-        {"offload": True},
-        {"seconds": 0.2},
-        {"seed": 1},
-    ],
-)
-def test_other_settings_plan_anew(other: dict[str, Any], checkpoints: Path) -> None:
-    planned(mlp)
-    assert not planned(mlp, **other).from_cache
-    assert planned(mlp, **other).from_cache
-    assert len(list(checkpoints.iterdir())) == 2
+def test_other_settings_plan_anew(checkpoints: Path) -> None:
+    settings = ({"budget": None, "slowdown": 0.1}, {"chip": "h200"}, {"offload": True}, {"seconds": 0.2}, {"seed": 1})
+    for other in ({}, {"budget": 0.7}, *settings):
+        assert not planned(mlp, **other).from_cache
+        assert planned(mlp, **other).from_cache
+    assert len(list(checkpoints.iterdir())) == 2 + len(settings)
 
 
 def test_other_shapes_functions_and_arguments_plan_anew(checkpoints: Path) -> None:
@@ -101,34 +91,24 @@ def test_lines_are_those_of_the_function_at_hand(checkpoints: Path) -> None:
     assert bare[0] == bare[1]
 
 
-@pytest.mark.parametrize("name", ["graphrl", "model", "jax"])
-def test_other_versions_plan_anew(name: str, checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_plan_anew(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned(mlp)
-    if name == "model":
-        monkeypatch.setattr(planner, "VERSION", VERSION + 1)
-    elif name == "graphrl":
-        monkeypatch.setattr(planner, "installed_version", lambda: "0.0.0")
-    else:
-        monkeypatch.setattr(jax, "__version__", "0.0.0")
-    assert not planned(mlp).from_cache
-    assert planned(mlp).from_cache
-    assert len(list(checkpoints.iterdir())) == 2
+    changes = (planner, "VERSION", VERSION + 1), (planner, "installed_version", lambda: "0"), (jax, "__version__", "0")
+    for where, name, other in changes:
+        monkeypatch.setattr(where, name, other)
+        assert not planned(mlp).from_cache
+        assert planned(mlp).from_cache
+    assert len(list(checkpoints.iterdir())) == 4
 
 
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda text: "",
         lambda text: text[: len(text) // 2],
-        lambda text: "[]",
-        lambda text: "[" * 100_000,
         lambda text: text.replace(f'"version": {VERSION}', f'"version": {VERSION - 1}'),
         lambda text: text.replace('"fingerprint": "', '"fingerprint": "0'),
-        lambda text: re.sub(r'"first": (\d+)', r'"first": "\1"', text),
         lambda text: re.sub(r'"first": \d+', '"first": 1000', text),
         lambda text: text.replace('"stop": ', '"stop": 1000'),
-        lambda text: text.replace('"regions": [', '"regions": [3, '),
-        lambda text: text.replace('"segments": ', '"segments": null, "more": '),
         lambda text: re.sub(r'"place": \[\s*\d+', '"place": [1000', text),
         lambda text: re.sub(r'"place": \[\s*\d+', '"place": [0, 0', text),
         lambda text: re.sub(r'"place": \[[^]]*', '"place": [', text),
@@ -165,3 +145,15 @@ def test_budgets_that_cannot_be_met_are_not_kept(checkpoints: Path) -> None:
         with pytest.raises(graphrl.GraphrlError, match=r"budget is 0\.0: the least found is"):
             planned(lambda weights, x: jnp.square(scanned(weights, x)), budget=0.0)
     assert not checkpoints.exists()
+
+
+def test_cached_plans_bear_the_name_of_the_function(checkpoints: Path) -> None:
+    def first(weights: jax.Array) -> jax.Array:
+        return mlp(weights, X)
+
+    def second(weights: jax.Array) -> jax.Array:
+        return mlp(weights, X)
+
+    reports = [planned(fn, WEIGHTS) for fn in (first, second)]
+    assert [report.function for report in reports] == ["first", "second"]
+    assert [report.from_cache for report in reports] == [False, True]

@@ -147,9 +147,6 @@ def looked_at(x: jax.Array) -> Any:
     ("fn", "name", "line"),
     [
         (looked_at, "looked_at", looked_at.__code__.co_firstlineno),
-        (functools.partial(functools.partial(looked_at)), "looked_at", looked_at.__code__.co_firstlineno),
-        (Plain(), "__call__", Plain.__call__.__code__.co_firstlineno),
-        (Plain().__call__, "__call__", Plain.__call__.__code__.co_firstlineno),
         (functools.partial(Plain()), "__call__", Plain.__call__.__code__.co_firstlineno),
         (jax.jit(looked_at), "looked_at", looked_at.__code__.co_firstlineno),
         (quick(looked_at), "looked_at", looked_at.__code__.co_firstlineno),
@@ -184,16 +181,6 @@ def test_leaked_tracers_are_named() -> None:
         quick(lambda x: x * leaked[0])(X)
     assert f"was leaks at {__file__}" in str(refusal.value)
     assert "graphrl/xla" not in str(refusal.value)
-
-
-@DECORATORS
-def test_parts_of_modules_are_named(decorate: Callable[..., Any]) -> None:
-    def looks(tree: Any, x: jax.Array) -> Any:
-        return x if tree["mlp"].layers[0].bias[0] > 0 else -x
-
-    mlp = eqx.nn.MLP(3, 3, 3, 1, key=jax.random.key(0))
-    with pytest.raises(jax.errors.TracerBoolConversionError, match=r"argument tree\['mlp'\].layers\[0\].bias\."):
-        decorate(looks)({"mlp": mlp}, X)
 
 
 def test_reports_of_modules_with_functions() -> None:
@@ -286,9 +273,7 @@ def test_gradients_by_rules_with_arguments_from_outside(fn: Callable[..., Any]) 
 @pytest.mark.parametrize(
     "fn", [FORWARD[0], FORWARD[1], lambda x, s: jnp.cumsum(FORWARD[0](x, x.mean()) + jnp.cos(x)).sum() * s]
 )
-@pytest.mark.parametrize(
-    "take", [jax.grad, lambda fn: jax.jit(jax.grad(fn)), lambda fn: jax.grad(lambda x, s: fn(x, s) ** 2)]
-)
+@pytest.mark.parametrize("take", [jax.grad, lambda fn: jax.jit(jax.grad(lambda x, s: fn(x, s) ** 2))])
 def test_gradients_by_rules_that_close_over_tracers(take: Callable[..., Any], fn: Callable[..., Any]) -> None:
     decorated = quick(fn)
     for _ in range(2):  # the second call knows

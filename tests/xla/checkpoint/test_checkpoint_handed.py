@@ -16,7 +16,7 @@ from graphrl.xla.checkpoint.planner import plan_of
 from graphrl.xla.checkpoint.program import Program, program_of
 from graphrl.xla.checkpoint.rewrite import evaluate
 from graphrl.xla.checkpoint.seconds import gradient_seconds
-from graphrl.xla.checkpoint.solvers.choice import Choice, Cut, Pricing, untouched
+from graphrl.xla.checkpoint.solvers.choice import Choice, Cut, Pricing
 
 CHIP, LAYERS = find_chip("h200"), 4
 SHAPES = (LAYERS, 512, 512), (8192, 512)
@@ -103,23 +103,6 @@ def test_segments_cost_the_gradients_that_they_wait_for(before: str) -> None:
     assert abs(priced - traced) < abs(priced - waited - traced)
 
 
-def test_what_is_left_to_jax_waits_for_no_gradient() -> None:
-    level = task()[1].gradient.levels[0]
-    assert level.handed_place.size
-    assert (level.handed_to < np.repeat(level.handed_place, np.diff(level.handed_from))).all()
-    cut, whole = (task()[2](choice_of(begins, again=False)) for begins in (places_of("sin"), []))
-    assert cut.seconds == whole.seconds
-
-
-def test_only_segments_that_are_computed_again_wait() -> None:
-    (cut,) = choice_of(places_of("sin"), again=True)
-    some = cut._replace(again=np.arange(len(cut.again)) % 2 == 0)
-    waited, whole = (handed_seconds(task()[1].gradient.levels[0], each) for each in (some, cut))
-    assert 0 < waited < whole
-    priced, traced = seconds_both((some,))
-    assert abs(priced - traced) < abs(priced - waited - traced)
-
-
 def test_sums_outside_of_segments_wait_for_nothing() -> None:
     """The gradients of what all layers read are added up behind the layers, not in them."""
 
@@ -150,20 +133,3 @@ def test_sums_outside_of_segments_wait_for_nothing() -> None:
 def rows(sizes: np.ndarray, *arrays: np.ndarray) -> Iterator[list[np.ndarray]]:
     """Parts of such sizes of all arrays."""
     return map(list, zip(*(np.split(array, np.cumsum(sizes)[:-1]) for array in arrays), strict=True))
-
-
-@pytest.mark.parametrize(("cuts", "waits"), [([], False), (["sin"], True)])
-def test_a_segment_that_is_alone_in_a_loop_waits_for_nothing(cuts: list[str], waits: bool) -> None:
-    def loop(weights: jax.Array, x: jax.Array) -> jax.Array:
-        return jax.lax.scan(lambda x, w: (x + jnp.sin(jnp.cos(x @ w)), None), x, weights)[0].sum()
-
-    program = program_of(jax.make_jaxpr(loop)(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in SHAPES)))
-    gradient = gradient_of(program, [True, True], CHIP).gradient
-    pricing, body = Pricing(gradient), gradient.levels[1]
-    names = [eqn.primitive.name for eqn in program.bodies[next(iter(program.bodies))].equations]
-    begins = np.array([name in cuts for name in names])
-    segment, keep = np.cumsum(begins), np.zeros(len(body.bytes), np.int64)
-    choice = (untouched(gradient)[0], Cut(keep, segment, np.ones(int(segment[-1]) + 1, bool)))
-    free = body._replace(handed_seconds=np.zeros_like(body.handed_seconds))
-    without = Pricing(gradient._replace(levels=(gradient.levels[0], free)))
-    assert (pricing(choice).seconds > without(choice).seconds) == waits

@@ -44,7 +44,7 @@ def annealed(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Foun
     return anneal(pricing, goal, list(starts(pricing.gradient)), seed=seed, evaluations=1500, seconds=seconds)
 
 
-@pytest.mark.parametrize(("factor", "more"), [(1.0, 0.0), (1.7, 0.0), (0.4, 0.0), (1.0, 0.05)])
+@pytest.mark.parametrize(("factor", "more"), [(1.7, 0.0), (0.4, 0.0), (1.0, 0.05)])
 def test_limits_are_kept_by_the_finer_measure_and_used(factor: float, more: float) -> None:
     for seed in range(6):
         pricing = Pricing(chain(np.random.default_rng(seed), 12, 6))
@@ -90,8 +90,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
     return own
 
 
-@pytest.mark.parametrize("late", [0.0, 2.0])
-@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize(("late", "begun"), [(0.0, False), (2.0, True)])
 def test_what_is_always_too_slow_is_left_to_jax_and_not_tried_for_ever(turns: Turns, late: float, begun: bool) -> None:
     turns.slow = 99
     plain = best_of(turns.pricing, Goal(slowdown=0.1), [State.plain(turns.pricing.gradient)])
@@ -114,40 +113,6 @@ def test_a_late_turn_may_find_what_is_within_the_limit(turns: Turns) -> None:
         assert len(turns.asked) == 1 + has_some
 
 
-def test_a_measurement_longer_than_all_the_time_is_made_once(turns: Turns) -> None:
-    turns.once = 3.0
-    search_timed(turns.solver, turns.pricing, Goal(slowdown=0.2), turns.measured, seed=0, seconds=2.0, once=3.0)
-    assert turns.now == pytest.approx(0.25 * 2.0 + 3.0)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "limit", "searching"),
-    [(1.0, 0.194, 0.5), (1.45, 0.197, 0.3775), (10.0, 0.2, 3.0)],  # one turn, two, and many
-)
-def test_where_few_measurements_fit_the_first_search_leaves_a_part_of_the_limit_and_time_for_another(
-    turns: Turns, seconds: float, limit: float, searching: float
-) -> None:
-    found = search_timed(
-        turns.solver, turns.pricing, Goal(slowdown=0.2), turns.measured, seed=0, seconds=seconds, once=0.5
-    )
-    assert found.price.peak < turns.pricing.plain.peak
-    np.testing.assert_allclose(np.array(turns.asked[0], float), (limit, searching))
-    assert turns.now <= seconds + 1e-9
-
-
-def test_a_search_that_knows_nothing_better_is_not_asked_again() -> None:
-    pricing = Pricing(chain(np.random.default_rng(0), 6, 3))
-    plain = best_of(pricing, Goal(slowdown=0.1), [State.plain(pricing.gradient)])
-    asked = []
-
-    def solver(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
-        asked.append(goal.slowdown)
-        return plain
-
-    search_timed(solver, pricing, Goal(slowdown=0.1), measure(pricing, 1.0, 0.0), seed=0, seconds=9.0)
-    assert len(asked) == 1
-
-
 def test_with_the_time_that_is_left_what_is_low_enough_is_made_faster() -> None:
     limit, gains = Goal(slowdown=0.5), []
     for seed in range(6):
@@ -167,41 +132,6 @@ def test_with_the_time_that_is_left_what_is_low_enough_is_made_faster() -> None:
         gains.append(measured(rough.choice) - measured(found.choice))
     assert min(gains) >= 0.0
     assert sum(gains) > 0.2  # measured: 0.27
-
-
-@pytest.mark.parametrize("last", ["slower", "higher"])
-def test_what_is_low_enough_is_not_made_slower_or_higher(last: str) -> None:
-    pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
-    low = annealed(pricing, Goal(slowdown=0.25), seed=0, seconds=NEVER)
-    plain = best_of(pricing, Goal(slowdown=0.25), [State.plain(pricing.gradient)])
-    assert low.price.peak < plain.price.peak
-    asked: list[Goal] = []
-
-    def solver(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
-        asked.append(goal)
-        return plain if goal.peak is not None and last == "higher" else low
-
-    def measured(choice: Choice) -> float:
-        if choice is plain.choice:
-            return 0.0
-        return 0.3 if asked[-1].peak is not None else 0.1
-
-    found = search_timed(solver, pricing, Goal(slowdown=0.25), measured, seed=0, seconds=NEVER)
-    assert low.price.peak in [goal.peak for goal in asked]
-    assert found is low
-
-
-def test_a_state_of_a_choice_is_that_choice() -> None:
-    pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
-    for state in starts(pricing.gradient):
-        choice = state.choice()
-        again = State.of(choice)
-        for given, own, cut, own_cut in zip(state.starts, again.starts, choice, again.choice(), strict=True):
-            np.testing.assert_array_equal(given, own)
-            for one, other in zip(cut, own_cut, strict=True):
-                np.testing.assert_array_equal(one, other)
-        again.keep[0][:] = 1
-        assert not (choice[0].keep == 1).all()
 
 
 @pytest.mark.parametrize("loss", [mlp, scanned])

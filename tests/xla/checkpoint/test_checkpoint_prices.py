@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from random_gradients import cuts, gradients, levels
 
 from graphrl.xla.checkpoint.solvers.choice import Cut, Pricing, untouched
-from graphrl.xla.checkpoint.solvers.level import COMPUTED, KEPT, MOVED, Gradient, Level, work
-from graphrl.xla.checkpoint.solvers.price import price
+from graphrl.xla.checkpoint.solvers.level import COMPUTED, KEPT, MOVED, Gradient, Level
+from graphrl.xla.checkpoint.solvers.price import price, work
 
 
 def priced(level: Level, cut: Cut) -> Cost:

@@ -1,8 +1,7 @@
 """Plans under `jax_remat3`, jax's new implementation of `jax.checkpoint`: the same memory and values."""
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator
-from typing import Any
+from collections.abc import Hashable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -27,24 +26,13 @@ def remat3() -> Iterator[None]:
         jax.config.update("jax_remat3", False)
 
 
-@pytest.mark.parametrize("offload", [False, True])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("name", "offload"), [("mlp", False), ("scanned", True), ("nested", False)])
 def test_a_plan_keeps_the_same_bytes(name: str, offload: bool) -> None:
     fn = graphrl.checkpoint(PROGRAMS[name], budget=0.6, seconds=0.1, offload=offload, cache=False)
     fn.report(WEIGHTS, X)  # one search serves both
     before = kept_bytes(fn, WEIGHTS, X), str(jax.make_jaxpr(jax.grad(fn))(WEIGHTS, X))
     with remat3():
         assert (kept_bytes(fn, WEIGHTS, X), str(jax.make_jaxpr(jax.grad(fn))(WEIGHTS, X))) == before
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_plan_found_under_it_names_what_is_kept(name: str) -> None:
-    with remat3():
-        fn = graphrl.checkpoint(PROGRAMS[name], budget=0.6, seconds=0.1, cache=False)
-        report = fn.report(WEIGHTS, X)
-        assert 0 < kept_bytes(fn, WEIGHTS, X) < kept_bytes(PROGRAMS[name], WEIGHTS, X)
-        assert_same(jax.value_and_grad(fn)(WEIGHTS, X), jax.value_and_grad(PROGRAMS[name])(WEIGHTS, X))
-    assert report.values or report.stretches
 
 
 def test_the_users_own_checkpoints_cost_what_they_compute() -> None:
@@ -57,21 +45,13 @@ def test_the_users_own_checkpoints_cost_what_they_compute() -> None:
     assert [op.type for op in other.ops] == [op.type for op in graph.ops]
 
 
-@pytest.mark.parametrize("take", [lambda fn: fn, lambda fn: jax.vmap(fn, (None, 0))], ids=["call", "vmap"])
-def test_the_users_own_checkpoints_run_without_jit(take: Callable[..., Any]) -> None:
-    with remat3():
-        fn = graphrl.checkpoint(checkpointed, budget=0.6, seconds=0.1, cache=False)
-        assert_same(take(fn)(WEIGHTS, X[:, None]), take(checkpointed)(WEIGHTS, X[:, None]))
-
-
-@pytest.mark.parametrize("stretch", [2, 3])
-def test_loops_in_stretches_compute_the_same_steps_again(stretch: int) -> None:
+def test_loops_in_stretches_compute_the_same_steps_again() -> None:
     def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
         (h,), _ = scan_in_stretches(
             lambda carry, w: ([jnp.tanh(carry[0] @ w[0])], []),
             [x],
             [weights],
-            stretch,
+            3,
             unrolled=False,
             length=len(weights),
             reverse=False,

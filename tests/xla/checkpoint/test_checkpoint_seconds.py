@@ -1,6 +1,5 @@
 """Seconds of traced gradients against counts by hand, on a chip with round figures."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
-from jax.ad_checkpoint import checkpoint_name
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.roofline import INTERCONNECTS, Chip
-from graphrl.xla.checkpoint.fusion import LONGEST
-from graphrl.xla.checkpoint.primitives import HOST_LINK, after, moved
+from graphrl.xla.checkpoint.equations import LONGEST
+from graphrl.xla.checkpoint.primitives import HOST_LINK, moved
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 
 N = 64
@@ -66,16 +64,6 @@ def test_scatters_to_the_same_zeros_fill_their_own() -> None:
     filled = BYTES + BYTES // 2 + BYTES  # zeros, updates, result
     assert own(1) == pytest.approx(filled, abs=16 * N)
     assert own(3) == pytest.approx(3 * filled, abs=16 * N)
-
-
-def test_zeros_that_others_need_too_are_written() -> None:
-    def scattered(update: jax.Array, is_result: bool) -> Any:
-        zeros, places = jnp.zeros((N, N)), jnp.arange(N, dtype=jnp.int32)
-        result = zeros.at[places].add(update)
-        return (result, zeros) if is_result else result
-
-    alone, both = (seconds(functools.partial(scattered, is_result=is_result), MEMORY) for is_result in (False, True))
-    assert both - alone == BYTES
 
 
 def test_a_value_is_written_where_that_moves_less() -> None:
@@ -168,14 +156,6 @@ def test_what_a_checkpoint_computes_again_costs_unless_the_compiler_may_merge_it
     assert again - plain == pytest.approx(PRODUCT if prevent_cse else 0, abs=5 * N * N)
 
 
-def test_what_a_checkpoint_keeps_is_not_computed_again() -> None:
-    def layer(x: jax.Array) -> jax.Array:
-        return jnp.tanh(x @ x) @ x
-
-    kept = jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)
-    assert seconds(gradient(kept), PEAK) == pytest.approx(seconds(gradient(layer), PEAK), abs=5 * N * N)
-
-
 def test_a_barrier_keeps_equals_apart() -> None:
     def twice(x: jax.Array, apart: bool) -> jax.Array:
         return (x @ x) * ((lax.optimization_barrier(x) if apart else x) @ x)
@@ -210,26 +190,6 @@ def test_a_copy_travels_beside_products_until_it_is_asked_for(products: int, wai
 
     own = seconds(lambda x: run(x, True), chip)
     assert own == pytest.approx(seconds(without, chip) + waits * copying)
-
-
-def test_a_gradient_hides_copies_behind_long_products() -> None:
-    copying = BYTES / INTERCONNECTS[HOST_LINK].bandwidth
-    chip = Chip("slow", PRODUCT / copying / 4, 1e30)  # a product takes as long as four copies
-    policy = jax.checkpoint_policies.save_only_these_names("x")
-
-    def layer(x: jax.Array, moves: bool) -> jax.Array:
-        w = jnp.ones((N, N))
-        x = jnp.sin(x @ w)
-        if not moves:
-            return jnp.sin(checkpoint_name(x, "x") @ w) @ w
-        x, copy = moved(x, "x")
-        return jnp.sin(after(x @ w, [copy])) @ w
-
-    kept, hidden = (
-        seconds(gradient(jax.checkpoint(functools.partial(layer, moves=moves), policy=policy)), chip)
-        for moves in (False, True)
-    )
-    assert hidden == pytest.approx(kept)
 
 
 def test_faults() -> None:

@@ -65,8 +65,18 @@ LOSSES: dict[str, tuple[Callable[..., Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize(("stretch", "kind"), [(4, "loops"), (5, "again"), (5, "unrolled"), (12, "loops")])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(
+    ("name", "stretch", "kind"),
+    [
+        ("recurrent", 4, "loops"),
+        ("recurrent", 5, "again"),
+        ("recurrent", 12, "loops"),
+        ("from the end", 4, "loops"),
+        ("from the end", 5, "unrolled"),
+        ("over nothing", 5, "again"),
+        ("loops in loops", 5, "unrolled"),
+    ],
+)
 def test_loops_in_stretches_compute_the_same(name: str, stretch: int, kind: str) -> None:
     loss, x = LOSSES[name]
     program = traced(loss, WEIGHTS, x)

@@ -8,10 +8,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 from checkpoint_programs import TOKENS, WEIGHTS, X, assert_same, kept_bytes, mlp, nested, scanned
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import graphrl
+from graphrl.xla.checkpoint.program import program_of
 
 quick = functools.partial(graphrl.checkpoint, budget=0.6, seconds=0.1, cache=False)
 Loss = Callable[..., Any]
@@ -145,3 +148,31 @@ def test_sharded_arguments(sharded: tuple[jax.sharding.Mesh, jax.Array, jax.Arra
         ours, theirs = (jax.jit(jax.value_and_grad(fn, (0, 1)))(weights, x) for fn in (quick(loss), loss))
     assert_same(ours, theirs)
     assert ours[1][1].sharding == theirs[1][1].sharding
+
+
+def named(x: jax.Array) -> jax.Array:
+    return checkpoint_name(jnp.sin(x), "graphrl6:0.0")
+
+
+def with_rule(x: jax.Array) -> jax.Array:
+    """A function with a derivative of its own."""
+    fn = jax.custom_vjp(named)
+    fn.defvjp(lambda x: (named(x), x), lambda x, g: (g * jnp.cos(x),))
+    return fn(x)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        named,
+        jax.jit(named),
+        jax.checkpoint(named),
+        with_rule,
+        lambda x: lax.cond(x.sum() > 0, jnp.cos, jax.jit(named), x),
+        lambda x: lax.scan(lambda c, _: (jax.checkpoint(named)(c), None), x, None, 3)[0],
+    ],
+    ids=["plain", "call", "checkpoint", "rule", "branch", "loop"],
+)
+def test_labels_are_others_than_those_within(around: Callable[[jax.Array], jax.Array]) -> None:
+    assert program_of(jax.make_jaxpr(around)(X)).label == "graphrl7"
+    assert program_of(jax.make_jaxpr(jnp.sin)(X)).label == "graphrl0"

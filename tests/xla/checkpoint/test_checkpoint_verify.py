@@ -20,15 +20,13 @@ from random_gradients import chain
 
 import graphrl
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.xla.checkpoint.curve import CheckpointCurve
-from graphrl.xla.checkpoint.report import CheckpointReport, Figures
-from graphrl.xla.checkpoint.search import Searched
+from graphrl.xla.checkpoint.report import CheckpointCurve, CheckpointReport, Figures
+from graphrl.xla.checkpoint.search import TRIES, Searched, verified
 from graphrl.xla.checkpoint.settings import UnmetError
 from graphrl.xla.checkpoint.solvers.anneal import anneal
 from graphrl.xla.checkpoint.solvers.choice import Choice, Pricing, State, untouched
 from graphrl.xla.checkpoint.solvers.goal import Goal, best_of
 from graphrl.xla.checkpoint.solvers.starts import starts
-from graphrl.xla.checkpoint.verify import TRIES, verified
 
 LAYERS, WIDTH, N = 12, 32, 1024
 WEIGHTS = jax.random.normal(jax.random.key(0), (LAYERS, WIDTH, WIDTH)) / 6
@@ -65,7 +63,7 @@ class Backend:
 
 
 def planned(**options: Any) -> graphrl.CheckpointedFunction:
-    return graphrl.checkpoint(loss, seconds=0.5, **({"cache": False} | options))
+    return graphrl.checkpoint(loss, seconds=0.3, **({"cache": False} | options))
 
 
 def straight(weights: jax.Array, x: jax.Array) -> jax.Array:
@@ -97,7 +95,7 @@ def budget(share: float) -> str:
     return f"{report.argument_bytes + report.result_bytes + int(share * report.plain.peak_bytes)}B"
 
 
-@pytest.mark.parametrize(("factor", "share"), [(1.8, 0.5), (3.0, 0.5), (1.5, 0.2), (0.9, 0.2)])
+@pytest.mark.parametrize(("factor", "share"), [(1.8, 0.5), (0.9, 0.2)])
 def test_budgets_of_bytes_are_kept_by_the_figure_of_xla(factor: float, share: float) -> None:
     backend, room = Backend(factor), share * foretold().plain.peak_bytes
     report = planned(budget=budget(share), verify=backend).report(WEIGHTS, X)
@@ -138,9 +136,9 @@ def never(goal: Goal) -> Searched:
     raise AssertionError(goal)
 
 
-@pytest.mark.parametrize("factor", [0.5, 0.8, 1.0, 1.2])
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.2])
 def test_budgets_are_kept_and_used_whatever_the_model_is_wrong_by(factor: float) -> None:
-    for seed in range(6):
+    for seed in range(4):
         pricing = Pricing(chain(np.random.default_rng(seed), 12, 6))
         with pytest.raises(UnmetError) as fault:
             searched(Pricing(pricing.gradient), Goal(peak=1.0))
@@ -202,26 +200,6 @@ def test_within_a_slowdown_a_regular_plan_is_taken_where_xla_needs_clearly_less_
     assert chosen.report.compiled_bytes == needed(chosen.choice)
 
 
-def test_within_a_slowdown_no_regular_plan_is_compiled_that_cannot_be_better() -> None:
-    pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
-    found = searched(pricing, Goal(slowdown=0.5))
-    plain = Searched(untouched(pricing.gradient), found.report)
-    figures = Figures(0.0, 0.0, 1.5 * found.report.planned.peak_bytes, 1.0)
-    large = Searched(State.of(found.choice).choice(), dataclasses.replace(foretold(), planned=figures))
-    compiled: list[Choice] = []
-
-    def needed(choice: Choice) -> int:
-        compiled.append(choice)
-        return int(found.report.planned.peak_bytes)
-
-    def none(goal: Goal) -> Searched:
-        raise UnmetError("nothing")
-
-    for regular in (lambda _: plain, lambda _: large, none):
-        assert verified(lambda _: found, regular, unused, Goal(slowdown=0.5), needed, str).choice is found.choice
-    assert all(choice is found.choice for choice in compiled)
-
-
 @pytest.mark.parametrize(
     ("goal", "plain", "seconds", "is_alone"),
     [
@@ -263,8 +241,14 @@ def test_what_jax_does_by_itself_is_taken_where_xla_needs_no_more_for_it(
     assert chosen.report.compiled_bytes == needed(chosen.choice)
 
 
-@pytest.mark.parametrize("limits", [{"slowdowns": (0.5, 0.0, 0.2)}, {"budgets": (0.25, 0.9, 0.5)}])
-@pytest.mark.parametrize("program", [straight, transformer, loss])
+@pytest.mark.parametrize(
+    ("program", "limits"),
+    [
+        (straight, {"budgets": (0.25, 0.9, 0.5)}),
+        (transformer, {"slowdowns": (0.5, 0.0, 0.2)}),
+        (loss, {"slowdowns": (0.5, 0.0, 0.2)}),
+    ],
+)
 def test_curves_as_compiled_are_monotone(program: Callable[..., Any], limits: dict[str, Any]) -> None:
     options: dict[str, Any] = {"chip": "cpu", "seconds": 0.3, "cache": False, "verify": True}
     curve = graphrl.checkpoint_curve(program, WEIGHTS, X, **limits, **options)
@@ -274,16 +258,6 @@ def test_curves_as_compiled_are_monotone(program: Callable[..., Any], limits: di
     # measured: 1.03 at most, as jax traces the same gradient a little differently
     assert needed[0] <= 1.05 * temporaries(jax.value_and_grad(program, (0, 1)), WEIGHTS, X)
     assert str(curve).splitlines()[0].endswith("compiled")
-
-
-def test_curves_of_bytes_as_compiled_are_monotone() -> None:
-    options: dict[str, Any] = {"chip": "cpu", "seconds": 0.3, "cache": False, "verify": True}
-    budgets = [budget(share) for share in (0.2, 1.1, 0.5)]
-    curve = graphrl.checkpoint_curve(loss, WEIGHTS, X, budgets=budgets, **options)
-    assert [point.limit for point in curve.points] == [budgets[1], budgets[2], budgets[0]]
-    needed = [point.compiled_bytes or 0 for point in curve.points]
-    assert needed == sorted(needed, reverse=True)
-    assert needed[-1] <= 0.2 * foretold().plain.peak_bytes
 
 
 @given(st.data())
@@ -337,25 +311,6 @@ def test_limits_of_curves_at_fault_are_one_line(fault: str, limits: dict[str, An
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("goal", [Goal(slowdown=0.5), Goal(peak=1.0)])
-def test_a_regular_plan_that_does_not_compile_changes_nothing(goal: Goal) -> None:
-    pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
-    found = searched(pricing, Goal(slowdown=0.5))
-    other = found._replace(choice=State.of(found.choice).choice())
-
-    def needed(choice: Choice) -> int:
-        if choice is other.choice:
-            raise GraphrlError("it does not compile")
-        return 100
-
-    least: float | None
-    try:
-        least = verified(lambda _: found, lambda _: other, unused, goal, needed, str).report.compiled_bytes
-    except UnmetError as error:
-        least = error.least
-    assert least == 100
-
-
 def test_no_plan_is_compiled_twice() -> None:
     backend = Backend(1.0)
     report = planned(slowdown=0.3, method="regular", verify=backend).report(WEIGHTS, X)
@@ -397,20 +352,6 @@ def test_cotangents_of_arrays_are_in_the_figure_as_they_are_in_what_is_foretold(
     report = fn.report(WEIGHTS, X)
     assert report.compiled_bytes == backend.figures[0] + X.nbytes
     assert report.compiled_bytes == pytest.approx(report.planned.peak_bytes, rel=0.1)
-
-
-def test_plans_that_keep_the_budget_outlive_a_search_that_finds_none() -> None:
-    pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
-    found = iter([searched(pricing, Goal(peak=pricing.plain.peak)), None])
-
-    def search(goal: Goal) -> Searched:
-        own = next(found)
-        if own is None:
-            raise UnmetError("nothing")
-        return own
-
-    goal = Goal(peak=pricing.plain.peak)
-    assert verified(search, never, unused, goal, lambda _: int(0.5 * pricing.plain.peak), str).report.compiled_bytes
 
 
 def test_where_no_search_keeps_a_budget_the_lowest_regular_plan_is_tried() -> None:
@@ -475,8 +416,3 @@ def test_backends_that_do_not_say_are_named() -> None:
 def test_what_does_not_give_a_compiled_function_is_named() -> None:
     with pytest.raises(ProblemError, match="verify gave a Lowered: must be a "):
         planned(slowdown=0.1, verify=lambda function, *args: jax.jit(function).lower(*args)).report(WEIGHTS, X)
-
-
-def test_what_cannot_compile_is_refused_at_once() -> None:
-    with pytest.raises(ProblemError, match="verify is 3: must be True, False or a function that compiles"):
-        planned(slowdown=0.1, verify=3)

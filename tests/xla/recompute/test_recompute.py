@@ -20,12 +20,10 @@ from graphrl.solvers.flow import Flow, Usage
 from graphrl.xla import hook
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import Answer, rescheduled
-from graphrl.xla.recompute import plan
 from graphrl.xla.recompute.candidates import Clone, Routes, RunTimes, repeatable, wired
-from graphrl.xla.recompute.greedy import Greedy, pruned, without
-from graphrl.xla.recompute.plan import recompute
+from graphrl.xla.recompute.greedy import Facts, Greedy, State
+from graphrl.xla.recompute.plan import pruned, recompute, without
 from graphrl.xla.recompute.rewrite import rewritten
-from graphrl.xla.recompute.state import Facts, State
 
 __all__ = ["plans"]
 
@@ -105,27 +103,6 @@ def test_what_is_dear_is_a_class_of_its_own() -> None:
     cheap, dear = ({n for n, may in zip(names, repeatable(program, dear=d), strict=True) if may} for d in (False, True))
     assert cheap == {"early", "late"}
     assert dear == {"wide", "early", "product", "middle", "late"}
-
-
-@pytest.mark.parametrize("better", [0, 1])
-def test_the_better_class_is_kept(better: int, program: HloProgram, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    def settled(search: plan._Search, state: State) -> plan._Variant:
-        order, clones = without(state, [])
-        variant, order, places, names = search._program(order, clones)
-        seen.append(search.classes.index(state.facts))
-        first = len(seen) <= 2
-        return plan._Variant(order, clones, variant, names, places, abs(seen[-1] - better) + 100 if first else 50)
-
-    monkeypatch.setattr(plan._Search, "_settled", settled)
-    search = plan._Search(program, 0.2, 60.0, 0)
-    classes = search.classes
-    monkeypatch.setattr(search, "_polished", lambda best: best)
-    search.run(np.asarray(program.schedule))
-    assert seen[:2] == [0, 1]
-    assert search.classes == [classes[better]]
-    assert seen[2:] == [0] * len(seen[2:])  # the only one that is left
 
 
 @pytest.mark.parametrize("limit", [-0.1, 1.1, float("nan"), True, "0.1"])
@@ -211,7 +188,7 @@ def test_compile_keeps_clones_for_the_next_process(plans: Any, monkeypatch: pyte
     from graphrl.xla.planning.cache import DecisionCache
 
     args = network()[1]
-    compiled = functools.partial(graphrl.compile, network()[0], *args, seconds=4)
+    compiled = functools.partial(graphrl.compile, network()[0], *args, seconds=2)
     once, again = compiled(), compiled(recompute=0.2)
     report = again.report()
     assert report.planned
@@ -230,7 +207,7 @@ def test_compile_keeps_clones_for_the_next_process(plans: Any, monkeypatch: pyte
 def test_jit_recomputes(plans: Any) -> None:
     fn, _ = network()
     args = arguments(1)
-    planned = graphrl.jit(fn, seconds=4, recompute=0.2)
+    planned = graphrl.jit(fn, seconds=2, recompute=0.2)
     ours, theirs = jax.tree.leaves(planned(*args)), jax.tree.leaves(jax.jit(fn)(*args))
     assert all(a.tobytes() == b.tobytes() for a, b in zip(ours, theirs, strict=True))
     (report,) = planned.reports

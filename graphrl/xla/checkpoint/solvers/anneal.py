@@ -18,8 +18,8 @@ from graphrl.compiled import announced, entry, inlined, integer
 from graphrl.compiled.structures import below, uniform
 from graphrl.xla.checkpoint.solvers.choice import AGAIN, INSIDE, PLAIN, Price, Pricing, State, begun
 from graphrl.xla.checkpoint.solvers.goal import BEGUN_OVER, OVER, Aim, Found, Goal, beyond, energy
-from graphrl.xla.checkpoint.solvers.level import Level, Work, alike_places, alike_values, repeated
-from graphrl.xla.checkpoint.solvers.price import price
+from graphrl.xla.checkpoint.solvers.level import Level, alike_places, alike_values, repeated
+from graphrl.xla.checkpoint.solvers.price import Work, price
 from graphrl.xla.checkpoint.solvers.starts import MOST
 
 CUTTING = 0.2  # part of the moves that cut a level
@@ -27,223 +27,7 @@ SWITCHING = 0.05  # part of the others that leave segments to jax, or take them 
 REPEATING = 0.15  # part of the moves that do with a stretch what is done with another one like it
 TOGETHER = 0.6  # part of the moves that change all that are alike
 KINDS = 3  # COMPUTED, KEPT and MOVED
-
-
-class Moves(NamedTuple):
-    """What a level of p places has: groups of alike values, groups of alike places, and kinds of stretches that are
-    alike; row i of each is from `..._from[i]` to `..._from[i + 1]`.
-    """
-
-    values_from: np.ndarray  # int64
-    values: np.ndarray  # int64
-    places_from: np.ndarray  # int64, the narrowest places first
-    places: np.ndarray  # int64
-    begins_from: np.ndarray  # int64
-    begins: np.ndarray  # int64, the first place of each stretch
-    length: np.ndarray  # int64, of the stretches of each kind, in places
-    fixed: np.ndarray  # [p] bool, where a segment begins in any case
-    apart: np.ndarray  # [p] bool, of the level
-    first: np.ndarray  # [p + 1] int64, of the level
-
-
-def moves(level: Level) -> Moves:
-    """Of a level."""
-    kinds = repeated(level)
-    return Moves(
-        *_rows(alike_values(level)),
-        *_rows([group for group in alike_places(level) if len(group) <= MOST]),
-        *_rows([kind.begins for kind in kinds]),
-        np.array([kind.length for kind in kinds], np.int64),
-        begun(level) != INSIDE,
-        level.apart,
-        level.first,
-    )
-
-
-def _rows(groups: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    ends = np.cumsum([0, *map(len, groups)], dtype=np.int64)
-    return ends, np.array(list(chain.from_iterable(groups)), np.int64)
-
-
-@entry
-def move(own: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray, moving: bool) -> None:
-    """Changes a level at random.
-
-    Args:
-      own: of the level.
-      keep, starts: of a `State`, written.
-      rng: as `compiled.structures` has it.
-      moving: whether values may be moved to the host.
-    """
-    if len(own.length) > 0 and uniform(rng) < REPEATING:
-        _repeat(own, keep, starts, rng)
-    elif len(own.places_from) > 1 and uniform(rng) < CUTTING:
-        _cut(own, starts, rng)
-    elif len(own.values_from) > 1 and uniform(rng) >= SWITCHING:
-        _flip(own, keep, rng, moving)
-    else:
-        _switch(own, starts, rng)
-
-
-@inlined
-def _flip(own: Moves, keep: np.ndarray, rng: np.ndarray, moving: bool) -> None:
-    """Keeps values, moves them or does neither."""
-    begin, end = _chosen(own.values_from, below(rng, len(own.values_from) - 1))
-    if uniform(rng) > TOGETHER:
-        begin = begin + below(rng, end - begin)
-        end = begin + 1
-    kinds = KINDS if moving else KINDS - 1
-    kind = (keep[own.values[begin]] + 1 + below(rng, kinds - 1)) % kinds
-    for k in range(begin, end):
-        keep[own.values[k]] = kind
-
-
-@inlined
-def _cut(own: Moves, starts: np.ndarray, rng: np.ndarray) -> None:
-    """Begins or ends segments at places that are alike: narrow ones more often."""
-    count = len(own.places_from) - 1
-    begin, end = _chosen(own.places_from, min(integer(count * uniform(rng) ** 2), count - 1))
-    begins = starts[own.places[begin]] == INSIDE
-    for k in range(begin, end):
-        place = own.places[k]
-        if begins and starts[place] == INSIDE:
-            first = place
-            while starts[first] == INSIDE:
-                first -= 1
-            starts[place] = starts[first]
-        elif not begins and not own.fixed[place]:
-            starts[place] = INSIDE
-
-
-@inlined
-def _repeat(own: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray) -> None:
-    """Does with one of some stretches that are alike, or with the next ones too, what is done with another one."""
-    kind = below(rng, len(own.length))
-    begin, end = _chosen(own.begins_from, kind)
-    source = below(rng, end - begin)
-    first = (source + 1 + below(rng, end - begin - 1)) % (end - begin)
-    stop = first + 1
-    if uniform(rng) >= TOGETHER:
-        stop = first + 1 + below(rng, end - begin - first)
-    taken = own.begins[begin + source]
-    for other in range(first, stop):
-        given = own.begins[begin + other]
-        for k in range(own.first[taken + own.length[kind]] - own.first[taken]):
-            keep[own.first[given] + k] = keep[own.first[taken] + k]
-        for k in range(own.length[kind]):
-            if starts[taken + k] != INSIDE or not own.fixed[given + k]:
-                starts[given + k] = starts[taken + k]
-
-
-@inlined
-def _switch(own: Moves, starts: np.ndarray, rng: np.ndarray) -> None:
-    """Computes all of a level again or one of its segments, or leaves it to jax."""
-    count, is_any = integer(0), False
-    for place in range(len(starts)):
-        if starts[place] != INSIDE and not own.apart[place]:
-            count += 1
-            is_any |= starts[place] == AGAIN
-    only = below(rng, count) if count > 1 and uniform(rng) > TOGETHER else integer(-1)
-    number = integer(0)
-    for place in range(len(starts)):
-        if starts[place] != INSIDE and not own.apart[place]:
-            if only < 0:
-                starts[place] = PLAIN if is_any else AGAIN
-            elif only == number:
-                starts[place] = PLAIN if starts[place] == AGAIN else AGAIN
-            number += 1
-
-
-@inlined
-def _chosen(rows: np.ndarray, row: int) -> tuple[int, int]:
-    """Where a row begins and ends."""
-    return rows[row], rows[row + 1]
-
-
 PER_SEGMENT = 3e-4  # energy of a segment: each is traced by itself, and keeps the compiler from working across it
-
-
-class Walker(NamedTuple):
-    """Where annealing is on a level of n values and p places."""
-
-    keep: np.ndarray  # [n] int64, as all below
-    starts: np.ndarray  # [p]
-    best_keep: np.ndarray  # [n]
-    best_starts: np.ndarray  # [p]
-    last_keep: np.ndarray  # [n], before a move
-    last_starts: np.ndarray  # [p]
-    segment: np.ndarray  # [p]
-    again: np.ndarray  # [p] bool
-    energies: np.ndarray  # [2] float64: now, and the rank of the best
-    rng: np.ndarray  # [1] uint64
-
-
-@entry
-def walk(
-    level: Level,
-    own: Moves,
-    work: Work,
-    walker: Walker,
-    aim: Aim,
-    seconds: float,
-    beside: float,
-    heat: float,
-    moving: bool,
-    count: int,
-) -> None:
-    """Tries so many moves.
-
-    Args:
-      level: with the bytes of its loops.
-      own: moves of it.
-      work: for `price`.
-      walker: written.
-      aim: what is wanted.
-      seconds, beside: of the loops' choices, and energy of theirs.
-      heat: temperature.
-      moving: whether values may be moved to the host.
-      count: of moves.
-    """
-    for _ in range(count):
-        _copy(walker.keep, walker.last_keep)
-        _copy(walker.starts, walker.last_starts)
-        move(own, walker.keep, walker.starts, walker.rng, moving)
-        segments = _walk_cut(walker)
-        price(level, walker.keep, walker.segment, walker.again[:segments], integer(1), work)
-        prices = work.prices
-        took = seconds + prices[4] + prices[6]
-        peak = max(prices[2], prices[3])
-        now = energy(aim, prices[0], peak, took, OVER) + beside + PER_SEGMENT * segments
-        if now <= walker.energies[0] or uniform(walker.rng) < math.exp((walker.energies[0] - now) / heat):
-            walker.energies[0] = now
-            rank = now + beyond(aim, prices[0], peak, took)
-            if rank < walker.energies[1]:
-                walker.energies[1] = rank
-                _copy(walker.keep, walker.best_keep)
-                _copy(walker.starts, walker.best_starts)
-        else:
-            _copy(walker.last_keep, walker.keep)
-            _copy(walker.last_starts, walker.starts)
-
-
-@inlined
-def _walk_cut(walker: Walker) -> int:
-    """Writes the segments of the starts; gives how many there are."""
-    count = integer(0)
-    for place in range(len(walker.starts)):
-        if walker.starts[place] != INSIDE:
-            walker.again[count] = walker.starts[place] == AGAIN
-            count += 1
-        walker.segment[place] = count - 1
-    return count
-
-
-@inlined
-def _copy(given: np.ndarray, written: np.ndarray) -> None:
-    for k in range(len(given)):
-        written[k] = given[k]
-
-
 HOT, COLD = 1e-3, 1e-5  # temperatures: energies are shares of the plain peak or of the step's seconds
 STRETCHING = 0.05  # part of all moves, where there are loops, that group their steps otherwise
 ROUND = 64  # moves between two looks at the clock
@@ -414,3 +198,215 @@ class Search:
     def _set_stretch(self, level: int, stretch: int) -> None:
         self.state.stretches[level] = stretch
         self.state.changed(level)
+
+
+class Moves(NamedTuple):
+    """What a level of p places has: groups of alike values, groups of alike places, and kinds of stretches that are
+    alike; row i of each is from `..._from[i]` to `..._from[i + 1]`.
+    """
+
+    values_from: np.ndarray  # int64
+    values: np.ndarray  # int64
+    places_from: np.ndarray  # int64, the narrowest places first
+    places: np.ndarray  # int64
+    begins_from: np.ndarray  # int64
+    begins: np.ndarray  # int64, the first place of each stretch
+    length: np.ndarray  # int64, of the stretches of each kind, in places
+    fixed: np.ndarray  # [p] bool, where a segment begins in any case
+    apart: np.ndarray  # [p] bool, of the level
+    first: np.ndarray  # [p + 1] int64, of the level
+
+
+def moves(level: Level) -> Moves:
+    """Of a level."""
+    kinds = repeated(level)
+    return Moves(
+        *_rows(alike_values(level)),
+        *_rows([group for group in alike_places(level) if len(group) <= MOST]),
+        *_rows([kind.begins for kind in kinds]),
+        np.array([kind.length for kind in kinds], np.int64),
+        begun(level) != INSIDE,
+        level.apart,
+        level.first,
+    )
+
+
+def _rows(groups: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    ends = np.cumsum([0, *map(len, groups)], dtype=np.int64)
+    return ends, np.array(list(chain.from_iterable(groups)), np.int64)
+
+
+@entry
+def move(own: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray, moving: bool) -> None:
+    """Changes a level at random.
+
+    Args:
+      own: of the level.
+      keep, starts: of a `State`, written.
+      rng: as `compiled.structures` has it.
+      moving: whether values may be moved to the host.
+    """
+    if len(own.length) > 0 and uniform(rng) < REPEATING:
+        _repeat(own, keep, starts, rng)
+    elif len(own.places_from) > 1 and uniform(rng) < CUTTING:
+        _cut(own, starts, rng)
+    elif len(own.values_from) > 1 and uniform(rng) >= SWITCHING:
+        _flip(own, keep, rng, moving)
+    else:
+        _switch(own, starts, rng)
+
+
+@inlined
+def _flip(own: Moves, keep: np.ndarray, rng: np.ndarray, moving: bool) -> None:
+    """Keeps values, moves them or does neither."""
+    begin, end = _chosen(own.values_from, below(rng, len(own.values_from) - 1))
+    if uniform(rng) > TOGETHER:
+        begin = begin + below(rng, end - begin)
+        end = begin + 1
+    kinds = KINDS if moving else KINDS - 1
+    kind = (keep[own.values[begin]] + 1 + below(rng, kinds - 1)) % kinds
+    for k in range(begin, end):
+        keep[own.values[k]] = kind
+
+
+@inlined
+def _cut(own: Moves, starts: np.ndarray, rng: np.ndarray) -> None:
+    """Begins or ends segments at places that are alike: narrow ones more often."""
+    count = len(own.places_from) - 1
+    begin, end = _chosen(own.places_from, min(integer(count * uniform(rng) ** 2), count - 1))
+    begins = starts[own.places[begin]] == INSIDE
+    for k in range(begin, end):
+        place = own.places[k]
+        if begins and starts[place] == INSIDE:
+            first = place
+            while starts[first] == INSIDE:
+                first -= 1
+            starts[place] = starts[first]
+        elif not begins and not own.fixed[place]:
+            starts[place] = INSIDE
+
+
+@inlined
+def _repeat(own: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray) -> None:
+    """Does with one of some stretches that are alike, or with the next ones too, what is done with another one."""
+    kind = below(rng, len(own.length))
+    begin, end = _chosen(own.begins_from, kind)
+    source = below(rng, end - begin)
+    first = (source + 1 + below(rng, end - begin - 1)) % (end - begin)
+    stop = first + 1
+    if uniform(rng) >= TOGETHER:
+        stop = first + 1 + below(rng, end - begin - first)
+    taken = own.begins[begin + source]
+    for other in range(first, stop):
+        given = own.begins[begin + other]
+        for k in range(own.first[taken + own.length[kind]] - own.first[taken]):
+            keep[own.first[given] + k] = keep[own.first[taken] + k]
+        for k in range(own.length[kind]):
+            if starts[taken + k] != INSIDE or not own.fixed[given + k]:
+                starts[given + k] = starts[taken + k]
+
+
+@inlined
+def _switch(own: Moves, starts: np.ndarray, rng: np.ndarray) -> None:
+    """Computes all of a level again or one of its segments, or leaves it to jax."""
+    count, is_any = integer(0), False
+    for place in range(len(starts)):
+        if starts[place] != INSIDE and not own.apart[place]:
+            count += 1
+            is_any |= starts[place] == AGAIN
+    only = below(rng, count) if count > 1 and uniform(rng) > TOGETHER else integer(-1)
+    number = integer(0)
+    for place in range(len(starts)):
+        if starts[place] != INSIDE and not own.apart[place]:
+            if only < 0:
+                starts[place] = PLAIN if is_any else AGAIN
+            elif only == number:
+                starts[place] = PLAIN if starts[place] == AGAIN else AGAIN
+            number += 1
+
+
+@inlined
+def _chosen(rows: np.ndarray, row: int) -> tuple[int, int]:
+    """Where a row begins and ends."""
+    return rows[row], rows[row + 1]
+
+
+class Walker(NamedTuple):
+    """Where annealing is on a level of n values and p places."""
+
+    keep: np.ndarray  # [n] int64, as all below
+    starts: np.ndarray  # [p]
+    best_keep: np.ndarray  # [n]
+    best_starts: np.ndarray  # [p]
+    last_keep: np.ndarray  # [n], before a move
+    last_starts: np.ndarray  # [p]
+    segment: np.ndarray  # [p]
+    again: np.ndarray  # [p] bool
+    energies: np.ndarray  # [2] float64: now, and the rank of the best
+    rng: np.ndarray  # [1] uint64
+
+
+@entry
+def walk(
+    level: Level,
+    own: Moves,
+    work: Work,
+    walker: Walker,
+    aim: Aim,
+    seconds: float,
+    beside: float,
+    heat: float,
+    moving: bool,
+    count: int,
+) -> None:
+    """Tries so many moves.
+
+    Args:
+      level: with the bytes of its loops.
+      own: moves of it.
+      work: for `price`.
+      walker: written.
+      aim: what is wanted.
+      seconds, beside: of the loops' choices, and energy of theirs.
+      heat: temperature.
+      moving: whether values may be moved to the host.
+      count: of moves.
+    """
+    for _ in range(count):
+        _copy(walker.keep, walker.last_keep)
+        _copy(walker.starts, walker.last_starts)
+        move(own, walker.keep, walker.starts, walker.rng, moving)
+        segments = _walk_cut(walker)
+        price(level, walker.keep, walker.segment, walker.again[:segments], integer(1), work)
+        prices = work.prices
+        took = seconds + prices[4] + prices[6]
+        peak = max(prices[2], prices[3])
+        now = energy(aim, prices[0], peak, took, OVER) + beside + PER_SEGMENT * segments
+        if now <= walker.energies[0] or uniform(walker.rng) < math.exp((walker.energies[0] - now) / heat):
+            walker.energies[0] = now
+            rank = now + beyond(aim, prices[0], peak, took)
+            if rank < walker.energies[1]:
+                walker.energies[1] = rank
+                _copy(walker.keep, walker.best_keep)
+                _copy(walker.starts, walker.best_starts)
+        else:
+            _copy(walker.last_keep, walker.keep)
+            _copy(walker.last_starts, walker.starts)
+
+
+@inlined
+def _walk_cut(walker: Walker) -> int:
+    """Writes the segments of the starts; gives how many there are."""
+    count = integer(0)
+    for place in range(len(walker.starts)):
+        if walker.starts[place] != INSIDE:
+            walker.again[count] = walker.starts[place] == AGAIN
+            count += 1
+        walker.segment[place] = count - 1
+    return count
+
+
+@inlined
+def _copy(given: np.ndarray, written: np.ndarray) -> None:
+    for k in range(len(given)):
+        written[k] = given[k]

@@ -1,18 +1,23 @@
-"""What measured best: minimum cuts, knapsacks and constraint programs, or where those are too large greedy choices from
-all starts; then annealing from the best.
+"""All solvers by name, and `auto`, what measured best: minimum cuts, knapsacks and constraint programs, or where those
+are too large greedy choices from all starts; then annealing from the best.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from graphrl.errors import ProblemError
-from graphrl.xla.checkpoint.solvers import cp_sat, knapsack
-from graphrl.xla.checkpoint.solvers import starts as moving
 from graphrl.xla.checkpoint.solvers.anneal import anneal
 from graphrl.xla.checkpoint.solvers.choice import Pricing, State
 from graphrl.xla.checkpoint.solvers.goal import Found, Goal, best_of
-from graphrl.xla.checkpoint.solvers.starts import greedy, starts, stretched
+from graphrl.xla.checkpoint.solvers.integer_programs import (
+    MOST_VALUES,
+    cp_sat_states,
+    knapsack_states,
+    min_cut_states,
+    solve_cp_sat,
+)
+from graphrl.xla.checkpoint.solvers.starts import greedy, moved_states, starts, stretched
 
 EVALUATIONS = 300_000  # of annealing, at most
 BASES = 3  # choices of which what they keep is moved
@@ -29,26 +34,20 @@ def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
     """The best of all, in the time; in later calls for the same pricing, from all that earlier ones had."""
     begin, bound = time.monotonic(), None
     if not pricing.begun:
-        begun = [*knapsack.min_cut_states(pricing.gradient), *knapsack.states(pricing.gradient)]
-        if sum(len(level.bytes) for level in pricing.gradient.levels) <= cp_sat.MOST:
-            exact, bound = cp_sat.states(pricing, goal, seed=seed, seconds=FIRST * seconds)
+        begun = [*min_cut_states(pricing.gradient), *knapsack_states(pricing.gradient)]
+        if sum(len(level.bytes) for level in pricing.gradient.levels) <= MOST_VALUES:
+            exact, bound = cp_sat_states(pricing, goal, seed=seed, seconds=FIRST * seconds)
             begun += [*starts(pricing.gradient), *exact]
         else:  # the starts are among these
             begun += [state.copy() for state in _greedy_states(pricing, goal, begin + FIRST * seconds)]
         pricing.begun += stretched(pricing, begun)
     if goal.moves:
         ranked = sorted(pricing.begun, key=lambda state: goal.energy(pricing, pricing(state.choice())))
-        pricing.begun += moving.states(pricing, goal, ranked[:BASES], time.monotonic() + FIRST * seconds)
+        pricing.begun += moved_states(pricing, goal, ranked[:BASES], time.monotonic() + FIRST * seconds)
     left = max(0.1 * seconds, seconds - (time.monotonic() - begin))
     found = anneal(pricing, goal, pricing.begun, seed=seed, evaluations=EVALUATIONS, seconds=left)
     pricing.begun.append(State.of(found.choice))
     return found._replace(bound=bound)
-
-
-def greedy_alone(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
-    """The best of greedy choices from all starts."""
-    del seed
-    return best_of(pricing, goal, _greedy_states(pricing, goal, time.monotonic() + seconds))
 
 
 def anneal_alone(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
@@ -57,13 +56,18 @@ def anneal_alone(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> 
     return anneal(pricing, goal, begun, seed=seed, evaluations=EVALUATIONS, seconds=seconds)
 
 
-def regular(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
-    """The best start as it is: all layers alike, as a rule for each of them has it."""
-    del seed, seconds
-    return best_of(pricing, goal, stretched(pricing, starts(pricing.gradient)))
+def _best_of(states: Callable[[Pricing, Goal, float], Iterable[State]]) -> Solver:
+    """A solver that takes the best of some choices, which have until that `time.monotonic()`."""
+
+    def solve(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+        del seed
+        return best_of(pricing, goal, states(pricing, goal, time.monotonic() + seconds))
+
+    return solve
 
 
 def _greedy_states(pricing: Pricing, goal: Goal, until: float) -> Iterator[State]:
+    """Greedy choices from all starts."""
     for state in starts(pricing.gradient):
         yield state
         if time.monotonic() < until:
@@ -73,11 +77,12 @@ def _greedy_states(pricing: Pricing, goal: Goal, until: float) -> Iterator[State
 SOLVERS: Mapping[str, Solver] = {
     "auto": auto,
     "anneal": anneal_alone,
-    "cp-sat": cp_sat.solve,
-    "greedy": greedy_alone,
-    "knapsack": knapsack.solve,
-    "min-cut": knapsack.solve_min_cut,
-    "regular": regular,
+    "cp-sat": solve_cp_sat,
+    "greedy": _best_of(_greedy_states),
+    "knapsack": _best_of(lambda pricing, goal, until: knapsack_states(pricing.gradient)),
+    "min-cut": _best_of(lambda pricing, goal, until: min_cut_states(pricing.gradient)),
+    # all layers alike, as a rule for each of them has it
+    "regular": _best_of(lambda pricing, goal, until: stretched(pricing, starts(pricing.gradient))),
 }
 
 

@@ -22,6 +22,17 @@ TIE = 1e-3  # of two choices that are alike, the one with the lower peak, or the
 SAME = 1e-6  # part of a limit that is nothing
 BY_KEPT, BY_PEAK, BY_SLOWDOWN = range(3)
 PEAK = 0.1  # where what is kept is limited: ten per cent of the peak are worth one of the time
+# Of `search_timed`.
+SHARE, LEAST = 0.3, 0.05  # parts that each search has: of the time that is left, and of all, whatever is left
+FIRST = 0.25  # part of all that the first search has, whatever measurements take
+# Parts of the limit: a choice that is too slow by less may be made faster, as low as it is. Where few turns are left
+# that has to succeed, which it mostly does if it is near.
+FAR, NEARBY = 0.25, 0.06
+NEAR = 0.006  # slowdowns that a choice may stay below the limit
+KNOWN = 0.1  # part of a measurement's time: what takes less was measured before
+ROUNDS = 12
+FEW = 3  # turns: where fewer fit, the first one leaves some of the limit
+SPARE, MOST_SPARE = 0.25, 0.006  # part of the limit, and slowdowns: measures differ by as much
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,18 +159,6 @@ def best_of(pricing: Pricing, goal: Goal, states: Iterable[State]) -> Found:
             best = Found(state.copy().choice(), price, rank, count)
     assert best is not None
     return best._replace(evaluations=count)
-
-
-SHARE, LEAST = 0.3, 0.05  # parts that each search has: of the time that is left, and of all, whatever is left
-FIRST = 0.25  # part of all that the first search has, whatever measurements take
-# Parts of the limit: a choice that is too slow by less may be made faster, as low as it is. Where few turns are left
-# that has to succeed, which it mostly does if it is near.
-FAR, NEARBY = 0.25, 0.06
-NEAR = 0.006  # slowdowns that a choice may stay below the limit
-KNOWN = 0.1  # part of a measurement's time: what takes less was measured before
-ROUNDS = 12
-FEW = 3  # turns: where fewer fit, the first one leaves some of the limit
-SPARE, MOST_SPARE = 0.25, 0.006  # part of the limit, and slowdowns: measures differ by as much
 
 
 def search_timed(

@@ -3,9 +3,9 @@
 - `starts`: programs cut at alike places (`cuts`), with each segment computed again in whole or but for what is written
   to memory anyway; `stretched` adds the same choices with loops in stretches.
 - `greedy`: computes again what saves most bytes for its time, one group of alike values after another, by exact prices.
-- `states`: moves to the host what a choice keeps, one group of alike values after another, as long as it pays. What
-  comes back takes memory from the begin of the first segment that reads it, so large segments gain nothing. The choice
-  is therefore also cut into smaller segments that keep the same values.
+- `moved_states`: moves to the host what a choice keeps, one group of alike values after another, as long as it pays.
+  What comes back takes memory from the begin of the first segment that reads it, so large segments gain nothing. The
+  choice is therefore also cut into smaller segments that keep the same values.
 """
 
 import itertools
@@ -32,6 +32,10 @@ CUTS = 15  # groups of places that are tried
 PARTS = 16, 32, 8, 4  # that are cut at their narrowest places
 WIDER = 1.1  # what is across a place between layers may be larger than at others by so much
 MOST = 64  # segments: each is traced by itself
+Group = tuple[int, np.ndarray]  # a level, and values of it that are alike
+WAITING = 0.3  # what a byte kept beside the peak counts as: it stands in the way of the next step
+LARGE = 2e-3  # part of the peak that a value has at least that is moved alone
+MOVED_CUTS = 12
 
 
 def starts(gradient: Gradient) -> Iterator[State]:
@@ -150,11 +154,6 @@ def _narrow(level: Level, across: np.ndarray) -> Iterator[np.ndarray]:
         yield np.unique(firsts[firsts > 0])
 
 
-Group = tuple[int, np.ndarray]  # a level, and values of it that are alike
-
-WAITING = 0.3  # what a byte kept beside the peak counts as: it stands in the way of the next step
-
-
 def greedy(pricing: Pricing, goal: Goal, state: State, until: float) -> State:
     """Computes groups of kept values again, each time the one that saves the most bytes for its seconds, to the end or
     until that `time.monotonic()`; the best choice on the way. (A limit may be met again behind where it is not.)
@@ -199,11 +198,7 @@ def _worth(now: Price, then: Price) -> float:
     return saved / max(then.seconds - now.seconds, 1e-9)
 
 
-LARGE = 2e-3  # part of the peak that a value has at least that is moved alone
-MOVED_CUTS = 12
-
-
-def states(pricing: Pricing, goal: Goal, begun: Sequence[State], until: float) -> Iterator[State]:
+def moved_states(pricing: Pricing, goal: Goal, begun: Sequence[State], until: float) -> Iterator[State]:
     """Choices with some of what they keep moved, in segments of several kinds, until that `time.monotonic()`.
 
     Args:

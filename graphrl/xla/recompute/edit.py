@@ -11,9 +11,11 @@ from typing import Any
 
 from graphrl.graphs.readers.hlo.module import HloModule, Instruction, parse_module
 from graphrl.graphs.readers.hlo.proto import in_order, replace, shape_message
-from graphrl.xla.recompute.rewrite import LOCAL, LOCAL_BITS, FusionCopies
-from graphrl.xla.residuals.loops import Expressions, Loops, Reference, Residual, part_names
-from graphrl.xla.residuals.recipes import Step
+from graphrl.xla.recompute.loops import Expressions, Loops, Reference, Residual, part_names
+from graphrl.xla.recompute.residuals import Step
+
+LOCAL_BITS = 32  # an instruction's id is that of its computation, and its own in these bits
+LOCAL = (1 << LOCAL_BITS) - 1
 
 
 class Editing:
@@ -315,3 +317,42 @@ def _vector(scalar: bytes, size: int) -> bytes:
     shape = shape_message(scalar)
     shape.dimensions[:], shape.is_dynamic_dimension[:], shape.layout.minor_to_major[:] = [size], [False], [0]
     return bytes(shape.SerializeToString())
+
+
+class FusionCopies:
+    """Copies of what fusions compute: XLA wants one caller for each.
+
+    Attributes:
+      copies: the copied computations by the id of their original.
+    """
+
+    def __init__(self, message: Any) -> None:
+        """Args: the module's message."""
+        self.copies: dict[int, list[Any]] = {}
+        self._computations = {c.id: c for c in message.computations}
+        self._next = max(self._computations) + 1
+
+    def new_id(self) -> int:
+        """The id of one more computation."""
+        self._next += 1
+        return self._next - 1
+
+    def copied(self, number: int, suffix: str) -> int:
+        """The id of a copy of a fused computation, with those that it fuses in turn; of any other one, its own id:
+        several may apply one function.
+        """
+        original = self._computations[number]
+        if not original.is_fusion_computation:
+            return number
+        copy = type(original)()
+        copy.CopyFrom(original)
+        copy.id = self.new_id()
+        base = copy.id << LOCAL_BITS
+        copy.name, copy.root_id = f"{original.name}.{suffix}", base | (original.root_id & LOCAL)
+        for i in copy.instructions:
+            i.name, i.id = f"{i.name}.{suffix}", base | (i.id & LOCAL)
+            i.operand_ids[:] = [base | (k & LOCAL) for k in i.operand_ids]
+            i.control_predecessor_ids[:] = [base | (k & LOCAL) for k in i.control_predecessor_ids]
+            i.called_computation_ids[:] = [self.copied(c, suffix) for c in i.called_computation_ids]
+        self.copies.setdefault(number, []).append(copy)
+        return copy.id

@@ -21,7 +21,6 @@ from graphrl.graphs.readers.hlo.work import known_trips
 from graphrl.xla.recompute.candidates import CHEAP
 
 Reference = tuple[str, str]
-
 # What says where an instruction stands, and not what it computes.
 _PLACE = str.split(
     "name metadata id operand_ids control_predecessor_ids called_computation_ids frontend_attributes statistics_viz "
@@ -39,6 +38,8 @@ _MOVING = frozenset(
 )
 # These round what they are given, whatever it is made of.
 _ROUNDING = frozenset(str.split("abs clamp compare divide maximum minimum multiply sign")) | _MOVING
+_FROM_NOUGHT = {"init": "0", "step": "1"}
+_HANDING_ON = ("bitcast", "copy")
 
 
 class Expressions:
@@ -118,10 +119,6 @@ class Expressions:
 
     def _new(self, key: object) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
-
-
-_FROM_NOUGHT = {"init": "0", "step": "1"}
-_HANDING_ON = ("bitcast", "copy")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,0 +1,167 @@
+"""What XLA makes of each kind of equation on an accelerator.
+
+| kind | asked by | in memory |
+|---|---|---|
+| kernels: products, convolutions, gathers, sorts, windows, collectives | `is_kernel` | read and write there |
+| loops and branches | `is_body` | read and write there |
+| reductions of more than rows | `is_reduction` | write their results; what they read can be fused into them |
+| views: the same bytes under another name or shape | `is_view` | nothing; layouts are the compiler's to choose |
+| slices | `SLICES`, `part_read` | read the part that they take; a strided one all the lines that its elements lie in |
+| arrays of one number | `is_fill` | are not written for the scatters that update them |
+| updates: scatters, `dynamic_update_slice` | `is_update` | written over the first operand if nothing else reads it |
+| all others, reductions of rows too | `is_fused` | fused into their readers; or written over an operand as large |
+
+What is fused is run by each of its readers, but not where that takes many more equations: `is_once` on the chain of
+equations (`chained`) that are run for a value on the way.
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from graphrl.graphs.readers.jaxpr.flatten import ELEMENT_BODIES
+from graphrl.graphs.readers.jaxpr.work import PARTIAL_READS, inner_jaxprs
+
+KERNELS = frozenset(
+    str.split(
+        """
+        all_gather all_to_all approx_top_k cholesky conv_general_dilated custom_call cumlogsumexp cummax cummin cumprod
+        cumsum dot_general dynamic_update_slice eig eigh fft gather geqrf hessenberg householder_product lu
+        ppermute psum psum_invariant qr ragged_all_to_all ragged_dot_general reduce_scatter reduce_window
+        reduce_window_max reduce_window_min reduce_window_sum schur select_and_gather_add select_and_scatter
+        select_and_scatter_add sort svd top_k triangular_solve tridiagonal tridiagonal_solve
+        """
+    )
+)
+PRODUCTS = frozenset({"conv_general_dilated", "dot_general"})
+_REDUCTIONS = ("argmax", "argmin", "reduce")
+_NOT_REDUCTIONS = ("reduce_precision", "reduce_window", "reduce_scatter")
+# The same bytes under another name or shape; layouts are the compiler's to choose.
+VIEWS = frozenset(
+    str.split(
+        """
+        after bitcast_convert_type copy copy_p expand_dims loaded name optimization_barrier pvary reduce_precision
+        reshape sharding_constraint squeeze stop_gradient transpose
+        """
+    )
+)
+SLICES = PARTIAL_READS | {"split", "unstack"}
+ONCE = frozenset({"tanh"})  # of what is fused, what XLA's model of cost has dearer than to write it and read it again
+LONGEST = 52  # equations that are run for a value on the way by each of its readers: found on associative scans
+Chain = frozenset[tuple[int, ...]]  # equations, each behind the slices that are taken of what it computes
+
+
+def is_kernel(equation: Any) -> bool:
+    return equation.primitive.name in KERNELS or is_scatter(equation)
+
+
+def is_body(equation: Any) -> bool:
+    return not equation.primitive.name.startswith(ELEMENT_BODIES) and bool(inner_jaxprs(equation.params))
+
+
+def is_view(equation: Any) -> bool:
+    """Whether the result is the operand: of roundings those to the operand's own precision, which jax puts on what a
+    checkpoint keeps."""
+    if equation.primitive.name != "reduce_precision":
+        return equation.primitive.name in VIEWS
+    own = jnp.finfo(equation.invars[0].aval.dtype)
+    return (equation.params["exponent_bits"], equation.params["mantissa_bits"]) == (own.nexp, own.nmant)
+
+
+def is_product(equation: Any) -> bool:
+    """Whether it is linear in each of two different variables; its gradients are kernels that read the other one."""
+    return equation.primitive.name in PRODUCTS and is_of_variables(equation)
+
+
+def is_of_variables(equation: Any) -> bool:
+    """Whether its operands are different variables, and it runs where all else does."""
+    own = [atom for atom in equation.invars if not isinstance(atom, core.Literal)]
+    return len({*own}) == len(equation.invars) and getattr(equation.ctx, "compute_type", None) is None
+
+
+def is_fill(equation: Any) -> bool:
+    """Whether the result is one number everywhere."""
+    return equation.primitive.name == "broadcast_in_dim" and equation.invars[0].aval.size == 1
+
+
+def is_scatter(equation: Any) -> bool:
+    """Whether it changes some elements of its first operand."""
+    return equation.primitive.name.startswith("scatter")
+
+
+def is_update(equation: Any) -> bool:
+    """Whether XLA writes the result over the first operand, if nothing else reads that any more."""
+    return is_scatter(equation) or equation.primitive.name == "dynamic_update_slice"
+
+
+def is_in_place(equation: Any) -> bool:
+    """Whether XLA can write the result over an operand of as many bytes that nothing else reads any more."""
+    return is_fused(equation) or is_update(equation)
+
+
+def is_fused(equation: Any) -> bool:
+    """Whether what it reads can be fused into it."""
+    return not (is_body(equation) or is_kernel(equation) or equation.primitive.name == "device_put")
+
+
+def is_reduction(equation: Any) -> bool:
+    """Whether it reduces more than rows: those are fused as all else, as in a softmax, which reads its operand once."""
+    return _reduces(equation) and not is_of_rows(equation)
+
+
+def is_of_rows(equation: Any) -> bool:
+    """Whether it reduces rows."""
+    dimensions = len(equation.invars[0].aval.shape) if _reduces(equation) else 0
+    return dimensions > 1 and tuple(equation.params.get("axes", ())) == (dimensions - 1,)
+
+
+def _reduces(equation: Any) -> bool:
+    name = equation.primitive.name
+    return bool(name.startswith(_REDUCTIONS)) and not name.startswith(_NOT_REDUCTIONS)
+
+
+def part_read(equation: Any, whole: float, result: float) -> float:
+    """The part of its first operand's bytes that a slice reads, of so many bytes each: a strided one all the lines that
+    its elements lie in.
+    """
+    strided = any(stride > 1 for stride in equation.params.get("strides") or ())
+    return 1.0 if strided or not whole else min(1.0, result / whole)
+
+
+def is_once(equation: Any, chain: Chain) -> bool:
+    """Whether XLA computes a value once for several readers, though they would move fewer bytes."""
+    return len(chain) > LONGEST or equation.primitive.name in ONCE
+
+
+def chained(last: int, equation: Any, chains: Sequence[Chain], most: int = LONGEST) -> Chain:
+    """What is run for a value on the way: what was run last and what was for that, or as much as is more than `most`.
+
+    Two slices of one value are of different elements, so that what is run for both is run for each.
+    """
+    longest = max(chains, key=len, default=Chain())
+    if len(longest) > most:
+        return longest
+    run = longest.union(*chains)
+    if equation.primitive.name in SLICES:
+        run = Chain((last, *key) for key in run)
+    return run.union([(last,)])
+
+
+def key_of(equation: Any, operands: Sequence[Any]) -> Hashable:
+    """Equal for equations that compute the same; operands are literals, or what stands for values."""
+    own = (id(equation),)
+    read = tuple(_literal(atom) if isinstance(atom, core.Literal) else atom for atom in operands)
+    key = (equation.primitive, tuple(sorted(equation.params.items(), key=lambda item: item[0])), read)
+    try:
+        hash(key)
+    except TypeError:  # a parameter that only equals itself
+        return own
+    return own if equation.effects else key
+
+
+def _literal(atom: core.Literal) -> Hashable:
+    value = np.asarray(atom.val)
+    return (value.item(), value.dtype.name) if value.ndim == 0 else id(atom)

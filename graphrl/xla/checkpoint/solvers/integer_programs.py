@@ -1,0 +1,254 @@
+"""Integer programs: minimum cuts, knapsacks and constraint programs of what is kept, in segments.
+
+| method | program | what it leaves out |
+|---|---|---|
+| min-cut | the fewest bytes without which heavy values that can be kept are computed again | time, the limit |
+| knapsack | heavy values by bytes and the seconds of computing them again, by branch and bound | readers |
+| cp-sat | what is kept at most and computed again, of small gradients; and a bound | segments, a step's own bytes |
+
+`minimum_cut` follows PyTorch's "min-cut rematerialisation": values are nodes that cost their bytes, what may not be
+computed again is the source, what the backward pass reads is the sink. The knapsack is that of PyTorch's activation
+memory budget, which takes values for independent; exact prices then decide how much room it needs to reach the goal.
+The constraint program leaves out what a step of the backward pass holds beside kept values, and segments with the
+gradients that they wait for: its bound is below all choices. All are priced in segments of several kinds afterwards.
+
+`unit_of` gives units in which bytes and seconds are the integers that OR-Tools and SciPy take: both abort or wrap where
+sums or products leave 32 or 64 bits.
+"""
+
+import itertools
+import math
+import time
+from collections.abc import Iterator
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+from graphrl.errors import ProblemError
+from graphrl.solvers.exact.engine import Expression, Literal, or_tools
+from graphrl.xla.checkpoint.solvers.choice import Pricing, State
+from graphrl.xla.checkpoint.solvers.goal import Found, Goal, best_of
+from graphrl.xla.checkpoint.solvers.level import ARGUMENT, Gradient, Level, alike_values
+from graphrl.xla.checkpoint.solvers.starts import again, cuts
+
+# Of minimum cuts.
+UNIT = 2**12  # bytes at least: capacities are int32
+CUT_UNITS = 2**29  # units of all values together: more with one for each, yet less than a single cut that may never be
+NEVER = 2**30  # units
+# Of knapsacks.
+ROOMS = 12  # sizes
+SECONDS = 0.03  # for each
+# Units of all bytes and of all seconds. OR-Tools multiplies rooms by worths, and aborts where that leaves 64 bits: here
+# it is about 2^62 at most. Each value's seconds are rounded up by less than 2^-29 of all, bytes below 4 GiB by nothing.
+ROOM_UNITS, WORTH_UNITS = 2**32, 2**30
+KINDS = 7  # of segments that are tried with each
+# Of constraint programs.
+MOST_VALUES = 3_000
+PARTS = (1.0, 0.85, 0.7, 0.5)  # of the limit: what a step holds beside is not in the program
+# Units of all bytes and ticks of all seconds: their sums are far below 2^63. Both are rounded down, so that bounds stay
+# bounds: all seconds by less than 6e-6 of them, and bytes below a pebibyte by nothing.
+BYTES, TICKS = 2**50, 2**31
+
+
+def min_cut_states(gradient: Gradient) -> Iterator[State]:
+    """What jax does by itself, and a minimum cut in segments of several kinds; it takes no time to speak of."""
+    yield State.plain(gradient)
+    kept = [minimum_cut(level) for level in gradient.levels]
+    for begins in cuts(gradient.levels[0]):
+        yield again(gradient, begins, kept)
+
+
+def minimum_cut(level: Level) -> np.ndarray:
+    """`[n]` bool: the named values of fewest bytes between heavy ones and the backward pass."""
+    n = len(level.bytes)
+    source, sink = 2 * n, 2 * n + 1
+    keepable = level.named | (level.place == ARGUMENT)
+    begins = (level.heavy & level.named) | (level.place == ARGUMENT)
+    inside = np.flatnonzero(~level.free)
+    readers = np.repeat(np.arange(n), np.diff(level.reads_from))
+    follows = ~(begins[readers] | level.free[readers] | level.free[level.reads])
+    ends = np.unique(level.kernel_reads)
+    first = np.flatnonzero(begins)
+    own = np.where(keepable[inside], level.bytes[inside], 0.0)
+    sizes = np.where(keepable[inside], np.ceil(own / max(UNIT, unit_of(own, CUT_UNITS))) + 1, NEVER)
+    tails = np.concatenate([inside, np.full(len(first), source), level.reads[follows] + n, ends + n])
+    heads = np.concatenate([inside + n, first, readers[follows], np.full(len(ends), sink)])
+    room = np.concatenate([sizes, np.full(len(tails) - len(inside), NEVER)]).astype(np.int32)
+    graph = csr_array((room, (tails, heads)), shape=(2 * n + 2, 2 * n + 2))
+    left = graph - maximum_flow(graph, source, sink).flow
+    left.data = np.maximum(left.data, 0)
+    left.eliminate_zeros()
+    side = np.zeros(2 * n + 2, bool)
+    side[breadth_first_order(left, source, return_predecessors=False)] = True
+    return side[:n] & ~side[n : 2 * n] & level.named
+
+
+def knapsack_states(gradient: Gradient) -> Iterator[State]:
+    """What jax does by itself, and knapsacks of several sizes in segments of several kinds, in no time to speak of."""
+    yield State.plain(gradient)
+    groups = [(number, group) for number, level in enumerate(gradient.levels) for group in alike_values(level)]
+    sizes = np.array([gradient.trips(n) * gradient.levels[n].bytes[group].sum() for n, group in groups])
+    saved = np.array([gradient.trips(n) * _seconds(gradient, n, group) for n, group in groups])
+    light = [minimum_cut(level) & ~level.heavy for level in gradient.levels]  # what the cut keeps beside heavy values
+    kinds = list(itertools.islice(cuts(gradient.levels[0]), KINDS))
+    for part in np.linspace(0.0, 1.0, ROOMS):
+        chosen = _knapsack(sizes, saved, part)
+        kept = [mask.copy() for mask in light] if part == 1.0 else [np.zeros_like(mask) for mask in light]
+        for (number, group), is_chosen in zip(groups, chosen, strict=True):
+            kept[number][group] |= is_chosen
+        yield from (again(gradient, begins, kept) for begins in kinds)
+
+
+def _seconds(gradient: Gradient, number: int, group: np.ndarray) -> float:
+    level = gradient.levels[number]
+    return float(level.seconds[group[level.solid[group]]].sum())
+
+
+def _knapsack(sizes: np.ndarray, worth: np.ndarray, part: float) -> np.ndarray:
+    """`[k]` bool: things of the largest worth that fit into a part of the bytes of all that are worth something."""
+    from ortools.algorithms.python import knapsack_solver
+
+    chosen = np.zeros(len(sizes), bool)
+    some = np.flatnonzero(worth > 0)
+    if len(some) and part > 0:
+        kind = knapsack_solver.SolverType.KNAPSACK_MULTIDIMENSION_BRANCH_AND_BOUND_SOLVER
+        solver = knapsack_solver.KnapsackSolver(kind, "")
+        solver.set_time_limit(SECONDS)
+        weights = np.ceil(sizes[some] / max(1.0, unit_of(sizes[some], ROOM_UNITS))).astype(np.int64)
+        worths = np.ceil(worth[some] / unit_of(worth[some], WORTH_UNITS)).astype(np.int64)
+        solver.init(worths.tolist(), [weights.tolist()], [int(part * weights.sum())])
+        solver.solve()
+        chosen[some] = [solver.best_solution_contains(k) for k in range(len(some))]
+    return chosen
+
+
+def solve_cp_sat(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+    """What the constraint program keeps, in the segments that suit it best.
+
+    Raises:
+      ProblemError: the gradient is too large.
+    """
+    found, bound = cp_sat_states(pricing, goal, seed=seed, seconds=seconds)
+    return best_of(pricing, goal, found)._replace(bound=bound)
+
+
+def cp_sat_states(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> tuple[list[State], float | None]:
+    """What jax does by itself, and optima for the goal and for stricter ones, in segments of several kinds; and the
+    bound of `Found`.
+
+    Raises:
+      ProblemError: the gradient is too large.
+    """
+    gradient, begin = pricing.gradient, time.monotonic()
+    found, bounds = [State.plain(gradient)], []
+    kinds, model = list(cuts(gradient.levels[0])), Model(gradient)
+    for number, part in enumerate(PARTS):
+        left = seconds - (time.monotonic() - begin)
+        if left <= 0:
+            break
+        kept, bound = model.solve(pricing, goal.stricter(part), seed, left / (len(PARTS) - number))
+        bounds.append(bound)
+        if kept is not None:
+            named = [mask & level.named for mask, level in zip(kept, gradient.levels, strict=True)]
+            found += [again(gradient, begins, named) for begins in kinds]
+    # loops in stretches keep less than a step's choices say, so that they have no bound
+    return found, bounds[0] if bounds and not gradient.stretched() else None
+
+
+class Model:
+    """The program of one gradient.
+
+    Args:
+      gradient: it is.
+
+    Attributes:
+      bytes: an expression, units kept in all.
+      ticks: an expression, of computing again and of keeping.
+      unit, tick: bytes and seconds, powers of two.
+    """
+
+    def __init__(self, gradient: Gradient) -> None:
+        count = sum(len(level.bytes) for level in gradient.levels)
+        if count > MOST_VALUES:
+            raise ProblemError(f"cp-sat takes gradients of at most {MOST_VALUES:,} values: this one has {count:,}")
+        self._model = or_tools().CpModel()
+        self._stored: list[list[Literal]] = []
+        self.bytes: Expression = 0
+        self.ticks: Expression = 0
+        self.unit = max(1.0, unit_of(_in_all(gradient, "bytes"), BYTES))
+        self.tick = unit_of(np.append(_in_all(gradient, "seconds"), _in_all(gradient, "keeping")), TICKS)
+        for number in range(len(gradient.levels)):
+            self._add(gradient, number)
+
+    def _add(self, gradient: Gradient, number: int) -> None:
+        level, model, runs = gradient.levels[number], self._model, gradient.trips(number)
+        stored = [model.new_bool_var("") for _ in level.bytes]
+        again = [model.new_bool_var("") for _ in level.bytes]
+        ran = {op: model.new_bool_var("") for op in set(level.op.tolist())}
+        for v in range(len(level.bytes)):
+            model.add_implication(again[v], ran[level.op[v]] if level.solid[v] else again[v])
+            if level.place[v] == ARGUMENT:
+                model.add(again[v] == 0)
+            for read in level.reads[level.reads_from[v] : level.reads_from[v + 1]].tolist():
+                model.add_bool_or(stored[read], again[read], ~again[v])
+        for v in np.unique(level.kernel_reads).tolist():
+            model.add_bool_or(stored[v], again[v])
+        kept = {loop.kept[0] for loop in gradient.loops[number].values()}
+        sizes = [0 if v in kept else int(size * runs / self.unit) for v, size in enumerate(level.bytes)]
+        self.bytes += sum(size * var for size, var in zip(sizes, stored, strict=True))
+        once = dict(zip(level.op.tolist(), level.seconds.tolist(), strict=True))
+        self.ticks += sum(int(once[op] * runs / self.tick) * var for op, var in ran.items())
+        keeping = [int(seconds * runs / self.tick) for seconds in level.keeping]
+        self.ticks += sum(ticks * var for ticks, var in zip(keeping, stored, strict=True))
+        self._stored.append(stored)
+
+    def solve(
+        self, pricing: Pricing, goal: Goal, seed: int, seconds: float
+    ) -> tuple[list[np.ndarray] | None, float | None]:
+        """What is kept, `[n]` bool of each level, None if nothing was found; and the bound of `Found`. What is moved
+        counts as kept here: there is no bound where something may be.
+        """
+        model = self._model.clone()
+        if goal.slowdown is not None:
+            model.add(self.ticks <= _whole(goal.slowdown * pricing.step_seconds + pricing.plain.seconds, self.tick))
+            model.minimize(self.bytes)
+        else:
+            limit = goal.kept if goal.kept is not None else goal.peak
+            assert limit is not None
+            model.add(self.bytes <= _whole(limit, self.unit))
+            model.minimize(self.ticks)
+        cp_model = or_tools()
+        solver = cp_model.CpSolver()
+        solver.parameters.random_seed = seed
+        solver.parameters.max_time_in_seconds = seconds
+        solver.parameters.num_workers = 1
+        status = solver.solve(model)
+        solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+        bounded = not goal.moves and (solved or status == cp_model.UNKNOWN)
+        unit = self.tick if goal.slowdown is None else self.unit
+        bound = solver.best_objective_bound * unit if bounded else None
+        if not solved:
+            return None, bound
+        return [np.array([solver.boolean_value(var) for var in level], bool) for level in self._stored], bound
+
+
+def _in_all(gradient: Gradient, name: str) -> np.ndarray:
+    """`[n]` float64: bytes or seconds of the values of all levels, in all runs of loops' bodies."""
+    return np.concatenate([gradient.trips(k) * getattr(level, name) for k, level in enumerate(gradient.levels)])
+
+
+def _whole(limit: float, unit: float) -> int:
+    """Whole units within a limit, clipped to -1 and 2^53 so that sums stay in 64 bits; no plan is beyond either."""
+    return int(max(-1.0, min(limit / unit, 2.0**53)))
+
+
+def unit_of(amounts: np.ndarray, most: int) -> float:
+    """A unit of which all amounts together have fewer than `most`, and half of that or more: a power of two, by which
+    floats are divided exactly; 1 where all amounts are 0.
+
+    Args:
+      amounts: `[...]` float64, finite and at least 0.
+      most: units, of all amounts together; rounding up adds at most one unit to each.
+    """
+    return math.ldexp(1.0, math.frexp(float(amounts.sum()) / most)[1])
