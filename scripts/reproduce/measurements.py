@@ -1,9 +1,7 @@
-"""What was measured, in a file of one JSON object a line, so that a script that was stopped goes on where it was.
+"""Measurements in a file of one JSON object a line, so that a stopped script resumes where it was.
 
 A line is `{"key": {...}, "value": {...} or null, "error": text or null, "machine", "graphrl", "jax", "date"}`; of lines
-with equal keys the last counts (`graphrl.compare.comparison`).
-
-How long work takes that is compiled at its first call.
+with equal keys the last counts (`graphrl.compare.comparison`). `timed` and its like exclude compilation.
 """
 
 import datetime

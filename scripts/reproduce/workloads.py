@@ -1,11 +1,8 @@
-"""What is asked of a workload: table 2's devices of 16 GB, tensors that move over PCIe or NVLink.
-
-GO's workloads by name, and a training step as a graph: parameters as ops of their own, updates in place, groups that
-stand on one device.
+"""GO's workloads by name: training steps as graphs, and the problems of table 2 (devices of 16 GB, PCIe or NVLink).
 
 As in the TensorFlow graphs that GO places, every parameter is an op (`variable/...`) whose device holds it for the
 whole run; an op on another device gets a copy by a transfer. Its update writes into its buffer, after all ops that
-still read the old value. Groups follow TensorFlow's two rules: a variable stands with its update, and an op of the
+still read the old value. Groups follow TensorFlow's two rules: a variable is grouped with its update, and an op of the
 backward pass with the op of the forward pass that it is the gradient of (`colocate_gradients_with_ops`).
 
 Run times are those on a chip that moves a byte a second and computes at once: the bytes that an op moves, which

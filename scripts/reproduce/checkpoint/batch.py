@@ -1,6 +1,7 @@
-"""Section `batch`: the largest batch that fits GPUs of some sizes, by XLA's figure.
+"""Sections `batch` and `values` of the checkpoint tables.
 
-Section `values`: the same values and gradients under every method, of small programs on CPUs, of full ones else.
+`batch`: the largest batch that fits GPUs of several sizes, by XLA's figure. `values`: values and gradients of all
+methods are equal, for small programs on CPUs and for full ones elsewhere.
 """
 
 import functools

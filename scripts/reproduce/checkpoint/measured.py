@@ -1,18 +1,13 @@
-"""What the sections share: the settings of the command line, and what a method needs on a program: memory by XLA's
-compiler for an H200 and estimated time, as a point of a curve.
-
-The losses that are measured, by name, at two sizes.
+"""Programs, methods and measurements that the checkpoint tables share.
 
     program = build("Llama", batch=4)
     value, gradient = jax.value_and_grad(program.loss(jax.checkpoint))(*program.draw(seed=0))
 
-The full size is for a GPU of many GiB: activations of hundreds of MiB to some GiB, arguments of less; float32, as is
-jax's default. The small one runs on a CPU in about a second.
-
-How a gradient keeps what it needs: by jax's rules, and by graphrl.
-
-A method is a name and a function from a program to its gradient function, `*args -> (loss, gradient)`. Rules are all of
-`jax.checkpoint_policies` that need no names in the program, around each layer and around the whole loss.
+- Programs: losses by name, at two sizes. The full size is for a GPU: activations of hundreds of MiB to some GiB,
+  smaller arguments, float32. The small size runs on a CPU in about a second.
+- Methods: a name and a function from a program to its gradient function, `*args -> (loss, gradient)`. The rules are all
+  of `jax.checkpoint_policies` that need no names in the program, around each layer and around the whole loss.
+- Measurements: memory by XLA's compiler for an H200 and estimated time, as a point of a curve.
 """
 
 import dataclasses

@@ -1,6 +1,7 @@
-"""Figure 4's form: memory maps by every method at the paper's evaluations, and what time buys; and EGRL's settings.
+"""EGRL against other methods on memory maps (figure 4's form), and how the maps differ (figures 6 and 7).
 
-How maps differ from the compiler's (figures 6 and 7): what moved where, and whether neighbours lie together.
+All methods have the paper's evaluations; further rows show what time buys, and EGRL's settings. Maps are compared with
+the compiler's: which tensors moved where, and whether neighbours share a memory.
 """
 
 import itertools

@@ -1,6 +1,7 @@
-"""What `graphrl optimize --fuse` gains on training steps of the model zoo, by the roofline of one device.
+"""Fusion by rules, searches and GO's policies: the gain of `graphrl optimize --fuse`, and helpers of the fusion tables.
 
-GO's policy where it decides fusion: the instance that it begins at, and what it draws, costed on the host.
+Programs are training steps of the model zoo, costed by the roofline of one device. Policies that decide fusion start
+from an instance made here; their samples are costed on the host.
 """
 
 import dataclasses

@@ -1,7 +1,4 @@
-"""What the sections share: the settings of the command line.
-
-Means of ratios and of differences, with 95% intervals from resampled graphs.
-"""
+"""Settings of GO's tables, and their means of ratios and differences with 95% intervals from resampled graphs."""
 
 import dataclasses
 import functools

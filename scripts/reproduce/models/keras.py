@@ -1,7 +1,8 @@
-"""The zoo's Keras models but for language: keras_hub's for images, segmentation, detection, speech and diffusion, the
-classifiers of `keras.applications` with their heads, and recurrent networks, as loops (`scan`) and unrolled.
+"""Keras models of the zoo.
 
-Language models of keras_hub: backbones at the sizes of well-known checkpoints.
+keras_hub's models for images, segmentation, detection, speech, diffusion and language (backbones at the sizes of
+well-known checkpoints), the classifiers of `keras.applications` with their heads, and recurrent networks, as loops
+(`scan`) and unrolled.
 """
 
 import functools

@@ -1,8 +1,6 @@
-"""Losses of language models, in plain JAX.
+"""Losses of language models, of recurrent networks and of networks on graphs, in plain JAX.
 
-Weights are nested dicts, layers functions `weights, x, ... -> x`, and a batch texts `[batch, tokens]`, words by number.
-
-Losses of networks over time and over graphs.
+Weights are nested dicts, layers are functions `weights, x, ... -> x`. A batch of texts is `[batch, tokens]`, word ids.
 """
 
 from typing import Any

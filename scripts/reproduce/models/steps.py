@@ -1,9 +1,7 @@
-"""Training steps and the like that are no loss of layers, of the kinds that people publish.
+"""Training steps as people publish them, of supervised and of reinforcement learning.
 
-Each is a function that gives `(step, state, batch)`; `step(state, batch) -> (state, loss)` donates its state, as their
-authors have it.
-
-Updates of reinforcement learning as people publish them; `(step, state, batch)` as in steps.py.
+Each function returns `(step, state, batch)`. `step(state, batch) -> (state, loss)` donates its state, as in the
+published code.
 """
 
 import functools

@@ -1,13 +1,12 @@
-"""Peak memory of layered graphs in equal time: annealing against a compiled yardstick, auto against approximate DP.
+"""Peak memory of layered graphs in equal time: annealing against a compiled yardstick, `auto` against approximate DP.
 
-The yardstick is that of --yardstick (see `yardstick.py`). "yardstick x 2" is the better of two such runs with different
-seeds: what two cores would give it.
+Yardsticks are C++ sources given on the command line, which run on one core each:
 
-Annealings of others to compare with, given as C++ sources, each run on one core.
+- `anneal2`, of --yardstick, orders the ops of layered graphs for the least peak (single random moves). It starts from
+  the best of 100 random priority orders, whose time is not counted.
+- `mkanneal`, of --schedule-yardstick, anneals schedules (order, placement and a bit a tensor; every move costed whole).
 
-- `anneal2`, of --yardstick, orders the ops of layered graphs for the least peak (single random moves). It starts at the
-  best of 100 random priority orders, whose time it is not charged.
-- `mkanneal`, of --schedule-yardstick, anneals schedules (order, placement and a bit a tensor, every move costed whole).
+"yardstick x 2" is the better of two such runs with different seeds: the result of two cores.
 """
 
 import ctypes

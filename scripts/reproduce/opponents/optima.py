@@ -1,9 +1,8 @@
-"""Known optima: how often they are found, and how often they are proved.
+"""Known optima and large graphs: how often optima are found and proved, and the cost of large graphs end to end.
 
-What large graphs cost, end to end: read, planned and written by `graphrl optimize`, each in a process of its own.
-
-Layered graphs of growing size, of edge density 0.01: 2 to 4 uses an op. "Whole" is the wall clock from the start of
-the process to its end, "planning" what the method took of it, memory the most that the process held.
+Large graphs are layered graphs of growing size and edge density 0.01, with 2 to 4 uses an op. Each is read, planned and
+written by `graphrl optimize` in a process of its own. "Whole" is the wall clock of the process, "planning" the method's
+part of it, memory the process's maximum.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
-"""What the sections share: the settings of the command line, and graphs.
+"""Settings and graphs of the tables of classical methods, and their main tables.
 
-Every method on the same graphs at the same times: makespan of random DAGs, peak memory of layered graphs.
+Every method runs on the same graphs for the same times: makespan of random DAGs, peak memory of layered graphs.
 """
 
 import dataclasses

@@ -1,6 +1,7 @@
-"""How long large programs take: to trace, read and plan, and to predict and write a schedule.
+"""Time to plan large programs, and growth of a process while a program runs.
 
-How much a process grows while a program runs, by schedule: each measurement is a process of its own.
+Time is split into tracing, reading, planning, predicting, and writing a schedule. Growth is measured for each schedule
+in a process of its own.
 """
 
 import dataclasses

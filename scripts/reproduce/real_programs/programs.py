@@ -1,10 +1,8 @@
-"""The programs that are measured, by name.
+"""Programs by name, and the settings of their tables.
 
-ARCHITECTURE/training/bBATCH and ARCHITECTURE/inference/bBATCH are of the zoo, with abstract arguments; `cell` is no
-architecture of the zoo: a few hundred ops in plain JAX, for --quick. `UPDATES` are training steps and the like as
-people publish them, small enough to be run.
-
-What the sections share: the settings of the command line, and a program under measurement.
+ARCHITECTURE/training/bBATCH and ARCHITECTURE/inference/bBATCH are programs of the zoo, with abstract arguments. `cell`
+is a few hundred ops in plain JAX, for --quick. `UPDATES` are training steps as people publish them, small enough to
+run.
 """
 
 import dataclasses

@@ -1,8 +1,6 @@
-"""Programs that a changed schedule could spoil: whether `graphrl.jit` shows what `jax.jit` does.
+"""Results under changed schedules: equal to the bit to those of XLA's own schedule, and the time of a step.
 
-They are tests, `tests/xla/same_results`; the table is of a run of them.
-
-Whether a plan's results are those of XLA's own schedule to the bit, and what it does to the time of a step.
+Programs that a changed schedule could break are tests, `tests/xla/same_results`; their table is of a run of them.
 """
 
 import statistics

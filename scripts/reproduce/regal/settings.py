@@ -1,6 +1,6 @@
-"""What the sections share: the settings of the command line, the methods that take part, and the policies they play.
+"""Settings, tasks, methods and policies of REGAL's tables.
 
-The tasks of REGAL's tables: what is planned for, the unseen graphs, and how a policy for them is trained.
+A task says what is planned for, on which unseen graphs, and how a policy for it is trained.
 """
 
 import dataclasses

@@ -1,14 +1,12 @@
-"""Methods under several budgets.
+"""REGAL's methods under several budgets, and its policy trained by evolution.
 
 - limits: quality against the evaluation limit, with the policy of one limit (ICLR paper, figure 3);
 - timed: methods at equal time: whether proposals and known solutions together win;
-- overhead: what REGAL's proposals cost: wall clock beside standard BRKGA's, and the network's part. Both methods have
-  run on graphs of the same padded size before, and what is compiled all the same is left out.
-
-REGAL's policy by evolution in place of REINFORCE: from scratch, on a few graphs, at equal evaluations.
-
-In every step both play as many proposals for each training graph, and standard BRKGA once: REINFORCE samples all of
-them from its one policy, evolution one from the policy of each individual, all with the same random numbers.
+- overhead: wall clock of REGAL beside standard BRKGA's, and the network's part. Both have run on graphs of the same
+  padded size before, and remaining compilation is left out;
+- evolved: evolution in place of REINFORCE, from scratch, on a few graphs, at equal evaluations. In every step both play
+  the same number of proposals for each training graph, and standard BRKGA once. REINFORCE samples all of them from its
+  policy, evolution one from the policy of each individual, with the same random numbers.
 """
 
 import functools

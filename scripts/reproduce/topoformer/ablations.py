@@ -1,12 +1,9 @@
-"""What encoder and decoder are worth (tables 3 and 4): each trained alike, with several seeds, on graphs of two sizes.
+"""Topoformer's ablations: encoder and decoder (tables 3 and 4), length of training, and seconds by part.
 
-Training is on graphs of one size, as `graphrl train` has it by default or --set says; the larger of the sizes that are
-measured then tells how a policy carries over. Settings are the same for all, so that an encoder with fewer heads has
-fewer parameters, as in the paper.
-
-Quality against the length of training: the checkpoints of one run on unseen graphs.
-
-Seconds of one graph, part by part: what the network is shown, the network, and each way of decoding.
+Variants are trained alike, with several seeds, on graphs of one size, as by `graphrl train`'s defaults or --set. The
+larger measured size shows how a policy generalises. Settings are the same for all, so an encoder with fewer heads has
+fewer parameters, as in the paper. Length of training is by the checkpoints of one run; seconds of one graph are split
+into observation, network and each decoder.
 """
 
 import sys
