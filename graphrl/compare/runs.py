@@ -34,9 +34,13 @@ from graphrl.progress import compile_clock
 from graphrl.solvers.base import Budget, Progress, Task
 
 FORMAT, VERSION = "graphrl-run", 1
-
 Case = tuple[str, Problem]  # one graph (its fingerprint) under one problem: what values are compared within
 Point = tuple[float, int, float]  # seconds, evaluations, value
+WARM_UP_SECONDS = 1.0  # at most: enough that a portfolio gets past its first stage
+COMPILE_SHARE = 0.05  # of the budget: a run that compiled for longer is made once more
+BOUND_ROUNDING = 1e-9  # relative, of makespans: sums of floats depend on their order
+_MAX_PROGRAMS = 200  # (method, sizes) pairs whose compiled programs are kept: thousands would fill the memory
+_LOOK_SECONDS = 1.0  # between two exact looks at the best plan, under a memory limit
 
 
 def fingerprint(graph: ComputationGraph) -> str:
@@ -209,18 +213,6 @@ def make_runs(
     ]
 
 
-def _problem_to_dict(problem: Problem) -> dict[str, Any]:
-    value = dataclasses.asdict(problem)
-    return {**value, "bandwidth": None if math.isinf(problem.bandwidth) else problem.bandwidth}
-
-
-WARM_UP_SECONDS = 1.0  # at most: enough that a portfolio gets past its first stage
-COMPILE_SHARE = 0.05  # of the budget: a run that compiled for longer is made once more
-BOUND_ROUNDING = 1e-9  # relative, of makespans: sums of floats depend on their order
-_MAX_PROGRAMS = 200  # (method, sizes) pairs whose compiled programs are kept: thousands would fill the memory
-_LOOK_SECONDS = 1.0  # between two exact looks at the best plan, under a memory limit
-
-
 class Executor:
     """Makes runs, one after another, in this process. Remembers bounds, and what is compiled already."""
 
@@ -307,15 +299,6 @@ class Executor:
         return bound
 
 
-def _solved(run: Run, budget: Budget, progress: Progress | None = None) -> Plan:
-    import jax.numpy as jnp
-
-    # an accelerator decodes in as many steps as padded rows may need, a CPU only in those of the real ones
-    (device,) = jnp.zeros(()).devices()  # where computations go: not always one of the default backend
-    sizes = run.sizes if device.platform == "cpu" else None
-    return find_solver(run.method)(Task(run.graph, run.problem, budget, run.seed, progress, sizes=sizes))
-
-
 def below(value: float, bound: float, problem: Problem) -> bool:
     """Whether a value is below a bound, by more than rounding."""
     return value < bound * (1 - (0 if problem.objective == "peak_memory" else BOUND_ROUNDING))
@@ -341,6 +324,28 @@ def row_of(run: Run, **fields: object) -> Row:
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **fields,  # type: ignore[arg-type]
     )
+
+
+def fault_of(error: object) -> str:
+    """A fault or a warning in one line; of faults that are no user's the kind is told."""
+    text = " ".join(str(error).split())[:300]
+    if isinstance(error, GraphrlError | Warning):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _problem_to_dict(problem: Problem) -> dict[str, Any]:
+    value = dataclasses.asdict(problem)
+    return {**value, "bandwidth": None if math.isinf(problem.bandwidth) else problem.bandwidth}
+
+
+def _solved(run: Run, budget: Budget, progress: Progress | None = None) -> Plan:
+    import jax.numpy as jnp
+
+    # an accelerator decodes in as many steps as padded rows may need, a CPU only in those of the real ones
+    (device,) = jnp.zeros(()).devices()  # where computations go: not always one of the default backend
+    sizes = run.sizes if device.platform == "cpu" else None
+    return find_solver(run.method)(Task(run.graph, run.problem, budget, run.seed, progress, sizes=sizes))
 
 
 class _Curve:
@@ -369,11 +374,3 @@ class _Curve:
         earlier = ((s, e, max(v, plan.value)) for s, e, v in self._points if s < seconds)
         final = () if plan.excess else ((seconds, plan.evaluations, plan.value),)
         return (*earlier, *final)
-
-
-def fault_of(error: object) -> str:
-    """A fault or a warning in one line; of faults that are no user's the kind is told."""
-    text = " ".join(str(error).split())[:300]
-    if isinstance(error, GraphrlError | Warning):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -104,20 +104,6 @@ def coding(name: CodingName) -> Coding:
     return _CODINGS[name]
 
 
-def _moments() -> Coding:
-    pairs = [(1.0, 1.0)] + [(mean * CONCENTRATION, (1 - mean) * CONCENTRATION) for mean in MEANS]
-    alpha, beta = zip(*pairs, strict=True)
-    return Coding((len(pairs),), alpha, beta)
-
-
-def _shapes() -> Coding:
-    alpha, beta = zip(*((a, b) for a in SHAPES for b in SHAPES), strict=True)
-    return Coding((len(SHAPES),) * 2, alpha, beta)
-
-
-_CODINGS: dict[str, Coding] = {"moments": _moments(), "shapes": _shapes()}
-
-
 def gene_choices(action: jax.Array, coding: Coding, sizes: Sizes, devices: int) -> jax.Array:
     """The distribution of every gene of a chromosome: `[k]` int32, `UNIFORM` for transfer keys and for the uniform.
 
@@ -137,15 +123,6 @@ def chosen(choice: jax.Array, coding: Coding) -> BetaTable:
     """The distributions of a coding, and which of them each gene has: `[k, g]` int32."""
     logit, lower, upper = map(jnp.asarray, _tabulated(coding))
     return BetaTable(logit, lower, upper, choice)
-
-
-@functools.cache
-def _tabulated(coding: Coding) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The quantile functions of all distributions of a coding, computed once a process."""
-    with jax.ensure_compile_time_eval():  # also where this is first asked for inside a jitted function
-        shapes = (np.asarray(values, np.float32)[:, None] for values in (coding.alpha, coding.beta))
-        table = jax.jit(beta_table)(*shapes)
-        return np.asarray(table.logit), np.asarray(table.lower_rate), np.asarray(table.upper_rate)
 
 
 @jax.tree_util.register_dataclass
@@ -185,91 +162,11 @@ def instances(
     return jax.tree.map(lambda *leaves: np.stack(leaves), *(instance(graph, to, hint_for) for graph in graphs))
 
 
-def hint(graph: ComputationGraph, problem: Problem) -> np.ndarray:
-    """What the genes of `quick_schedule`'s plan would be, `[n, d + 1] float32` between 0 and 1.
+class State(NamedTuple):
+    """Of one episode."""
 
-    REGAL knows nothing of the kind: its network sees sizes, times and edges, which are alike for all devices, so that
-    it cannot tell one half of a graph from the other, and a plan is made of such halves.
-
-    Returns:
-      For each op, the affinity of each device (1 where the plan has the op, else 0), and its priority: its place among
-      the ops, near 1 for the first and near 0 for the last. Ops that are alike are told apart by the graph's order.
-    """
-    placement, order = quick_schedule(graph, problem)
-    n = len(placement)
-    columns = np.zeros((n, problem.devices + 1), np.float32)
-    columns[np.arange(n), placement] = 1
-    columns[order[order < n], -1] = 1 - (np.arange(n) + 0.5) / n
-    return columns
-
-
-def reward(fitness: jax.Array, standard: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
-    """-o_a / o_s: `[]` float32, of the fitness `[]` with and without proposals.
-
-    A standard of 0 (no op takes time) is reached, -1, or missed, -2.
-    """
-    cost, base = (_cost(value, graph, problem) for value in (fitness, standard))
-    missed = 1 + (cost > 0).astype(jnp.float32)
-    return -jnp.where(base > 0, cost / jnp.where(base > 0, base, 1), missed)
-
-
-def objective(fitness: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
-    """Bytes or seconds of a fitness: `[]` float32; inf where it exceeds the memory limit."""
-    if problem.objective == "peak_memory":
-        return fitness * graph.byte_unit
-    if problem.memory_limit is None:
-        return fitness * graph.second_unit
-    return jnp.where(fitness < 0, _makespan(fitness) * graph.second_unit, jnp.inf)
-
-
-def _cost(fitness: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
-    """What the reward compares, `[]` float32 in the graph's units: the objective, or what stands for none."""
-    if problem.memory_limit is None:
-        return fitness
-    limit = problem.memory_limit / graph.byte_unit
-    return jnp.where(fitness < 0, _makespan(fitness), _serial(graph, problem) * (1 + fitness / limit))
-
-
-def _makespan(fitness: jax.Array) -> jax.Array:
-    """Of a fitness under a memory limit, where it fits; 1 where it does not."""
-    return -1 / jnp.where(fitness < 0, fitness, -1)
-
-
-def _serial(graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
-    """Second units of all ops and of all possible transfers, one after the other: `[]` float32."""
-    batch: PaddedGraph = jax.tree.map(lambda x: jnp.asarray(x)[None], graph)
-    n, foreign = graph.sizes.ops, problem.devices - 1
-    node = jnp.arange(n + foreign * graph.sizes.tensors, dtype=jnp.int32)
-    real = (node < n) | (node - n < graph.num_tensors * foreign)
-    return jnp.where(real, node_seconds(batch, problem)[0, : len(node)], 0).sum()
-
-
-@functools.cache
-def search(
-    parameters: brkga.Parameters, generations: int, coding: Coding
-) -> Callable[[DeviceProblem, jax.Array, PaddedGraph, jax.Array | None], jax.Array]:
-    """The jitted function of a problem, keys `[g]`, graphs (leading axis g) and choices `[g, k]` int32 to the best
-    fitness `[g]` float32.
-
-    The choices are those of `gene_choices`, or None: all uniform. Mapped as often as you like, but for the problem; a
-    graph that is mapped over in vain is repeated.
-    """
-
-    @jax.custom_batching.custom_vmap
-    def best(problem: DeviceProblem, keys: jax.Array, graph: PaddedGraph, choice: jax.Array | None) -> jax.Array:
-        table = None if choice is None else chosen(choice.T, coding)
-        return run_grouped(keys, graph, table, None, problem, parameters, generations)[1]
-
-    @best.def_vmap
-    def rule(size: int, mapped: Sequence[Any], problem: DeviceProblem, *arguments: Any) -> tuple[jax.Array, bool]:
-        def fold(is_mapped: bool, x: jax.Array) -> jax.Array:
-            x = x if is_mapped else jnp.broadcast_to(x[None], (size, *x.shape))
-            return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])  # -1 would not do: an axis may be empty
-
-        values = best(problem, *jax.tree.map(fold, tuple(mapped[1:]), arguments))
-        return values.reshape(size, -1), True
-
-    return jax.jit(best)
+    key: jax.Array  # [] typed key: the random numbers of BRKGA, with and without the policy's proposals
+    standard: jax.Array  # [] float32, fitness that standard BRKGA reached (`costs.device.evaluate`)
 
 
 class Observation(NamedTuple):
@@ -277,13 +174,6 @@ class Observation(NamedTuple):
 
     graph: jraph.GraphsTuple  # nodes [n + 1, F], edges [e + f, H]: see `to_graphs_tuple`
     mask: jax.Array  # [n] bool, real ops
-
-
-class State(NamedTuple):
-    """Of one episode."""
-
-    key: jax.Array  # [] typed key: the random numbers of BRKGA, with and without the policy's proposals
-    standard: jax.Array  # [] float32, fitness that standard BRKGA reached (`costs.device.evaluate`)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -391,3 +281,113 @@ def observe(params: ProposalParams) -> Observation:
     graph = params.graph
     view = to_graphs_tuple(graph, jnp.asarray(params.nodes), jnp.asarray(params.edges))
     return Observation(view, jnp.arange(graph.sizes.ops, dtype=jnp.int32) < graph.num_ops)
+
+
+def _moments() -> Coding:
+    pairs = [(1.0, 1.0)] + [(mean * CONCENTRATION, (1 - mean) * CONCENTRATION) for mean in MEANS]
+    alpha, beta = zip(*pairs, strict=True)
+    return Coding((len(pairs),), alpha, beta)
+
+
+def _shapes() -> Coding:
+    alpha, beta = zip(*((a, b) for a in SHAPES for b in SHAPES), strict=True)
+    return Coding((len(SHAPES),) * 2, alpha, beta)
+
+
+_CODINGS: dict[str, Coding] = {"moments": _moments(), "shapes": _shapes()}
+
+
+@functools.cache
+def _tabulated(coding: Coding) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The quantile functions of all distributions of a coding, computed once a process."""
+    with jax.ensure_compile_time_eval():  # also where this is first asked for inside a jitted function
+        shapes = (np.asarray(values, np.float32)[:, None] for values in (coding.alpha, coding.beta))
+        table = jax.jit(beta_table)(*shapes)
+        return np.asarray(table.logit), np.asarray(table.lower_rate), np.asarray(table.upper_rate)
+
+
+def hint(graph: ComputationGraph, problem: Problem) -> np.ndarray:
+    """What the genes of `quick_schedule`'s plan would be, `[n, d + 1] float32` between 0 and 1.
+
+    REGAL knows nothing of the kind: its network sees sizes, times and edges, which are alike for all devices, so that
+    it cannot tell one half of a graph from the other, and a plan is made of such halves.
+
+    Returns:
+      For each op, the affinity of each device (1 where the plan has the op, else 0), and its priority: its place among
+      the ops, near 1 for the first and near 0 for the last. Ops that are alike are told apart by the graph's order.
+    """
+    placement, order = quick_schedule(graph, problem)
+    n = len(placement)
+    columns = np.zeros((n, problem.devices + 1), np.float32)
+    columns[np.arange(n), placement] = 1
+    columns[order[order < n], -1] = 1 - (np.arange(n) + 0.5) / n
+    return columns
+
+
+def reward(fitness: jax.Array, standard: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
+    """-o_a / o_s: `[]` float32, of the fitness `[]` with and without proposals.
+
+    A standard of 0 (no op takes time) is reached, -1, or missed, -2.
+    """
+    cost, base = (_cost(value, graph, problem) for value in (fitness, standard))
+    missed = 1 + (cost > 0).astype(jnp.float32)
+    return -jnp.where(base > 0, cost / jnp.where(base > 0, base, 1), missed)
+
+
+@functools.cache
+def search(
+    parameters: brkga.Parameters, generations: int, coding: Coding
+) -> Callable[[DeviceProblem, jax.Array, PaddedGraph, jax.Array | None], jax.Array]:
+    """The jitted function of a problem, keys `[g]`, graphs (leading axis g) and choices `[g, k]` int32 to the best
+    fitness `[g]` float32.
+
+    The choices are those of `gene_choices`, or None: all uniform. Mapped as often as you like, but for the problem; a
+    graph that is mapped over in vain is repeated.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def best(problem: DeviceProblem, keys: jax.Array, graph: PaddedGraph, choice: jax.Array | None) -> jax.Array:
+        table = None if choice is None else chosen(choice.T, coding)
+        return run_grouped(keys, graph, table, None, problem, parameters, generations)[1]
+
+    @best.def_vmap
+    def rule(size: int, mapped: Sequence[Any], problem: DeviceProblem, *arguments: Any) -> tuple[jax.Array, bool]:
+        def fold(is_mapped: bool, x: jax.Array) -> jax.Array:
+            x = x if is_mapped else jnp.broadcast_to(x[None], (size, *x.shape))
+            return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])  # -1 would not do: an axis may be empty
+
+        values = best(problem, *jax.tree.map(fold, tuple(mapped[1:]), arguments))
+        return values.reshape(size, -1), True
+
+    return jax.jit(best)
+
+
+def objective(fitness: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
+    """Bytes or seconds of a fitness: `[]` float32; inf where it exceeds the memory limit."""
+    if problem.objective == "peak_memory":
+        return fitness * graph.byte_unit
+    if problem.memory_limit is None:
+        return fitness * graph.second_unit
+    return jnp.where(fitness < 0, _makespan(fitness) * graph.second_unit, jnp.inf)
+
+
+def _cost(fitness: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
+    """What the reward compares, `[]` float32 in the graph's units: the objective, or what stands for none."""
+    if problem.memory_limit is None:
+        return fitness
+    limit = problem.memory_limit / graph.byte_unit
+    return jnp.where(fitness < 0, _makespan(fitness), _serial(graph, problem) * (1 + fitness / limit))
+
+
+def _makespan(fitness: jax.Array) -> jax.Array:
+    """Of a fitness under a memory limit, where it fits; 1 where it does not."""
+    return -1 / jnp.where(fitness < 0, fitness, -1)
+
+
+def _serial(graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
+    """Second units of all ops and of all possible transfers, one after the other: `[]` float32."""
+    batch: PaddedGraph = jax.tree.map(lambda x: jnp.asarray(x)[None], graph)
+    n, foreign = graph.sizes.ops, problem.devices - 1
+    node = jnp.arange(n + foreign * graph.sizes.tensors, dtype=jnp.int32)
+    real = (node < n) | (node - n < graph.num_tensors * foreign)
+    return jnp.where(real, node_seconds(batch, problem)[0, : len(node)], 0).sum()

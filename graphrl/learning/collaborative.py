@@ -37,6 +37,9 @@ from graphrl.learning.sac import (
 from graphrl.mesh import AXIS
 from graphrl.networks.heads import Acted
 
+_MEMORY = 0.2  # weight of the newest return in a learner's mean (ours)
+_EXPLORATION = 0.9  # of the bound (ours)
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -86,43 +89,11 @@ class Settings:
         return self.noisy + self.greedy > 0
 
 
-_MEMORY = 0.2  # weight of the newest return in a learner's mean (ours)
-_EXPLORATION = 0.9  # of the bound (ours)
-
-
 class Returns(NamedTuple):
     """What the learners' roll-outs brought."""
 
     value: jax.Array  # [l] float32, moving mean
     plays: jax.Array  # [l] float32
-
-
-def init_returns(learners: int) -> Returns:
-    """Nothing was played."""
-    return Returns(jnp.zeros(learners), jnp.zeros(learners))
-
-
-def draw_learners(key: jax.Array, returns: Returns, count: int) -> jax.Array:
-    """Learners of the next roll-outs `[count]` int32, with probability in proportion to
-
-      v + c sqrt(log(plays of all) / plays),  v the mean return from 0, the least of all learners, to 1, the largest.
-
-    A learner that never played counts as one that did once.
-    """
-    plays = jnp.maximum(returns.plays, 1.0)
-    spread = returns.value.max() - returns.value.min()
-    value = (returns.value - returns.value.min()) / jnp.maximum(spread, 1e-6)
-    bound = value + _EXPLORATION * jnp.sqrt(jnp.log(plays.sum() + 1) / plays)
-    return jax.random.categorical(key, jnp.log(bound), shape=(count,)).astype(jnp.int32)
-
-
-def record_returns(returns: Returns, learner: jax.Array, reward: jax.Array) -> Returns:
-    """After roll-outs of learners `[count]` that brought rewards `[count]`."""
-    count = jnp.zeros_like(returns.plays).at[learner].add(1.0)
-    total = jnp.zeros_like(returns.value).at[learner].add(reward)
-    mean = total / jnp.maximum(count, 1.0)
-    moved = jnp.where(returns.plays > 0, (1 - _MEMORY) * returns.value + _MEMORY * mean, mean)
-    return Returns(jnp.where(count > 0, moved, returns.value), returns.plays + count)
 
 
 class Learners(NamedTuple):
@@ -131,62 +102,6 @@ class Learners(NamedTuple):
     states: sac.State  # [l, ...] each
     returns: Returns
     replay: Any  # flashbax's, of `Transition`
-
-
-def learned(
-    settings: Settings,
-    domain: Domain,
-    networks: sac.ActorCritic,
-    learners: Learners,
-    key: jax.Array,
-    instances: Instance,
-    mesh: Mesh | None,
-) -> tuple[Learners, dict[str, jax.Array]]:
-    """The gradient steps of a generation; every learner draws its own transitions.
-
-    Args:
-      settings, domain, networks, instances, mesh: see `generation`.
-      learners: of the portfolio, and what they learn from.
-      key: of all that is random.
-
-    Returns:
-      The learners, and means of what `sac.update` says.
-    """
-    graphs = jax.tree.leaves(instances)[0].shape[0]
-    count = max(1, round(settings.gradient_steps * settings.rollouts * graphs))
-    buffer, discounts = buffer_of(settings), jnp.asarray(settings.discounts, jnp.float32)
-
-    def one(discount: jax.Array, state: sac.State, key: jax.Array) -> tuple[sac.State, dict[str, jax.Array]]:
-        sample_key, update_key = jax.random.split(key)
-        with jax.numpy_rank_promotion("allow"):  # flashbax adds vectors to matrices
-            items = buffer.sample(learners.replay, sample_key).experience
-        batch = _spread(mesh, _batch(settings, domain, instances, items))
-        return sac.update(settings.sac, networks, discount, state, update_key, batch)
-
-    def step(states: sac.State, key: jax.Array) -> tuple[sac.State, dict[str, jax.Array]]:
-        return jax.vmap(one)(discounts, states, jax.random.split(key, len(discounts)))
-
-    states, metrics = jax.lax.scan(step, learners.states, jax.random.split(key, count))
-    return learners._replace(states=states), {name: values.mean() for name, values in metrics.items()}
-
-
-def _batch(settings: Settings, domain: Domain, instances: Instance, items: Transition) -> sac.Batch:
-    """Sampled transitions as SAC takes them. In a bandit's problem with one graph they are all of one state."""
-    is_bandit = not settings.endless
-    graphs = jax.tree.leaves(instances)[0].shape[0]
-    states = 1 if is_bandit and graphs == 1 else settings.batch
-    action = items.action.astype(jnp.int32).reshape(states, -1, *items.action.shape[1:])
-    chosen = jax.tree.map(lambda leaf: leaf[items.graph[:states]], instances)
-    observation = jax.vmap(domain.observe)(chosen, items.before[:states].astype(jnp.int32))
-    following = None if is_bandit else jax.vmap(jax.vmap(domain.observe, (None, 0)))(chosen, action)
-    one_hot = jax.nn.one_hot(action, domain.options)
-    reward, continues = (each.reshape(states, -1) for each in (items.reward, items.continues))
-    return sac.Batch(observation, one_hot, reward, following, continues)
-
-
-def buffer_of(settings: Settings) -> Any:
-    """Flashbax's functions for the replay."""
-    return flashbax.make_item_buffer(settings.replay, 1, settings.batch, add_batches=True)
 
 
 class Best(NamedTuple):
@@ -307,6 +222,58 @@ def generation(
     return State({"policy": policy}, population, learners, best, evaluations, state.step + 1), metrics, episodes.action
 
 
+def shardings(settings: Settings, mesh: Mesh) -> State:
+    """Where the parts of a state lie. What the number of devices does not divide is on all of them."""
+    copies = NamedSharding(mesh, PartitionSpec())
+
+    def cut(count: int, axis: int) -> NamedSharding:
+        return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS)) if count % mesh.size == 0 else copies
+
+    networks = cut(settings.networks, 0) if settings.networks else None
+    chromosomes: Any = cut(settings.chromosomes, 0) if settings.chromosomes else None
+    replay: Any = TrajectoryBufferState(experience=cut(settings.replay, 1), current_index=copies, is_full=copies)
+    learners: Any = Learners(copies, copies, replay) if settings.has_learners else None  # type: ignore[arg-type]
+    parts: Any = copies
+    return State(parts, Population(networks, chromosomes), learners, parts, parts, parts)
+
+
+def _begun(stacked: Any, policy: Any) -> Any:
+    """The first of some networks with given parameters."""
+    return stacked if policy is None else jax.tree.map(lambda leaf, new: leaf.at[0].set(new), stacked, policy)
+
+
+def init_returns(learners: int) -> Returns:
+    """Nothing was played."""
+    return Returns(jnp.zeros(learners), jnp.zeros(learners))
+
+
+def buffer_of(settings: Settings) -> Any:
+    """Flashbax's functions for the replay."""
+    return flashbax.make_item_buffer(settings.replay, 1, settings.batch, add_batches=True)
+
+
+def _first(population: Population, learners: Learners | None) -> Any:
+    """The first network, of the population or else of the learners; with neither there is no policy."""
+    networks = population.networks
+    if networks is None and learners is not None:
+        networks = learners.states.params["actor"]
+    return jax.tree.map(lambda leaf: leaf[0], networks)
+
+
+def draw_learners(key: jax.Array, returns: Returns, count: int) -> jax.Array:
+    """Learners of the next roll-outs `[count]` int32, with probability in proportion to
+
+      v + c sqrt(log(plays of all) / plays),  v the mean return from 0, the least of all learners, to 1, the largest.
+
+    A learner that never played counts as one that did once.
+    """
+    plays = jnp.maximum(returns.plays, 1.0)
+    spread = returns.value.max() - returns.value.min()
+    value = (returns.value - returns.value.min()) / jnp.maximum(spread, 1e-6)
+    bound = value + _EXPLORATION * jnp.sqrt(jnp.log(plays.sum() + 1) / plays)
+    return jax.random.categorical(key, jnp.log(bound), shape=(count,)).astype(jnp.int32)
+
+
 def _decide(
     settings: Settings,
     networks: sac.ActorCritic,
@@ -335,12 +302,6 @@ def _decide(
     return jnp.concatenate([*parts, likeliest[m + settings.noisy :]]), logits
 
 
-def _fittest(population: Population, fitness: jax.Array) -> Any:
-    """The fittest network; None if there are none."""
-    m, _ = population.sizes
-    return jax.tree.map(lambda leaf: leaf[fitness[:m].argmax()], population.networks) if m else None
-
-
 def _rewards(settings: Settings, fitness: jax.Array) -> dict[str, jax.Array]:
     """The fittest of each kind."""
     ends = {"networks": settings.networks, "chromosomes": settings.population, "learners": settings.rollouts}
@@ -352,6 +313,58 @@ def _rewards(settings: Settings, fitness: jax.Array) -> dict[str, jax.Array]:
     return parts
 
 
+def _fittest(population: Population, fitness: jax.Array) -> Any:
+    """The fittest network; None if there are none."""
+    m, _ = population.sizes
+    return jax.tree.map(lambda leaf: leaf[fitness[:m].argmax()], population.networks) if m else None
+
+
+def record_returns(returns: Returns, learner: jax.Array, reward: jax.Array) -> Returns:
+    """After roll-outs of learners `[count]` that brought rewards `[count]`."""
+    count = jnp.zeros_like(returns.plays).at[learner].add(1.0)
+    total = jnp.zeros_like(returns.value).at[learner].add(reward)
+    mean = total / jnp.maximum(count, 1.0)
+    moved = jnp.where(returns.plays > 0, (1 - _MEMORY) * returns.value + _MEMORY * mean, mean)
+    return Returns(jnp.where(count > 0, moved, returns.value), returns.plays + count)
+
+
+def learned(
+    settings: Settings,
+    domain: Domain,
+    networks: sac.ActorCritic,
+    learners: Learners,
+    key: jax.Array,
+    instances: Instance,
+    mesh: Mesh | None,
+) -> tuple[Learners, dict[str, jax.Array]]:
+    """The gradient steps of a generation; every learner draws its own transitions.
+
+    Args:
+      settings, domain, networks, instances, mesh: see `generation`.
+      learners: of the portfolio, and what they learn from.
+      key: of all that is random.
+
+    Returns:
+      The learners, and means of what `sac.update` says.
+    """
+    graphs = jax.tree.leaves(instances)[0].shape[0]
+    count = max(1, round(settings.gradient_steps * settings.rollouts * graphs))
+    buffer, discounts = buffer_of(settings), jnp.asarray(settings.discounts, jnp.float32)
+
+    def one(discount: jax.Array, state: sac.State, key: jax.Array) -> tuple[sac.State, dict[str, jax.Array]]:
+        sample_key, update_key = jax.random.split(key)
+        with jax.numpy_rank_promotion("allow"):  # flashbax adds vectors to matrices
+            items = buffer.sample(learners.replay, sample_key).experience
+        batch = _spread(mesh, _batch(settings, domain, instances, items))
+        return sac.update(settings.sac, networks, discount, state, update_key, batch)
+
+    def step(states: sac.State, key: jax.Array) -> tuple[sac.State, dict[str, jax.Array]]:
+        return jax.vmap(one)(discounts, states, jax.random.split(key, len(discounts)))
+
+    states, metrics = jax.lax.scan(step, learners.states, jax.random.split(key, count))
+    return learners._replace(states=states), {name: values.mean() for name, values in metrics.items()}
+
+
 def _better(best: Best, episodes: Episodes) -> Best:
     """The best until now and of these episodes, graph by graph."""
     place = episodes.reward.argmax(0)
@@ -359,34 +372,6 @@ def _better(best: Best, episodes: Episodes) -> Best:
     action = episodes.action[place, jnp.arange(len(place))]
     is_better = top > best.reward
     return Best(jnp.where(is_better, top, best.reward), jnp.where(is_better[:, None, None], action, best.action))
-
-
-def _begun(stacked: Any, policy: Any) -> Any:
-    """The first of some networks with given parameters."""
-    return stacked if policy is None else jax.tree.map(lambda leaf, new: leaf.at[0].set(new), stacked, policy)
-
-
-def _first(population: Population, learners: Learners | None) -> Any:
-    """The first network, of the population or else of the learners; with neither there is no policy."""
-    networks = population.networks
-    if networks is None and learners is not None:
-        networks = learners.states.params["actor"]
-    return jax.tree.map(lambda leaf: leaf[0], networks)
-
-
-def shardings(settings: Settings, mesh: Mesh) -> State:
-    """Where the parts of a state lie. What the number of devices does not divide is on all of them."""
-    copies = NamedSharding(mesh, PartitionSpec())
-
-    def cut(count: int, axis: int) -> NamedSharding:
-        return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS)) if count % mesh.size == 0 else copies
-
-    networks = cut(settings.networks, 0) if settings.networks else None
-    chromosomes: Any = cut(settings.chromosomes, 0) if settings.chromosomes else None
-    replay: Any = TrajectoryBufferState(experience=cut(settings.replay, 1), current_index=copies, is_full=copies)
-    learners: Any = Learners(copies, copies, replay) if settings.has_learners else None  # type: ignore[arg-type]
-    parts: Any = copies
-    return State(parts, Population(networks, chromosomes), learners, parts, parts, parts)
 
 
 def _spread(mesh: Mesh | None, batch: sac.Batch) -> sac.Batch:
@@ -401,3 +386,17 @@ def _spread(mesh: Mesh | None, batch: sac.Batch) -> sac.Batch:
 
     observation = batch.observation if states == 1 else place(batch.observation)
     return sac.Batch(observation, *(place(part) for part in batch[1:]))
+
+
+def _batch(settings: Settings, domain: Domain, instances: Instance, items: Transition) -> sac.Batch:
+    """Sampled transitions as SAC takes them. In a bandit's problem with one graph they are all of one state."""
+    is_bandit = not settings.endless
+    graphs = jax.tree.leaves(instances)[0].shape[0]
+    states = 1 if is_bandit and graphs == 1 else settings.batch
+    action = items.action.astype(jnp.int32).reshape(states, -1, *items.action.shape[1:])
+    chosen = jax.tree.map(lambda leaf: leaf[items.graph[:states]], instances)
+    observation = jax.vmap(domain.observe)(chosen, items.before[:states].astype(jnp.int32))
+    following = None if is_bandit else jax.vmap(jax.vmap(domain.observe, (None, 0)))(chosen, action)
+    one_hot = jax.nn.one_hot(action, domain.options)
+    reward, continues = (each.reshape(states, -1) for each in (items.reward, items.continues))
+    return sac.Batch(observation, one_hot, reward, following, continues)

@@ -18,45 +18,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-
-class Chosen(NamedTuple):
-    """Of k individuals, by place."""
-
-    elite: jax.Array  # [k] bool, the fittest: they stay as they are
-    kept: jax.Array  # [k] bool, elites and winners of tournaments: they stay in their places
-    first: jax.Array  # [k] int32, an elite: one parent of the child that may take the place
-    second: jax.Array  # [k] int32, a winner, which may be an elite: the other parent
-
-
-def choose(key: jax.Array, fitness: jax.Array, elites: int, tournament: int) -> Chosen:
-    """The `elites` fittest; the winners of as many tournaments as there are other places; parents for each place.
-
-    A winner stays where it is however often it wins: the paper's set of winners then has room left, which children of
-    an elite and a winner fill. An elite that wins has its copy among these children, where both parents are it.
-
-    Args:
-      key: of this generation.
-      fitness: `[k]` float32, larger is better; ties to the lower place.
-      elites: at least 1.
-      tournament: individuals in each, drawn with replacement.
-    """
-    draw_key, first_key, second_key = jax.random.split(key, 3)
-    k = fitness.shape[0]
-    order = jnp.argsort(-fitness, stable=True).astype(jnp.int32)
-    drawn = jax.random.randint(draw_key, (k - elites, tournament), 0, k).min(1)  # ranks
-    winners = order[drawn]
-    elite = jnp.zeros(k, bool).at[order[:elites]].set(True)
-    won = jnp.zeros(k, bool).at[winners].set(True)
-    first = order[jax.random.randint(first_key, (k,), 0, elites)]
-    second = jax.random.categorical(second_key, jnp.where(won, 0.0, -jnp.inf), shape=(k,)).astype(jnp.int32)
-    return Chosen(elite, elite | won, first, second)
-
-
 Source = Literal["paper", "code"]
-
 _COLDEST = 1e-3
 _SPAN = 0.01  # the coldest of the first chromosomes, in the hottest: the code's 0.1 in 10
 _DRIFT = 0.95  # of the code's temperatures
+Params = Any
+# The published code's mutation of weights.
+_ENTRIES, _RELATIVE = 0.05, 0.1  # at most this share of a tensor's entries; deviation, relative to an entry
+_SUPER, _SUPER_RELATIVE = 0.05, 10.0  # probability of a far mutation, and its deviation
+_RESET, _RESET_DEVIATION = 0.02, 0.1  # probability that an entry is drawn anew, and its deviation
+_TENSOR, _VECTOR = 0.75, 0.02  # probability that a matrix, or a vector, is touched
 
 
 class Chromosomes(NamedTuple):
@@ -77,43 +48,6 @@ def init(key: jax.Array, shape: tuple[int, ...], hottest: float) -> Chromosomes:
 def logits(chromosomes: Chromosomes) -> jax.Array:
     """`[b, g, n, h, o]` float32, of the options' distribution."""
     return chromosomes.prior / chromosomes.temperature[..., None]
-
-
-def crossed_chromosomes(key: jax.Array, first: Chromosomes, second: Chromosomes) -> Chromosomes:
-    """Children `[b]` of parents `[b]`: the ops before a random one from the first, the others from the second."""
-    b, n = first.prior.shape[0], first.prior.shape[2]
-    cut = jax.random.randint(key, (b, 1), 0, n + 1)
-    early = jnp.arange(n)[None] < cut
-
-    def mix(a: jax.Array, c: jax.Array) -> jax.Array:
-        return jnp.where(early.reshape(b, 1, n, *[1] * (a.ndim - 3)), a, c)
-
-    return jax.tree.map(mix, first, second)
-
-
-def mutated_chromosomes(key: jax.Array, chromosomes: Chromosomes, strength: float, source: Source) -> Chromosomes:
-    """All of them with noise.
-
-    "paper" adds N(0, strength^2) to priors; temperatures, which must stay above 0, are multiplied by e to the power of
-    such noise (ours). "code" multiplies priors by N(1, strength^2) and temperatures by N(0.95, strength^2): they sink.
-    """
-    prior_key, temperature_key = jax.random.split(key)
-    noise = strength * jax.random.normal(prior_key, chromosomes.prior.shape)
-    warmth = strength * jax.random.normal(temperature_key, chromosomes.temperature.shape)
-    if source == "code":
-        prior, factor = chromosomes.prior * (1 + noise), _DRIFT + warmth
-    else:
-        prior, factor = chromosomes.prior + noise, jnp.exp(warmth)
-    return Chromosomes(prior, jnp.maximum(chromosomes.temperature * factor, _COLDEST))
-
-
-Params = Any
-
-# The published code's mutation of weights.
-_ENTRIES, _RELATIVE = 0.05, 0.1  # at most this share of a tensor's entries; deviation, relative to an entry
-_SUPER, _SUPER_RELATIVE = 0.05, 10.0  # probability of a far mutation, and its deviation
-_RESET, _RESET_DEVIATION = 0.02, 0.1  # probability that an entry is drawn anew, and its deviation
-_TENSOR, _VECTOR = 0.75, 0.02  # probability that a matrix, or a vector, is touched
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +85,15 @@ class Population(NamedTuple):
         """m and b."""
         counts = [leaves[0].shape[0] if (leaves := jax.tree.leaves(part)) else 0 for part in self]
         return counts[0], counts[1]
+
+
+class Chosen(NamedTuple):
+    """Of k individuals, by place."""
+
+    elite: jax.Array  # [k] bool, the fittest: they stay as they are
+    kept: jax.Array  # [k] bool, elites and winners of tournaments: they stay in their places
+    first: jax.Array  # [k] int32, an elite: one parent of the child that may take the place
+    second: jax.Array  # [k] int32, a winner, which may be an elite: the other parent
 
 
 def next_generation(
@@ -201,31 +144,28 @@ def migrated(population: Population, fitness: jax.Array, chosen: Chosen, newcome
     return population._replace(networks=networks)
 
 
-def crossed(key: jax.Array, first: Params, second: Params) -> Params:
-    """Children `[m]` of parents `[m]`: single-point on the vector of all weights."""
-    leaves, tree = jax.tree.flatten(first)
-    others, m = jax.tree.leaves(second), leaves[0].shape[0]
-    sizes = [leaf[0].size for leaf in leaves]
-    cut = jax.random.randint(key, (m,), 0, sum(sizes) + 1)
-    children, start = [], 0
-    for leaf, other, size in zip(leaves, others, sizes, strict=True):
-        early = (start + jnp.arange(size))[None] < cut[:, None]
-        children.append(jnp.where(early.reshape(leaf.shape), leaf, other))
-        start += size
-    return jax.tree.unflatten(tree, children)
+def choose(key: jax.Array, fitness: jax.Array, elites: int, tournament: int) -> Chosen:
+    """The `elites` fittest; the winners of as many tournaments as there are other places; parents for each place.
 
+    A winner stays where it is however often it wins: the paper's set of winners then has room left, which children of
+    an elite and a winner fill. An elite that wins has its copy among these children, where both parents are it.
 
-def mutated(key: jax.Array, networks: Params, strength: float, source: Source) -> Params:
-    """All of them with noise: "paper", N(0, strength^2) on every weight; "code", relative noise on few."""
-    leaves, tree = jax.tree.flatten(networks)
-    if source == "code":
-        keys = jax.random.split(key, len(leaves))
-        return jax.tree.unflatten(tree, [_few_mutated(*pair) for pair in zip(keys, leaves, strict=True)])
-    sizes = np.cumsum([leaf[0].size for leaf in leaves])
-    # drawn at once: a program for every array's own draw takes many times as long to compile
-    noise = jnp.split(strength * jax.random.normal(key, (len(leaves[0]), int(sizes[-1]))), sizes[:-1], 1)
-    noisy = [leaf + part.reshape(leaf.shape) for leaf, part in zip(leaves, noise, strict=True)]
-    return jax.tree.unflatten(tree, noisy)
+    Args:
+      key: of this generation.
+      fitness: `[k]` float32, larger is better; ties to the lower place.
+      elites: at least 1.
+      tournament: individuals in each, drawn with replacement.
+    """
+    draw_key, first_key, second_key = jax.random.split(key, 3)
+    k = fitness.shape[0]
+    order = jnp.argsort(-fitness, stable=True).astype(jnp.int32)
+    drawn = jax.random.randint(draw_key, (k - elites, tournament), 0, k).min(1)  # ranks
+    winners = order[drawn]
+    elite = jnp.zeros(k, bool).at[order[:elites]].set(True)
+    won = jnp.zeros(k, bool).at[winners].set(True)
+    first = order[jax.random.randint(first_key, (k,), 0, elites)]
+    second = jax.random.categorical(second_key, jnp.where(won, 0.0, -jnp.inf), shape=(k,)).astype(jnp.int32)
+    return Chosen(elite, elite | won, first, second)
 
 
 def _next_networks(
@@ -239,6 +179,10 @@ def _next_networks(
     child = crossed(cross_key, _taken(networks, first), _taken(networks, second))
     child = _where(chosen.kept, networks, child)
     return _where(change, mutated(mutate_key, child, settings.strength, settings.noise), child)
+
+
+def _part(chosen: Chosen, places: slice) -> Chosen:
+    return Chosen(*(of_all[places] for of_all in chosen))
 
 
 def _next_chromosomes(
@@ -265,12 +209,76 @@ def _next_chromosomes(
     return result
 
 
+def _where(condition: jax.Array, yes: Any, no: Any) -> Any:
+    """Individual by individual."""
+    return jax.tree.map(lambda a, b: jnp.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b), yes, no)
+
+
 def _fitting(
     first: jax.Array, second: jax.Array, first_fits: jax.Array, second_fits: jax.Array, own: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """The parents of the place's encoding: both, or twice the one that has it, or twice who is in the place."""
     left = jnp.where(first_fits, first, jnp.where(second_fits, second, own))
     return left, jnp.where(second_fits, second, left)
+
+
+def crossed(key: jax.Array, first: Params, second: Params) -> Params:
+    """Children `[m]` of parents `[m]`: single-point on the vector of all weights."""
+    leaves, tree = jax.tree.flatten(first)
+    others, m = jax.tree.leaves(second), leaves[0].shape[0]
+    sizes = [leaf[0].size for leaf in leaves]
+    cut = jax.random.randint(key, (m,), 0, sum(sizes) + 1)
+    children, start = [], 0
+    for leaf, other, size in zip(leaves, others, sizes, strict=True):
+        early = (start + jnp.arange(size))[None] < cut[:, None]
+        children.append(jnp.where(early.reshape(leaf.shape), leaf, other))
+        start += size
+    return jax.tree.unflatten(tree, children)
+
+
+def _taken(stacked: Any, places: jax.Array) -> Any:
+    return jax.tree.map(lambda leaf: leaf[places], stacked)
+
+
+def mutated(key: jax.Array, networks: Params, strength: float, source: Source) -> Params:
+    """All of them with noise: "paper", N(0, strength^2) on every weight; "code", relative noise on few."""
+    leaves, tree = jax.tree.flatten(networks)
+    if source == "code":
+        keys = jax.random.split(key, len(leaves))
+        return jax.tree.unflatten(tree, [_few_mutated(*pair) for pair in zip(keys, leaves, strict=True)])
+    sizes = np.cumsum([leaf[0].size for leaf in leaves])
+    # drawn at once: a program for every array's own draw takes many times as long to compile
+    noise = jnp.split(strength * jax.random.normal(key, (len(leaves[0]), int(sizes[-1]))), sizes[:-1], 1)
+    noisy = [leaf + part.reshape(leaf.shape) for leaf, part in zip(leaves, noise, strict=True)]
+    return jax.tree.unflatten(tree, noisy)
+
+
+def crossed_chromosomes(key: jax.Array, first: Chromosomes, second: Chromosomes) -> Chromosomes:
+    """Children `[b]` of parents `[b]`: the ops before a random one from the first, the others from the second."""
+    b, n = first.prior.shape[0], first.prior.shape[2]
+    cut = jax.random.randint(key, (b, 1), 0, n + 1)
+    early = jnp.arange(n)[None] < cut
+
+    def mix(a: jax.Array, c: jax.Array) -> jax.Array:
+        return jnp.where(early.reshape(b, 1, n, *[1] * (a.ndim - 3)), a, c)
+
+    return jax.tree.map(mix, first, second)
+
+
+def mutated_chromosomes(key: jax.Array, chromosomes: Chromosomes, strength: float, source: Source) -> Chromosomes:
+    """All of them with noise.
+
+    "paper" adds N(0, strength^2) to priors; temperatures, which must stay above 0, are multiplied by e to the power of
+    such noise (ours). "code" multiplies priors by N(1, strength^2) and temperatures by N(0.95, strength^2): they sink.
+    """
+    prior_key, temperature_key = jax.random.split(key)
+    noise = strength * jax.random.normal(prior_key, chromosomes.prior.shape)
+    warmth = strength * jax.random.normal(temperature_key, chromosomes.temperature.shape)
+    if source == "code":
+        prior, factor = chromosomes.prior * (1 + noise), _DRIFT + warmth
+    else:
+        prior, factor = chromosomes.prior + noise, jnp.exp(warmth)
+    return Chromosomes(prior, jnp.maximum(chromosomes.temperature * factor, _COLDEST))
 
 
 def _few_mutated(key: jax.Array, leaf: jax.Array) -> jax.Array:
@@ -283,16 +291,3 @@ def _few_mutated(key: jax.Array, leaf: jax.Array) -> jax.Array:
     strength = jnp.where(kind < _SUPER, _SUPER_RELATIVE, _RELATIVE)
     changed = jnp.where(kind > 1 - _RESET, _RESET_DEVIATION * noise, leaf * (1 + strength * noise))
     return jnp.where(entries, changed, leaf)
-
-
-def _part(chosen: Chosen, places: slice) -> Chosen:
-    return Chosen(*(of_all[places] for of_all in chosen))
-
-
-def _taken(stacked: Any, places: jax.Array) -> Any:
-    return jax.tree.map(lambda leaf: leaf[places], stacked)
-
-
-def _where(condition: jax.Array, yes: Any, no: Any) -> Any:
-    """Individual by individual."""
-    return jax.tree.map(lambda a, b: jnp.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b), yes, no)

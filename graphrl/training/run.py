@@ -31,9 +31,8 @@ from graphrl.training.data import Batch, Data, Shared, made_ahead
 from graphrl.training.folder import SETTINGS, metrics_log, owned
 from graphrl.units import format_end
 
-
-class TrainingError(GraphrlError):
-    """Training has produced a number that is none."""
+FORMAT, VERSION = "graphrl-training", 1
+_LINE_EVERY = 10.0  # seconds, of progress where there is no terminal
 
 
 class Observer(Protocol):
@@ -52,14 +51,6 @@ class Outcome(NamedTuple):
     step: int
     interrupted: bool
     validation: list[Values]
-
-
-class _Update(NamedTuple):
-    """An update that the device works on, or has made."""
-
-    step: int
-    batch: Batch
-    metrics: Metrics
 
 
 @dataclasses.dataclass
@@ -216,18 +207,6 @@ class Loop:
         return f"step {step}: {name} is not finite{graphs}; {good}"
 
 
-FORMAT, VERSION = "graphrl-training", 1
-_LINE_EVERY = 10.0  # seconds, of progress where there is no terminal
-
-
-@dataclasses.dataclass(frozen=True)
-class Started:
-    """What `run.json` says: the agent, and every setting (`config.as_dict`)."""
-
-    agent: str
-    config: dict[str, Any]
-
-
 class Result(NamedTuple):
     """What came of a run: what the loop says, and the checkpoints of its folder."""
 
@@ -267,19 +246,6 @@ def run_config(
             f"{shown(folder)} was started with another {changed[0]}: leave it as it was, or name another --out"
         )
     return config
-
-
-def _stored(folder: Path, name: str) -> dict[str, Any]:
-    """The settings that the folder's run of the agent was started with."""
-    try:
-        started = read_document(folder / SETTINGS, Started, FORMAT, VERSION)
-    except BrokenError as error:
-        raise GraphrlError(f"{error}: it holds no settings of a run: name another --out") from None
-    if started.agent != name:
-        raise ProblemError(
-            f"{shown(folder)} holds a run of {started.agent!r}: must be one of {name!r}, or name another --out"
-        )
-    return started.config
 
 
 def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resume: bool = False) -> Result:
@@ -331,6 +297,38 @@ def run_data(agent: Agent, config: RunConfig[Any], mesh: Mesh) -> Data:
     return Data(config.data, config.seed, build, own, load=agent.load, common=agent.sizes, shared=agent.shares)
 
 
+def first_info(name: str, config: RunConfig[Any]) -> Info:
+    """The info of a checkpoint before the first step, of a run of the agent of that name."""
+    key = jax.random.key(config.seed)
+    data, impl = jax.random.key_data(key).tolist(), str(jax.random.key_impl(key))
+    return Info(name, 0, {}, data, impl, 0.0, {}, [], None)
+
+
+class _Update(NamedTuple):
+    """An update that the device works on, or has made."""
+
+    step: int
+    batch: Batch
+    metrics: Metrics
+
+
+class TrainingError(GraphrlError):
+    """Training has produced a number that is none."""
+
+
+def _stored(folder: Path, name: str) -> dict[str, Any]:
+    """The settings that the folder's run of the agent was started with."""
+    try:
+        started = read_document(folder / SETTINGS, Started, FORMAT, VERSION)
+    except BrokenError as error:
+        raise GraphrlError(f"{error}: it holds no settings of a run: name another --out") from None
+    if started.agent != name:
+        raise ProblemError(
+            f"{shown(folder)} holds a run of {started.agent!r}: must be one of {name!r}, or name another --out"
+        )
+    return started.config
+
+
 def _last_whole(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | None:
     """The checkpoint that a run goes on from, None if it has none yet."""
     last, broken = checkpoints.last_whole(jax.eval_shape(learner.init, jax.random.key(0)))
@@ -345,11 +343,25 @@ def _last_whole(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | None
     return last
 
 
-def first_info(name: str, config: RunConfig[Any]) -> Info:
-    """The info of a checkpoint before the first step, of a run of the agent of that name."""
-    key = jax.random.key(config.seed)
-    data, impl = jax.random.key_data(key).tolist(), str(jax.random.key_impl(key))
-    return Info(name, 0, {}, data, impl, 0.0, {}, [], None)
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """What `run.json` says: the agent, and every setting (`config.as_dict`)."""
+
+    agent: str
+    config: dict[str, Any]
+
+
+@contextlib.contextmanager
+def _observers(folder: Path, config: RunConfig[Any], last: Checkpoint | None) -> Iterator[Sequence[Observer]]:
+    """What records and shows the run: in the first process alone."""
+    after = None if last is None else last.info.step
+    if not devices.is_main():
+        yield ()
+        return
+    schedule = config.training
+    bar = progress(schedule.steps, after or 0, text="compiling", every=_LINE_EVERY)
+    with metrics_log(folder, after) as log, bar as show, compile_clock() as compiling:
+        yield log, _Progress(schedule, Pace(compiling), show)
 
 
 class _Progress:
@@ -378,16 +390,3 @@ class _Progress:
         if update is None and left > 0:
             return "compiling"
         return format_end(left * (update or 0.0) + looks * look)
-
-
-@contextlib.contextmanager
-def _observers(folder: Path, config: RunConfig[Any], last: Checkpoint | None) -> Iterator[Sequence[Observer]]:
-    """What records and shows the run: in the first process alone."""
-    after = None if last is None else last.info.step
-    if not devices.is_main():
-        yield ()
-        return
-    schedule = config.training
-    bar = progress(schedule.steps, after or 0, text="compiling", every=_LINE_EVERY)
-    with metrics_log(folder, after) as log, bar as show, compile_clock() as compiling:
-        yield log, _Progress(schedule, Pace(compiling), show)

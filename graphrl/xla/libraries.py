@@ -21,15 +21,8 @@ import numpy as np
 from graphrl.xla.decorated import named_as
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-class LibraryNeeded(TypeError):
-    """Modules of a library were traced as plain pytrees."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "modules of Flax NNX and Equinox are for calls and graphrl.compile: lower, trace and eval_shape take arrays"
-        )
+_ARRAYS = (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)
+_ARRAY = object()  # stands for an array among leaves that are none
 
 
 class Library(abc.ABC):
@@ -69,11 +62,36 @@ class Library(abc.ABC):
         """An encoded result as the function gives it."""
 
 
-class _Split(NamedTuple):
-    """A module of NNX in two parts."""
+def library_of(arguments: Any) -> type[Library] | None:
+    """What the modules among the arguments, a pytree, need; None if there are none."""
+    for name, library in (("flax.nnx", _Nnx), ("equinox", _Equinox)):
+        module = sys.modules.get(name)
+        if module is not None and _holds(arguments, _kinds(module)):
+            return library
+    return None
 
-    graphdef: Any
-    values: list[Any]
+
+def guarded(fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function, for `jax.jit`: it raises `LibraryNeeded` where it is traced with modules."""
+
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        if library_of(traced(args, kwargs, jit_kwargs)) is not None:
+            raise LibraryNeeded
+        return fn(*args, **kwargs)
+
+    return named_as(fn, plain)
+
+
+def traced(args: Sequence[Any], kwargs: Mapping[str, Any], jit_kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments of a call that are not declared static."""
+    numbers, names = (jit_kwargs.get(key) for key in ("static_argnums", "static_argnames"))
+    places = (numbers,) if isinstance(numbers, int) else numbers or ()
+    static = {n if n >= 0 else n + len(args) for n in places}
+    named = {names} if isinstance(names, str) else {*(names or ())}
+    return [
+        *(arg for place, arg in enumerate(args) if place not in static),
+        *(arg for name, arg in kwargs.items() if name not in named),
+    ]
 
 
 class _Nnx(Library):
@@ -141,6 +159,39 @@ class _Equinox(Library):
         return result.tree
 
 
+def _holds(arguments: Any, kinds: tuple[type, ...]) -> bool:
+    return any(jax.tree.leaves(_map_leaves(lambda leaf: isinstance(leaf, kinds), arguments, kinds)))
+
+
+def _kinds(library: ModuleType) -> tuple[type, ...]:
+    """The classes whose objects its jit looks into."""
+    names = ("Pytree", "Object", "Variable") if library.__name__ == "flax.nnx" else ("Module",)
+    return tuple(getattr(library, name) for name in names if hasattr(library, name))
+
+
+class LibraryNeeded(TypeError):
+    """Modules of a library were traced as plain pytrees."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "modules of Flax NNX and Equinox are for calls and graphrl.compile: lower, trace and eval_shape take arrays"
+        )
+
+
+def _map_leaves(change: Callable[[Any], Any], tree: Any, kinds: tuple[type, ...]) -> Any:
+    """`jax.tree.map` with objects of these classes, and states of NNX, which are plain data, as leaves."""
+    state = getattr(sys.modules.get("flax.nnx"), "State", None)
+    whole = kinds if state is None else (*kinds, state)
+    return jax.tree.map(change, tree, is_leaf=lambda leaf: isinstance(leaf, whole))
+
+
+class _Split(NamedTuple):
+    """A module of NNX in two parts."""
+
+    graphdef: Any
+    values: list[Any]
+
+
 @jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True)
 class _Filtered:
@@ -174,56 +225,3 @@ class _Filtered:
     @classmethod
     def tree_unflatten(cls, static: Any, arrays: Any) -> "_Filtered":
         return cls(tuple(arrays), *static)
-
-
-_ARRAYS = (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)
-_ARRAY = object()  # stands for an array among leaves that are none
-
-
-def library_of(arguments: Any) -> type[Library] | None:
-    """What the modules among the arguments, a pytree, need; None if there are none."""
-    for name, library in (("flax.nnx", _Nnx), ("equinox", _Equinox)):
-        module = sys.modules.get(name)
-        if module is not None and _holds(arguments, _kinds(module)):
-            return library
-    return None
-
-
-def _holds(arguments: Any, kinds: tuple[type, ...]) -> bool:
-    return any(jax.tree.leaves(_map_leaves(lambda leaf: isinstance(leaf, kinds), arguments, kinds)))
-
-
-def guarded(fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> Callable[..., Any]:
-    """The function, for `jax.jit`: it raises `LibraryNeeded` where it is traced with modules."""
-
-    def plain(*args: Any, **kwargs: Any) -> Any:
-        if library_of(traced(args, kwargs, jit_kwargs)) is not None:
-            raise LibraryNeeded
-        return fn(*args, **kwargs)
-
-    return named_as(fn, plain)
-
-
-def traced(args: Sequence[Any], kwargs: Mapping[str, Any], jit_kwargs: Mapping[str, Any]) -> list[Any]:
-    """The arguments of a call that are not declared static."""
-    numbers, names = (jit_kwargs.get(key) for key in ("static_argnums", "static_argnames"))
-    places = (numbers,) if isinstance(numbers, int) else numbers or ()
-    static = {n if n >= 0 else n + len(args) for n in places}
-    named = {names} if isinstance(names, str) else {*(names or ())}
-    return [
-        *(arg for place, arg in enumerate(args) if place not in static),
-        *(arg for name, arg in kwargs.items() if name not in named),
-    ]
-
-
-def _kinds(library: ModuleType) -> tuple[type, ...]:
-    """The classes whose objects its jit looks into."""
-    names = ("Pytree", "Object", "Variable") if library.__name__ == "flax.nnx" else ("Module",)
-    return tuple(getattr(library, name) for name in names if hasattr(library, name))
-
-
-def _map_leaves(change: Callable[[Any], Any], tree: Any, kinds: tuple[type, ...]) -> Any:
-    """`jax.tree.map` with objects of these classes, and states of NNX, which are plain data, as leaves."""
-    state = getattr(sys.modules.get("flax.nnx"), "State", None)
-    whole = kinds if state is None else (*kinds, state)
-    return jax.tree.map(change, tree, is_leaf=lambda leaf: isinstance(leaf, whole))

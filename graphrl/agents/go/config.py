@@ -14,6 +14,9 @@ from graphrl.learning.ppo import PpoSettings
 from graphrl.networks.decisions import Coupling, Superposition
 from graphrl.networks.encoders import Neighbours
 
+Learning = Literal["ppo", "imitation"]
+SENDS: Sends = "rule"
+
 
 @dataclasses.dataclass(frozen=True)
 class GoConfig:
@@ -79,9 +82,6 @@ class GoConfig:
         if not 0 <= self.changes < 1:
             raise ProblemError(f"changes is {self.changes!r}: must be at least 0 and below 1")
 
-
-Learning = Literal["ppo", "imitation"]
-SENDS: Sends = "rule"
 
 # Episodes begin at a good plan: most ops stay where they are, and a step of PPO compares plans that differ in some.
 _NETWORK = GoConfig(width=32, layers=1, votes=True, played=True, changes=0.02)

@@ -36,6 +36,9 @@ from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.simple import breadth_first
 from graphrl.solvers.solver import solver
 
+Params = dict[str, Any]
+FAILURE = -10.0  # reward of what exceeds the memory limit: grappler's failing signal is 100 s
+
 
 @dataclasses.dataclass(frozen=True)
 class HdpConfig:
@@ -221,9 +224,6 @@ class _Step(nn.Module):
         return (state, device), (device, logits)
 
 
-Params = dict[str, Any]
-
-
 def init(config: HdpConfig, key: jax.Array, task: Instance) -> Params:
     """New parameters of both networks."""
     of_grouper, of_placer, choice = jax.random.split(key, 3)
@@ -273,9 +273,6 @@ def _embedded(task: Instance, group: jax.Array, groups: int) -> tuple[jax.Array,
     pair = jnp.where(graph.use_op < n, writer * groups + group[jnp.minimum(graph.use_op, n - 1)], groups**2)
     read = jnp.zeros(groups**2).at[pair].set(1.0, mode="drop").reshape(groups, groups)
     return jnp.concatenate([sums / jnp.maximum(counts, 1.0)[:, None], share, read], 1), counts > 0
-
-
-FAILURE = -10.0  # reward of what exceeds the memory limit: grappler's failing signal is 100 s
 
 
 class State(NamedTuple):

@@ -28,6 +28,83 @@ from graphrl.costs.device.indexing import add, put, put_max, take
 from graphrl.costs.device.lanes import Lanes, by_device, entry_devices, node_count, scatter_max, take_rows
 from graphrl.graphs.padding import PaddedGraph
 
+_BLOCK = 16
+
+
+def peak_memory(
+    graph: PaddedGraph, lanes: Lanes, events: jax.Array, devices: int, *, resident_weights: bool = False
+) -> jax.Array:
+    """The peak of every device, in byte units: `[d, g, p]` float32.
+
+    Args:
+      graph: a batch of graphs (leading axis g).
+      lanes: what the placements imply.
+      events: `[c, L]` int32 orders, as `decode.Schedule.events`.
+      devices: d.
+      resident_weights: count the weights of the ops placed on a device from the start.
+    """
+    _, g, p = lanes.placement.shape
+    node, device = events // devices, events % devices
+    place = _places(node, node_count(graph.sizes, devices)).reshape(-1, g, p)
+    copies = _copies(graph, lanes, place, devices, never=events.shape[0])
+    per_node = _bytes_of_nodes(graph, devices)
+    index = node + lanes.graph[None] * per_node.shape[-1]
+    allocated, workspace = (take(table, index) for table in per_node.reshape(2, -1))
+    if graph.sizes.shares:
+        shared = share_buffers(graph, lanes, place, copies.end, copies.freed, allocated)
+        copies, allocated = copies._replace(end=shared.end, freed=shared.freed), shared.allocated
+    freed = _freed(copies, events.shape[0], devices)
+    resident = jnp.zeros((devices, g, p), jnp.float32)
+    if resident_weights:
+        on = lanes.placement[None] == jnp.arange(devices, dtype=jnp.int32)[:, None, None, None]
+        resident = jnp.where(on, graph.weight.T[None, :, :, None], 0.0).sum(1)
+    return _walk(resident.reshape(devices, -1), device, allocated, workspace, freed).reshape(devices, g, p)
+
+
+def _places(node: jax.Array, nodes: int) -> jax.Array:
+    """The place of every node in the order: `[N + 1, L]` int32 from `[c, L]`; any place for nodes that never run."""
+    steps, count = node.shape
+    lane = jnp.arange(count, dtype=jnp.int32)
+    step = jnp.broadcast_to(jnp.arange(steps, dtype=jnp.int32)[:, None], node.shape)
+    place = jnp.zeros((nodes + 1) * count, jnp.int32)
+    return put(place, node * count + lane[None], step).reshape(nodes + 1, count)
+
+
+class Copies(NamedTuple):
+    """Every copy of every tensor in every lane."""
+
+    device: jax.Array  # [d, t, g, p] int32
+    end: jax.Array  # [d, t, g, p] int32, place of the last node that needs it; c for never freed, or no such copy
+    freed: jax.Array  # [d, t, g, p or 1] float32, byte units that its end frees
+
+
+def _copies(graph: PaddedGraph, lanes: Lanes, place: jax.Array, devices: int, never: int) -> Copies:
+    n, g, p = lanes.placement.shape
+    t = lanes.source.shape[0]
+    last_read = _last_reads(graph, lanes.placement, place[:n], devices)
+    # transfers that do not exist stand at -1, so that they keep nothing alive
+    sent = jnp.where(lanes.needed, jnp.moveaxis(place[n:-1].reshape(t, devices - 1, g, p), 1, 0), -1)
+    home = jnp.maximum(take_rows(place[:n], graph.producer), by_device(last_read, lanes.source))
+    home = jnp.where(graph.kept.T[:, :, None], never, jnp.maximum(home, sent.max(0, initial=-1)))
+    foreign = jnp.where(lanes.needed, by_device(last_read, lanes.target), never)
+    sizes = (graph.owned_bytes, *([graph.tensor_bytes] * (devices - 1)))
+    return Copies(
+        device=jnp.concatenate([lanes.source[None], lanes.target]),
+        end=jnp.concatenate([home[None], foreign]),
+        freed=jnp.stack(sizes).transpose(0, 2, 1)[..., None],
+    )
+
+
+def _bytes_of_nodes(graph: PaddedGraph, devices: int) -> jax.Array:
+    """What every node allocates to stay, and while it runs: `[2, g, N + 1]` float32, byte units."""
+    g, n = graph.runtime.shape
+    graph_index = jnp.arange(g)[:, None]
+    outputs = jnp.zeros((g, n), jnp.float32).at[graph_index, graph.producer].add(graph.owned_bytes)
+    copies = jnp.repeat(graph.tensor_bytes, devices - 1, axis=1)
+    none = jnp.zeros((g, 1), jnp.float32)
+    allocated = jnp.concatenate([outputs, copies, none], 1)
+    return jnp.stack([allocated, jnp.concatenate([graph.workspace, jnp.zeros_like(copies), none], 1)])
+
 
 class Shared(NamedTuple):
     """What sharing makes of ends, frees and allocations."""
@@ -35,17 +112,6 @@ class Shared(NamedTuple):
     end: jax.Array  # [d, t, g, p] int32, see `memory.Copies`
     freed: jax.Array  # [d, t, g, p] float32, byte units, see `memory.Copies`
     allocated: jax.Array  # [c, L] float32, byte units
-
-
-class _Shares(NamedTuple):
-    """The shares of every graph; those of padding are of tensor t, and of instance d * t, which is none."""
-
-    tensor: jax.Array  # [g, s] int32, x
-    reuses: jax.Array  # [s, g, 1] bool
-    place: jax.Array  # [s, g, p] int32, of x's producer
-    instance: jax.Array  # [s, g, p] int32, of y on x's device
-    parent: jax.Array  # [s, g, p] int32, the share that made y an alias on this device; s where there is none
-    external: jax.Array  # [t, g, 1] bool, tensors that are aliases of external inputs
 
 
 def share_buffers(
@@ -84,109 +150,15 @@ def share_buffers(
     )
 
 
-def _shares(graph: PaddedGraph, lanes: Lanes, place: jax.Array) -> _Shares:
-    t, g, _ = lanes.source.shape
-    none = (lanes.target.shape[0] + 1) * t
-    count = graph.sizes.shares
-    of_graph = jnp.arange(g, dtype=jnp.int32)[:, None]
-    index = jnp.arange(count, dtype=jnp.int32)[None, :]
-    # [g, t + 1] the share by which a tensor is an alias
-    alias = jnp.full((g, t + 1), count, jnp.int32)
-    alias = alias.at[of_graph, graph.share_tensor].set(jnp.where(graph.share_reuses, count, index))
-    alias = alias.at[:, t].set(count)
-    real_tensor, real_of = (jnp.minimum(tensor, t - 1) for tensor in (graph.share_tensor, graph.share_of))
-    here, there = take_rows(lanes.source, real_tensor), take_rows(lanes.source, real_of)
-    copy = jnp.where(here == there, 0, 1 + here - (here > there).astype(jnp.int32))
-    of = graph.share_of.T[..., None]
-    return _Shares(
-        tensor=graph.share_tensor,
-        reuses=graph.share_reuses.T[..., None],
-        place=take_rows(place, graph.producer[of_graph, real_tensor]),
-        instance=jnp.where(of < t, copy * t + of, none),
-        parent=jnp.where(copy == 0, alias[of_graph, graph.share_of].T[..., None], count),
-        external=((graph.owned_bytes == 0) & (graph.tensor_bytes > 0) & (alias[:, :t] == count)).T[..., None],
-    )
-
-
-def _takers(shares: _Shares, buffer: jax.Array, ends: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Which shares take their buffer over: `[s, g, p]` bool, and the share that takes each: `[d * t + 1, g, p]`, s for
-    none. If several outputs of an op want one buffer, the first has it.
-    """
-    count = buffer.shape[0]
-    index = jnp.arange(count, dtype=jnp.int32)[:, None, None]
-    wants = shares.reuses & (_gather(ends, buffer) == shares.place)
-    nobody = jnp.full_like(ends, count)
-    taker = _flat(nobody).at[_index(buffer)].min(jnp.where(wants, index, count)).reshape(ends.shape)
-    return wants & (_gather(taker, buffer) == index), taker
-
-
-def _chain_ends(following: jax.Array) -> jax.Array:
-    """The last share of the chain from each one, `[s, g, p]`, given the next of each (s for none)."""
-    count = following.shape[0]
-    index = jnp.arange(count, dtype=jnp.int32)[:, None, None]
-    following = jnp.where(following < count, following, index)
-    return lax.fori_loop(0, (count - 1).bit_length(), lambda _, chain: _gather(chain, chain), following)
-
-
-def _with_none(array: jax.Array) -> jax.Array:
-    """One more row, for what is none."""
-    return jnp.concatenate([array, jnp.zeros((1, *array.shape[1:]), array.dtype)])
-
-
-def _flat(array: jax.Array) -> jax.Array:
-    return array.reshape(-1)
-
-
-def _index(index: jax.Array) -> jax.Array:
-    """Indices `[s, g, p]` along the first axis of an `[x, g, p]` array, as those of the flat array."""
-    _, g, p = index.shape
-    return index * (g * p) + jnp.arange(g * p, dtype=jnp.int32).reshape(1, g, p)
-
-
-def _gather(array: jax.Array, index: jax.Array) -> jax.Array:
-    """`array[index]`, lane by lane: `[x, g, p]` by `[s, g, p]` gives `[s, g, p]`."""
-    return take(_flat(array), _index(index))
-
-
-_BLOCK = 16
-
-
-class Copies(NamedTuple):
-    """Every copy of every tensor in every lane."""
-
-    device: jax.Array  # [d, t, g, p] int32
-    end: jax.Array  # [d, t, g, p] int32, place of the last node that needs it; c for never freed, or no such copy
-    freed: jax.Array  # [d, t, g, p or 1] float32, byte units that its end frees
-
-
-def peak_memory(
-    graph: PaddedGraph, lanes: Lanes, events: jax.Array, devices: int, *, resident_weights: bool = False
-) -> jax.Array:
-    """The peak of every device, in byte units: `[d, g, p]` float32.
-
-    Args:
-      graph: a batch of graphs (leading axis g).
-      lanes: what the placements imply.
-      events: `[c, L]` int32 orders, as `decode.Schedule.events`.
-      devices: d.
-      resident_weights: count the weights of the ops placed on a device from the start.
-    """
-    _, g, p = lanes.placement.shape
-    node, device = events // devices, events % devices
-    place = _places(node, node_count(graph.sizes, devices)).reshape(-1, g, p)
-    copies = _copies(graph, lanes, place, devices, never=events.shape[0])
-    per_node = _bytes_of_nodes(graph, devices)
-    index = node + lanes.graph[None] * per_node.shape[-1]
-    allocated, workspace = (take(table, index) for table in per_node.reshape(2, -1))
-    if graph.sizes.shares:
-        shared = share_buffers(graph, lanes, place, copies.end, copies.freed, allocated)
-        copies, allocated = copies._replace(end=shared.end, freed=shared.freed), shared.allocated
-    freed = _freed(copies, events.shape[0], devices)
-    resident = jnp.zeros((devices, g, p), jnp.float32)
-    if resident_weights:
-        on = lanes.placement[None] == jnp.arange(devices, dtype=jnp.int32)[:, None, None, None]
-        resident = jnp.where(on, graph.weight.T[None, :, :, None], 0.0).sum(1)
-    return _walk(resident.reshape(devices, -1), device, allocated, workspace, freed).reshape(devices, g, p)
+def _freed(copies: Copies, steps: int, devices: int) -> jax.Array:
+    """What is freed after each place: `[d, c, L]` float32, byte units."""
+    _, t, g, p = copies.device.shape
+    lane = jnp.arange(g * p, dtype=jnp.int32).reshape(1, g, p)
+    freed = jnp.zeros(devices * (steps + 1) * g * p, jnp.float32)
+    for device, end, size in zip(*copies, strict=True):
+        index = (device * (steps + 1) + end) * (g * p) + lane
+        freed = add(freed, index, jnp.broadcast_to(size, (t, g, p)))
+    return freed.reshape(devices, steps + 1, g * p)[:, :steps]
 
 
 def _walk(
@@ -223,32 +195,6 @@ def _walk(
     return lax.scan(step, (live, live), blocks_first, unroll=8)[0][1]
 
 
-def _places(node: jax.Array, nodes: int) -> jax.Array:
-    """The place of every node in the order: `[N + 1, L]` int32 from `[c, L]`; any place for nodes that never run."""
-    steps, count = node.shape
-    lane = jnp.arange(count, dtype=jnp.int32)
-    step = jnp.broadcast_to(jnp.arange(steps, dtype=jnp.int32)[:, None], node.shape)
-    place = jnp.zeros((nodes + 1) * count, jnp.int32)
-    return put(place, node * count + lane[None], step).reshape(nodes + 1, count)
-
-
-def _copies(graph: PaddedGraph, lanes: Lanes, place: jax.Array, devices: int, never: int) -> Copies:
-    n, g, p = lanes.placement.shape
-    t = lanes.source.shape[0]
-    last_read = _last_reads(graph, lanes.placement, place[:n], devices)
-    # transfers that do not exist stand at -1, so that they keep nothing alive
-    sent = jnp.where(lanes.needed, jnp.moveaxis(place[n:-1].reshape(t, devices - 1, g, p), 1, 0), -1)
-    home = jnp.maximum(take_rows(place[:n], graph.producer), by_device(last_read, lanes.source))
-    home = jnp.where(graph.kept.T[:, :, None], never, jnp.maximum(home, sent.max(0, initial=-1)))
-    foreign = jnp.where(lanes.needed, by_device(last_read, lanes.target), never)
-    sizes = (graph.owned_bytes, *([graph.tensor_bytes] * (devices - 1)))
-    return Copies(
-        device=jnp.concatenate([lanes.source[None], lanes.target]),
-        end=jnp.concatenate([home[None], foreign]),
-        freed=jnp.stack(sizes).transpose(0, 2, 1)[..., None],
-    )
-
-
 def _last_reads(graph: PaddedGraph, placement: jax.Array, place: jax.Array, devices: int) -> jax.Array:
     """The last place at which an op on each device reads each tensor: `[d, t, g, p]` int32, -1 if none does."""
     t = graph.producer.shape[-1]
@@ -259,23 +205,76 @@ def _last_reads(graph: PaddedGraph, placement: jax.Array, place: jax.Array, devi
     return jnp.stack(last)
 
 
-def _bytes_of_nodes(graph: PaddedGraph, devices: int) -> jax.Array:
-    """What every node allocates to stay, and while it runs: `[2, g, N + 1]` float32, byte units."""
-    g, n = graph.runtime.shape
-    graph_index = jnp.arange(g)[:, None]
-    outputs = jnp.zeros((g, n), jnp.float32).at[graph_index, graph.producer].add(graph.owned_bytes)
-    copies = jnp.repeat(graph.tensor_bytes, devices - 1, axis=1)
-    none = jnp.zeros((g, 1), jnp.float32)
-    allocated = jnp.concatenate([outputs, copies, none], 1)
-    return jnp.stack([allocated, jnp.concatenate([graph.workspace, jnp.zeros_like(copies), none], 1)])
+class _Shares(NamedTuple):
+    """The shares of every graph; those of padding are of tensor t, and of instance d * t, which is none."""
+
+    tensor: jax.Array  # [g, s] int32, x
+    reuses: jax.Array  # [s, g, 1] bool
+    place: jax.Array  # [s, g, p] int32, of x's producer
+    instance: jax.Array  # [s, g, p] int32, of y on x's device
+    parent: jax.Array  # [s, g, p] int32, the share that made y an alias on this device; s where there is none
+    external: jax.Array  # [t, g, 1] bool, tensors that are aliases of external inputs
 
 
-def _freed(copies: Copies, steps: int, devices: int) -> jax.Array:
-    """What is freed after each place: `[d, c, L]` float32, byte units."""
-    _, t, g, p = copies.device.shape
-    lane = jnp.arange(g * p, dtype=jnp.int32).reshape(1, g, p)
-    freed = jnp.zeros(devices * (steps + 1) * g * p, jnp.float32)
-    for device, end, size in zip(*copies, strict=True):
-        index = (device * (steps + 1) + end) * (g * p) + lane
-        freed = add(freed, index, jnp.broadcast_to(size, (t, g, p)))
-    return freed.reshape(devices, steps + 1, g * p)[:, :steps]
+def _shares(graph: PaddedGraph, lanes: Lanes, place: jax.Array) -> _Shares:
+    t, g, _ = lanes.source.shape
+    none = (lanes.target.shape[0] + 1) * t
+    count = graph.sizes.shares
+    of_graph = jnp.arange(g, dtype=jnp.int32)[:, None]
+    index = jnp.arange(count, dtype=jnp.int32)[None, :]
+    # [g, t + 1] the share by which a tensor is an alias
+    alias = jnp.full((g, t + 1), count, jnp.int32)
+    alias = alias.at[of_graph, graph.share_tensor].set(jnp.where(graph.share_reuses, count, index))
+    alias = alias.at[:, t].set(count)
+    real_tensor, real_of = (jnp.minimum(tensor, t - 1) for tensor in (graph.share_tensor, graph.share_of))
+    here, there = take_rows(lanes.source, real_tensor), take_rows(lanes.source, real_of)
+    copy = jnp.where(here == there, 0, 1 + here - (here > there).astype(jnp.int32))
+    of = graph.share_of.T[..., None]
+    return _Shares(
+        tensor=graph.share_tensor,
+        reuses=graph.share_reuses.T[..., None],
+        place=take_rows(place, graph.producer[of_graph, real_tensor]),
+        instance=jnp.where(of < t, copy * t + of, none),
+        parent=jnp.where(copy == 0, alias[of_graph, graph.share_of].T[..., None], count),
+        external=((graph.owned_bytes == 0) & (graph.tensor_bytes > 0) & (alias[:, :t] == count)).T[..., None],
+    )
+
+
+def _with_none(array: jax.Array) -> jax.Array:
+    """One more row, for what is none."""
+    return jnp.concatenate([array, jnp.zeros((1, *array.shape[1:]), array.dtype)])
+
+
+def _gather(array: jax.Array, index: jax.Array) -> jax.Array:
+    """`array[index]`, lane by lane: `[x, g, p]` by `[s, g, p]` gives `[s, g, p]`."""
+    return take(_flat(array), _index(index))
+
+
+def _chain_ends(following: jax.Array) -> jax.Array:
+    """The last share of the chain from each one, `[s, g, p]`, given the next of each (s for none)."""
+    count = following.shape[0]
+    index = jnp.arange(count, dtype=jnp.int32)[:, None, None]
+    following = jnp.where(following < count, following, index)
+    return lax.fori_loop(0, (count - 1).bit_length(), lambda _, chain: _gather(chain, chain), following)
+
+
+def _flat(array: jax.Array) -> jax.Array:
+    return array.reshape(-1)
+
+
+def _index(index: jax.Array) -> jax.Array:
+    """Indices `[s, g, p]` along the first axis of an `[x, g, p]` array, as those of the flat array."""
+    _, g, p = index.shape
+    return index * (g * p) + jnp.arange(g * p, dtype=jnp.int32).reshape(1, g, p)
+
+
+def _takers(shares: _Shares, buffer: jax.Array, ends: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Which shares take their buffer over: `[s, g, p]` bool, and the share that takes each: `[d * t + 1, g, p]`, s for
+    none. If several outputs of an op want one buffer, the first has it.
+    """
+    count = buffer.shape[0]
+    index = jnp.arange(count, dtype=jnp.int32)[:, None, None]
+    wants = shares.reuses & (_gather(ends, buffer) == shares.place)
+    nobody = jnp.full_like(ends, count)
+    taker = _flat(nobody).at[_index(buffer)].min(jnp.where(wants, index, count)).reshape(ends.shape)
+    return wants & (_gather(taker, buffer) == index), taker

@@ -40,75 +40,6 @@ def run_times(
     return start, end[slots]
 
 
-@late_entry
-def _run_all(
-    transfer: int,
-    num_ops: int,
-    routes: tuple[np.ndarray, np.ndarray],
-    waits: tuple[np.ndarray, np.ndarray],
-    seconds: np.ndarray,
-    clocks: np.ndarray,
-    slots: np.ndarray,
-    start: np.ndarray,
-    end: np.ndarray,
-) -> None:
-    """Writes `start` by order entry and `end` by slot.
-
-    Args:
-      transfer, num_ops: the model's number, and how many slots are ops.
-      routes: `[s]` int each, the devices that a slot starts from and ends on.
-      waits: `[s + 1]` and `[x]` int, where each slot's row begins, and the slots that it waits for.
-      seconds: `[s]` of each slot.
-      clocks: `[2, d]`, 0.
-      slots: `[m]` the order.
-    """
-    (here, there), (begins, sources) = routes, waits
-    for place in range(len(slots)):
-        slot, ready = slots[place], 0.0
-        for row in range(begins[slot], begins[slot + 1]):
-            ready = max(ready, end[sources[row]])
-        if slot < num_ops:
-            start[place] = run_op(clocks, here[slot], ready, seconds[slot])
-        else:
-            start[place] = run_transfer(transfer, clocks, here[slot], there[slot], ready, seconds[slot])
-        end[slot] = start[place] + seconds[slot]
-
-
-class Stages:
-    """The devices' shares of a sample under a placement.
-
-    Attributes:
-      seconds: `[slots]` of every op and every transfer, as `Routes` numbers them.
-      loads: `[devices]` float64, seconds.
-      resident: `[devices]` int64, bytes of weights.
-
-    Raises:
-      PlanError: an op is where it cannot run.
-    """
-
-    def __init__(self, graph: ComputationGraph, problem: Problem, routes: Routes) -> None:
-        pipeline, placement, devices = Pipeline.of(graph, problem), routes.placement, problem.devices
-        runtime = pipeline.runtime[np.arange(len(placement)), pipeline.kinds[placement]]
-        _check_placement(graph, pipeline, placement, runtime)
-        moved = pipeline.transfer[routes.transfer_tensor]
-        self.seconds = np.concatenate([runtime, moved])
-        sent = distinct(routes.transfer_tensor)
-        moving = np.bincount(routes.transfer_to, moved, minlength=devices)
-        moving += np.bincount(routes.home[sent], pipeline.transfer[sent], minlength=devices)
-        self.loads = np.bincount(placement, runtime, minlength=devices)
-        self.loads += np.where(pipeline.kinds == ACCELERATOR, moving, 0.0)
-        self.resident = np.zeros(devices, np.int64)
-        np.add.at(self.resident, placement, graph.arrays.weight_bytes)
-
-
-def _check_placement(graph: ComputationGraph, pipeline: Pipeline, placement: np.ndarray, runtime: np.ndarray) -> None:
-    bad = np.flatnonzero(np.isinf(runtime))
-    if len(bad):
-        op, device = graph.ops[bad[0]].name, placement[bad[0]]
-        kind = "a CPU" if pipeline.kinds[device] == CPU else "an accelerator"
-        raise PlanError(f"op {op!r} is placed on device {device}, {kind}: it cannot run there")
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Costs:
     """What a placement and an order of m entries (ops and transfers) cost."""
@@ -183,26 +114,38 @@ def prepare() -> None:
     _ = evaluate(ComputationGraph("two", ops), Problem(), (0, 0), (0, 1)).memory
 
 
-def _pipelined_costs(stages: Stages, routes: Routes, slots: np.ndarray, problem: Problem) -> Costs:
-    """Loads and resident weights; the makespan is that of one sample that runs alone."""
-    start, end = run_times(routes, slots, stages.seconds, problem.transfer, problem.devices)
-    resident = tuple(stages.resident.tolist())
-    return Costs(
-        makespan=float(end[slots < routes.num_ops].max()),
-        peak_memory=resident,
-        start=start,
-        end=end,
-        memory_changes=tuple(np.array([[-1, size, size]], np.int64) for size in resident),
-        loads=tuple(stages.loads.tolist()),
-    )
+@late_entry
+def _run_all(
+    transfer: int,
+    num_ops: int,
+    routes: tuple[np.ndarray, np.ndarray],
+    waits: tuple[np.ndarray, np.ndarray],
+    seconds: np.ndarray,
+    clocks: np.ndarray,
+    slots: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+) -> None:
+    """Writes `start` by order entry and `end` by slot.
 
-
-def _node_name(graph: ComputationGraph, problem: Problem, node: int) -> str:
-    n, t = graph.arrays.num_ops, graph.arrays.num_tensors
-    if 0 <= node < n:
-        return f"op {graph.ops[node].name!r}"
-    tensor, device = divmod(node - n, problem.devices)
-    return f"the transfer of {graph.tensor_names[tensor]!r} to device {device}" if 0 <= tensor < t else f"node {node}"
+    Args:
+      transfer, num_ops: the model's number, and how many slots are ops.
+      routes: `[s]` int each, the devices that a slot starts from and ends on.
+      waits: `[s + 1]` and `[x]` int, where each slot's row begins, and the slots that it waits for.
+      seconds: `[s]` of each slot.
+      clocks: `[2, d]`, 0.
+      slots: `[m]` the order.
+    """
+    (here, there), (begins, sources) = routes, waits
+    for place in range(len(slots)):
+        slot, ready = slots[place], 0.0
+        for row in range(begins[slot], begins[slot + 1]):
+            ready = max(ready, end[sources[row]])
+        if slot < num_ops:
+            start[place] = run_op(clocks, here[slot], ready, seconds[slot])
+        else:
+            start[place] = run_transfer(transfer, clocks, here[slot], there[slot], ready, seconds[slot])
+        end[slot] = start[place] + seconds[slot]
 
 
 def _checked_slots(graph: ComputationGraph, problem: Problem, routes: Routes, order: ArrayLike) -> np.ndarray:
@@ -231,3 +174,60 @@ def _checked_slots(graph: ComputationGraph, problem: Problem, routes: Routes, or
         first, second = (_node_name(graph, problem, int(node)) for node in pair)
         raise PlanError(f"order has {second} before {first}, which it depends on: it must come after")
     return slots
+
+
+class Stages:
+    """The devices' shares of a sample under a placement.
+
+    Attributes:
+      seconds: `[slots]` of every op and every transfer, as `Routes` numbers them.
+      loads: `[devices]` float64, seconds.
+      resident: `[devices]` int64, bytes of weights.
+
+    Raises:
+      PlanError: an op is where it cannot run.
+    """
+
+    def __init__(self, graph: ComputationGraph, problem: Problem, routes: Routes) -> None:
+        pipeline, placement, devices = Pipeline.of(graph, problem), routes.placement, problem.devices
+        runtime = pipeline.runtime[np.arange(len(placement)), pipeline.kinds[placement]]
+        _check_placement(graph, pipeline, placement, runtime)
+        moved = pipeline.transfer[routes.transfer_tensor]
+        self.seconds = np.concatenate([runtime, moved])
+        sent = distinct(routes.transfer_tensor)
+        moving = np.bincount(routes.transfer_to, moved, minlength=devices)
+        moving += np.bincount(routes.home[sent], pipeline.transfer[sent], minlength=devices)
+        self.loads = np.bincount(placement, runtime, minlength=devices)
+        self.loads += np.where(pipeline.kinds == ACCELERATOR, moving, 0.0)
+        self.resident = np.zeros(devices, np.int64)
+        np.add.at(self.resident, placement, graph.arrays.weight_bytes)
+
+
+def _pipelined_costs(stages: Stages, routes: Routes, slots: np.ndarray, problem: Problem) -> Costs:
+    """Loads and resident weights; the makespan is that of one sample that runs alone."""
+    start, end = run_times(routes, slots, stages.seconds, problem.transfer, problem.devices)
+    resident = tuple(stages.resident.tolist())
+    return Costs(
+        makespan=float(end[slots < routes.num_ops].max()),
+        peak_memory=resident,
+        start=start,
+        end=end,
+        memory_changes=tuple(np.array([[-1, size, size]], np.int64) for size in resident),
+        loads=tuple(stages.loads.tolist()),
+    )
+
+
+def _node_name(graph: ComputationGraph, problem: Problem, node: int) -> str:
+    n, t = graph.arrays.num_ops, graph.arrays.num_tensors
+    if 0 <= node < n:
+        return f"op {graph.ops[node].name!r}"
+    tensor, device = divmod(node - n, problem.devices)
+    return f"the transfer of {graph.tensor_names[tensor]!r} to device {device}" if 0 <= tensor < t else f"node {node}"
+
+
+def _check_placement(graph: ComputationGraph, pipeline: Pipeline, placement: np.ndarray, runtime: np.ndarray) -> None:
+    bad = np.flatnonzero(np.isinf(runtime))
+    if len(bad):
+        op, device = graph.ops[bad[0]].name, placement[bad[0]]
+        kind = "a CPU" if pipeline.kinds[device] == CPU else "an accelerator"
+        raise PlanError(f"op {op!r} is placed on device {device}, {kind}: it cannot run there")

@@ -34,12 +34,50 @@ def reward(params: CompileParams, result: "Outcome") -> jax.Array:
     return jnp.where(result.valid, -jnp.sqrt(ratio), INVALID)
 
 
-class _Keyed(NamedTuple):
-    """`Decisions` of one candidate; where the keys of transfers are missing, sends are by the rule."""
+def possible_choices(params: CompileParams, chosen: Choices) -> Choices:
+    """The choices, with option 0 for padding and for nothing, groups on one device, and the first one that can run
+    them for those on a device that cannot, or is not there.
+    """
+    real = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
+    chosen = jax.tree.map(lambda option: jnp.where(real, jnp.maximum(option, 0), 0), chosen)
+    placement, runs_on = chosen.placement[params.leader], jnp.asarray(params.runs_on)
+    can = jnp.take_along_axis(runs_on, placement[:, None], axis=1)[:, 0]
+    return chosen._replace(placement=jnp.where(can, placement, runs_on.argmax(1).astype(jnp.int32)))
 
-    placement: jax.Array  # [n] int32
-    op_keys: jax.Array  # [n] float32
-    transfer_keys: jax.Array | None  # [d, t] float32
+
+def op_keys(params: CompileParams, priority: jax.Array) -> jax.Array:
+    """`[n]` float32 in [0, 1): of the ready ops the largest comes first, see `CompileParams.reach`."""
+    n, count = params.order.shape[0], jnp.maximum(params.graph.num_ops, 1).astype(jnp.float32)
+    rank = jnp.zeros(n, jnp.int32).at[params.order].set(jnp.arange(n, dtype=jnp.int32)).astype(jnp.float32)
+    assert params.levels is not None
+    reach = jnp.asarray(params.reach) * count
+    place = jnp.where(rank < count, priority.astype(jnp.float32) * reach + count - 1 - rank, 0)
+    return place / ((params.levels.shape[0] - 1) * reach + count)
+
+
+class Outcome(NamedTuple):
+    """Of one plan."""
+
+    seconds: jax.Array  # [] float32, second units: the makespan, or the largest load
+    valid: jax.Array  # [] bool, every device stays within the memory limit, and kernels have room
+    played: Played  # what it did, by op; rows of padding mean nothing
+
+
+def outcome(params: CompileParams, chosen: Choices, sends: Sends) -> Outcome:
+    """Of choices that are `possible_choices`. Args: see `run`."""
+    if isinstance(params.problem, PaddedPipeline):
+        return Outcome(*loaded(params.problem, jnp.asarray(chosen.placement)))
+    ran = run(params, chosen, sends)
+    times = played(ran.graph, ran.placement, ran.place, ran.end, params.runs_on.shape[1])
+    by_op = jax.tree.map(lambda of: jnp.zeros_like(of).at[ran.op].set(of, mode="drop"), times)
+    return Outcome(ran.makespan, ran.valid, by_op)
+
+
+def nothing_played(params: CompileParams) -> Played:
+    """As if nothing had run."""
+    pipelined, rows = isinstance(params.problem, PaddedPipeline), params.runs_on.shape
+    of_op, of_device = (OP_LOADS, DEVICE_LOADS) if pipelined else (OP_TIMES, DEVICE_TIMES)
+    return Played(jnp.zeros((rows[0], of_op)), jnp.zeros((*rows, of_device)))
 
 
 class Run(NamedTuple):
@@ -52,13 +90,6 @@ class Run(NamedTuple):
     placement: jax.Array  # [n] int32, of each of these
     end: jax.Array  # [n] float32, second units
     place: jax.Array  # [n] int32, in the order; n for padding
-
-
-class _Costs(NamedTuple):
-    makespan: jax.Array  # float32, second units
-    peak: jax.Array  # float32, byte units, of the device that needs most; 0 without a memory limit
-    end: jax.Array  # [n] float32, second units, of each op
-    place: jax.Array  # [n] int32, of each op in the order; n for padding
 
 
 @functools.partial(jax.jit, static_argnames="sends")  # one program for the start and for all steps
@@ -87,25 +118,19 @@ def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
     return Run(costs.makespan, fits, graph, op, placement, costs.end, costs.place)
 
 
-def possible_choices(params: CompileParams, chosen: Choices) -> Choices:
-    """The choices, with option 0 for padding and for nothing, groups on one device, and the first one that can run
-    them for those on a device that cannot, or is not there.
-    """
-    real = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
-    chosen = jax.tree.map(lambda option: jnp.where(real, jnp.maximum(option, 0), 0), chosen)
-    placement, runs_on = chosen.placement[params.leader], jnp.asarray(params.runs_on)
-    can = jnp.take_along_axis(runs_on, placement[:, None], axis=1)[:, 0]
-    return chosen._replace(placement=jnp.where(can, placement, runs_on.argmax(1).astype(jnp.int32)))
+class _Keyed(NamedTuple):
+    """`Decisions` of one candidate; where the keys of transfers are missing, sends are by the rule."""
+
+    placement: jax.Array  # [n] int32
+    op_keys: jax.Array  # [n] float32
+    transfer_keys: jax.Array | None  # [d, t] float32
 
 
-def op_keys(params: CompileParams, priority: jax.Array) -> jax.Array:
-    """`[n]` float32 in [0, 1): of the ready ops the largest comes first, see `CompileParams.reach`."""
-    n, count = params.order.shape[0], jnp.maximum(params.graph.num_ops, 1).astype(jnp.float32)
-    rank = jnp.zeros(n, jnp.int32).at[params.order].set(jnp.arange(n, dtype=jnp.int32)).astype(jnp.float32)
-    assert params.levels is not None
-    reach = jnp.asarray(params.reach) * count
-    place = jnp.where(rank < count, priority.astype(jnp.float32) * reach + count - 1 - rank, 0)
-    return place / ((params.levels.shape[0] - 1) * reach + count)
+class _Costs(NamedTuple):
+    makespan: jax.Array  # float32, second units
+    peak: jax.Array  # float32, byte units, of the device that needs most; 0 without a memory limit
+    end: jax.Array  # [n] float32, second units, of each op
+    place: jax.Array  # [n] int32, of each op in the order; n for padding
 
 
 @custom_vmap
@@ -144,28 +169,3 @@ def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisi
         graph, problem = jax.tree.map(folded, both)
     costs = jax.tree.map(unfolded, _costs_of(graph, problem, decisions))
     return costs, jax.tree.map(lambda _: True, costs)
-
-
-class Outcome(NamedTuple):
-    """Of one plan."""
-
-    seconds: jax.Array  # [] float32, second units: the makespan, or the largest load
-    valid: jax.Array  # [] bool, every device stays within the memory limit, and kernels have room
-    played: Played  # what it did, by op; rows of padding mean nothing
-
-
-def outcome(params: CompileParams, chosen: Choices, sends: Sends) -> Outcome:
-    """Of choices that are `possible_choices`. Args: see `run`."""
-    if isinstance(params.problem, PaddedPipeline):
-        return Outcome(*loaded(params.problem, jnp.asarray(chosen.placement)))
-    ran = run(params, chosen, sends)
-    times = played(ran.graph, ran.placement, ran.place, ran.end, params.runs_on.shape[1])
-    by_op = jax.tree.map(lambda of: jnp.zeros_like(of).at[ran.op].set(of, mode="drop"), times)
-    return Outcome(ran.makespan, ran.valid, by_op)
-
-
-def nothing_played(params: CompileParams) -> Played:
-    """As if nothing had run."""
-    pipelined, rows = isinstance(params.problem, PaddedPipeline), params.runs_on.shape
-    of_op, of_device = (OP_LOADS, DEVICE_LOADS) if pipelined else (OP_TIMES, DEVICE_TIMES)
-    return Played(jnp.zeros((rows[0], of_op)), jnp.zeros((*rows, of_device)))

@@ -15,6 +15,7 @@ from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.padding import PaddedGraph
 
 _ALONE = DeviceProblem.of(Problem("makespan", 1, "free"))
+Sends = Literal["urgent", "rule"]
 
 
 def by_rule(
@@ -35,20 +36,20 @@ def by_rule(
     return Decisions(placement, *of_all(graph, placement, ranks(graph, op_keys), devices))
 
 
-def ranks(graph: PaddedGraph, op_keys: jax.Array) -> jax.Array:
-    """The places `[n, g, p]` int32 of ops in the order of their keys; those of padding mean nothing."""
-    n, g, p = op_keys.shape
-    on_one = Decisions(jnp.zeros((n, g, p), jnp.int32), op_keys, jnp.zeros((1, graph.sizes.tensors, g, p)))
-    events = evaluate(graph, on_one, _ALONE, makespan=False, memory=False).events
-    return places_of_ops(events.reshape(-1, g * p), n, 1).reshape(n, g, p)
-
-
 def places_of_ops(events: jax.Array, ops: int, devices: int) -> jax.Array:
     """The place `[n, L]` int32 of each op among the ops that events `[c, L]` run (`decode.Schedule`); n for padding."""
     op = jnp.minimum(events // devices, ops)
     place = jnp.cumsum(op < ops, 0, dtype=jnp.int32) - 1
     lane = jnp.arange(events.shape[1], dtype=jnp.int32)
     return jnp.full((ops + 1, events.shape[1]), ops, jnp.int32).at[op, lane].min(place)[:ops]
+
+
+def transfer_keys(graph: PaddedGraph, placement: jax.Array, keys: jax.Array, devices: int) -> jax.Array:
+    """`[d, t]` float32 in [0, 1): a transfer is as urgent as the most urgent op that waits for it."""
+    t, n = graph.sizes.tensors, graph.sizes.ops
+    op = jnp.minimum(graph.use_op, n - 1)
+    index = jnp.where(graph.use_op < n, placement[op] * t + graph.use_tensor, devices * t)
+    return jnp.zeros(devices * t).at[index].max(keys[op], mode="drop").reshape(devices, t)
 
 
 def _bundled(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> tuple[jax.Array, jax.Array]:
@@ -85,24 +86,12 @@ def _late(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: in
     return keys(rank + sent), sends.reshape(devices, -1)
 
 
-class _Uses(NamedTuple):
-    """Of each use by an op, `[u]` each."""
-
-    crosses: jax.Array  # bool, whether the tensor comes from another device
-    tensor: jax.Array  # int32
-    source: jax.Array  # int32, device
-    target: jax.Array  # int32, device
-    written: jax.Array  # int32, the place of the op that writes it
-    needed: jax.Array  # int32, the place of the op; n where nothing crosses
-
-
-def _uses(graph: PaddedGraph, placement: jax.Array, rank: jax.Array) -> _Uses:
-    n, t = len(rank), graph.sizes.tensors
-    op, tensor = jnp.minimum(graph.use_op, n - 1), jnp.minimum(graph.use_tensor, t - 1)
-    writer = graph.producer[tensor]
-    source, target = placement[writer], placement[op]
-    crosses = (graph.use_op < n) & (source != target)
-    return _Uses(crosses, tensor, source, target, rank[writer], jnp.where(crosses, rank[op], n))
+def ranks(graph: PaddedGraph, op_keys: jax.Array) -> jax.Array:
+    """The places `[n, g, p]` int32 of ops in the order of their keys; those of padding mean nothing."""
+    n, g, p = op_keys.shape
+    on_one = Decisions(jnp.zeros((n, g, p), jnp.int32), op_keys, jnp.zeros((1, graph.sizes.tensors, g, p)))
+    events = evaluate(graph, on_one, _ALONE, makespan=False, memory=False).events
+    return places_of_ops(events.reshape(-1, g * p), n, 1).reshape(n, g, p)
 
 
 def _bundled_before(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> jax.Array:
@@ -128,12 +117,21 @@ def _bundled_before(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, d
     return jnp.full(devices * t, n, jnp.int32).at[index].min(before, mode="drop").reshape(devices, t)
 
 
-Sends = Literal["urgent", "rule"]
+class _Uses(NamedTuple):
+    """Of each use by an op, `[u]` each."""
+
+    crosses: jax.Array  # bool, whether the tensor comes from another device
+    tensor: jax.Array  # int32
+    source: jax.Array  # int32, device
+    target: jax.Array  # int32, device
+    written: jax.Array  # int32, the place of the op that writes it
+    needed: jax.Array  # int32, the place of the op; n where nothing crosses
 
 
-def transfer_keys(graph: PaddedGraph, placement: jax.Array, keys: jax.Array, devices: int) -> jax.Array:
-    """`[d, t]` float32 in [0, 1): a transfer is as urgent as the most urgent op that waits for it."""
-    t, n = graph.sizes.tensors, graph.sizes.ops
-    op = jnp.minimum(graph.use_op, n - 1)
-    index = jnp.where(graph.use_op < n, placement[op] * t + graph.use_tensor, devices * t)
-    return jnp.zeros(devices * t).at[index].max(keys[op], mode="drop").reshape(devices, t)
+def _uses(graph: PaddedGraph, placement: jax.Array, rank: jax.Array) -> _Uses:
+    n, t = len(rank), graph.sizes.tensors
+    op, tensor = jnp.minimum(graph.use_op, n - 1), jnp.minimum(graph.use_tensor, t - 1)
+    writer = graph.producer[tensor]
+    source, target = placement[writer], placement[op]
+    crosses = (graph.use_op < n) & (source != target)
+    return _Uses(crosses, tensor, source, target, rank[writer], jnp.where(crosses, rank[op], n))

@@ -50,7 +50,6 @@ SPREAD = 4.0  # of the start temperatures between the hottest and the coldest ch
 WIDTH = 128  # places of a window
 BAND = 0.15  # how far below the best peak the energy begins to count, as a part of it
 FOCUS = 0.75  # how many windows lie where the memory is near its peak; the others lie anywhere
-
 # Rows are parts of `Weighed.rows`, from their begin to that of the next record's.
 OP = np.dtype(
     [
@@ -63,6 +62,100 @@ OP = np.dtype(
     align=True,
 )
 BUFFER = np.dtype([("size", np.float64), ("users", np.int64)], align=True)  # bytes, row of ops
+
+
+@solver("anneal", "simulated annealing over orders, several chains from the orders of quick rules", one_device=True)
+def solve(task: Task, *, chains: int = 8, starts: Sequence[np.ndarray] = ()) -> Plan:
+    """An evaluation is one move of one chain, weighed at all its places. Compiling does not count.
+
+    Args:
+      chains: that anneal side by side, each from another start.
+      starts: orders `[n]` of ops to start from beside the quick rules'.
+
+    Raises:
+      ProblemError: chains is out of range.
+    """
+    if not 1 <= chains <= MAX_CHAINS:
+        raise ProblemError(f"chains is {chains}: must be from 1 to {MAX_CHAINS:,}")
+    with task.uncounted():
+        prepare()
+    most = task.budget.evaluations
+    search = _Orders(task, chains if most is None else max(1, min(chains, most // STEPS)), starts)
+    search.run()
+    return search.plan()
+
+
+@functools.cache
+def prepare() -> None:
+    """Compiles annealing, or loads it, once in a process."""
+    flow = Flow(ComputationGraph("one", (Op("a"),)))
+    buffers = WeighedBuffers(flow)
+    (chain,) = load(np.zeros((1, 1), np.int64), Profile(buffers), np.random.SeedSequence(0).spawn(1))
+    with announced(anneal, "anneal"):
+        anneal(chain, buffers.arrays(flow), 0, STEPS, 1.0, 1.0)
+
+
+class Chain(NamedTuple):
+    """An order of n ops and its memory."""
+
+    order: np.ndarray  # [n] int64, op at each place
+    place: np.ndarray  # [n] int64, of each op
+    during: np.ndarray  # [n] float64, bytes while the op at a place runs
+    before: np.ndarray  # [n + 1] float64, bytes live before it, and at the end
+    best_order: np.ndarray  # [n] int64, that of least peak at the end of a window
+    best: np.ndarray  # [1] float64, bytes, its peak
+    rng: np.ndarray  # [1] uint64
+    gain: np.ndarray  # [WIDTH + 1] float64, work: see `_weigh`
+    energy: np.ndarray  # [WIDTH] float64, work: E^4 at each place of the window, less what is the same at all
+
+
+class _Orders(Annealing[tuple[Chain, float]]):
+    """The chains of one graph, each with its first temperature, and the best order so far by exact peaks."""
+
+    def __init__(self, task: Task, chains: int, starts: Sequence[np.ndarray]) -> None:
+        self._task, most = task, task.budget.evaluations
+        flow = Flow(task.graph)
+        self._usage = Usage(flow)
+        orders = start_orders(flow, self._usage, chains, task.seed, starts)
+        self._best, self._peak = orders[0], math.inf
+        self._keep(orders)
+        task.best = self.plan
+        buffers = WeighedBuffers(flow)
+        self._weighed = buffers.arrays(flow)
+        coarse = math.sqrt(float(np.mean(buffers.size**2))) / max(1.0, self._peak) if len(buffers.size) else 0.0
+        hot = START * max(1.0, coarse / FINE)
+        ladder = hot * SPREAD ** (np.linspace(-0.5, 0.5, chains) if chains > 1 else np.zeros(1))
+        loaded = load(orders, Profile(buffers), np.random.SeedSequence(task.seed).spawn(chains))
+        pace = PACE._replace(evaluations=STEPS if most is None else min(STEPS, most))
+        super().__init__(task, list(zip(loaded, ladder.tolist(), strict=True)), pace)
+
+    def plan(self) -> Plan:
+        """The best so far."""
+        return self._task.plan(None, self._best, evaluations=max(1, self.evaluations))
+
+    def walk(self, chain: tuple[Chain, float], steps: int, begin: float, end: float) -> int:
+        """Some windows of a chain."""
+        state, hot = chain
+        temperatures = (cooled(hot, hot / COOLING, share) for share in (begin, end))
+        anneal(state, self._weighed, steps, self.pace.evaluations, *temperatures)
+        return steps * self.pace.evaluations
+
+    def value(self) -> float:
+        """From the least peak."""
+        return self._task.order_value(self._peak)
+
+    def after(self, share: float) -> None:
+        """Keeps the best order."""
+        self._keep(np.stack([chain.best_order for chain, _ in self.chains]))
+
+    def done(self) -> bool:
+        """Whether there is no memory to save."""
+        return self._peak <= 0
+
+    def _keep(self, orders: np.ndarray) -> None:
+        peaks = self._usage.peaks(orders)
+        if peaks.min() < self._peak:
+            self._best, self._peak = orders[peaks.argmin()].copy(), float(peaks.min())
 
 
 class Weighed(NamedTuple):
@@ -136,117 +229,6 @@ class WeighedBuffers:
         return Weighed(ops, buffers, np.array(rows, np.int64))
 
 
-def _begins(lists: Sequence[Sequence[int]]) -> np.ndarray:
-    """Where rows begin that follow one another, and where the last ends."""
-    return np.cumsum([0, *map(len, lists)])
-
-
-class Chain(NamedTuple):
-    """An order of n ops and its memory."""
-
-    order: np.ndarray  # [n] int64, op at each place
-    place: np.ndarray  # [n] int64, of each op
-    during: np.ndarray  # [n] float64, bytes while the op at a place runs
-    before: np.ndarray  # [n + 1] float64, bytes live before it, and at the end
-    best_order: np.ndarray  # [n] int64, that of least peak at the end of a window
-    best: np.ndarray  # [1] float64, bytes, its peak
-    rng: np.ndarray  # [1] uint64
-    gain: np.ndarray  # [WIDTH + 1] float64, work: see `_weigh`
-    energy: np.ndarray  # [WIDTH] float64, work: E^4 at each place of the window, less what is the same at all
-
-
-@functools.cache
-def prepare() -> None:
-    """Compiles annealing, or loads it, once in a process."""
-    flow = Flow(ComputationGraph("one", (Op("a"),)))
-    buffers = WeighedBuffers(flow)
-    (chain,) = load(np.zeros((1, 1), np.int64), Profile(buffers), np.random.SeedSequence(0).spawn(1))
-    with announced(anneal, "anneal"):
-        anneal(chain, buffers.arrays(flow), 0, STEPS, 1.0, 1.0)
-
-
-@solver("anneal", "simulated annealing over orders, several chains from the orders of quick rules", one_device=True)
-def solve(task: Task, *, chains: int = 8, starts: Sequence[np.ndarray] = ()) -> Plan:
-    """An evaluation is one move of one chain, weighed at all its places. Compiling does not count.
-
-    Args:
-      chains: that anneal side by side, each from another start.
-      starts: orders `[n]` of ops to start from beside the quick rules'.
-
-    Raises:
-      ProblemError: chains is out of range.
-    """
-    if not 1 <= chains <= MAX_CHAINS:
-        raise ProblemError(f"chains is {chains}: must be from 1 to {MAX_CHAINS:,}")
-    with task.uncounted():
-        prepare()
-    most = task.budget.evaluations
-    search = _Orders(task, chains if most is None else max(1, min(chains, most // STEPS)), starts)
-    search.run()
-    return search.plan()
-
-
-class _Orders(Annealing[tuple[Chain, float]]):
-    """The chains of one graph, each with its first temperature, and the best order so far by exact peaks."""
-
-    def __init__(self, task: Task, chains: int, starts: Sequence[np.ndarray]) -> None:
-        self._task, most = task, task.budget.evaluations
-        flow = Flow(task.graph)
-        self._usage = Usage(flow)
-        orders = start_orders(flow, self._usage, chains, task.seed, starts)
-        self._best, self._peak = orders[0], math.inf
-        self._keep(orders)
-        task.best = self.plan
-        buffers = WeighedBuffers(flow)
-        self._weighed = buffers.arrays(flow)
-        coarse = math.sqrt(float(np.mean(buffers.size**2))) / max(1.0, self._peak) if len(buffers.size) else 0.0
-        hot = START * max(1.0, coarse / FINE)
-        ladder = hot * SPREAD ** (np.linspace(-0.5, 0.5, chains) if chains > 1 else np.zeros(1))
-        loaded = load(orders, Profile(buffers), np.random.SeedSequence(task.seed).spawn(chains))
-        pace = PACE._replace(evaluations=STEPS if most is None else min(STEPS, most))
-        super().__init__(task, list(zip(loaded, ladder.tolist(), strict=True)), pace)
-
-    def plan(self) -> Plan:
-        """The best so far."""
-        return self._task.plan(None, self._best, evaluations=max(1, self.evaluations))
-
-    def walk(self, chain: tuple[Chain, float], steps: int, begin: float, end: float) -> int:
-        """Some windows of a chain."""
-        state, hot = chain
-        temperatures = (cooled(hot, hot / COOLING, share) for share in (begin, end))
-        anneal(state, self._weighed, steps, self.pace.evaluations, *temperatures)
-        return steps * self.pace.evaluations
-
-    def value(self) -> float:
-        """From the least peak."""
-        return self._task.order_value(self._peak)
-
-    def after(self, share: float) -> None:
-        """Keeps the best order."""
-        self._keep(np.stack([chain.best_order for chain, _ in self.chains]))
-
-    def done(self) -> bool:
-        """Whether there is no memory to save."""
-        return self._peak <= 0
-
-    def _keep(self, orders: np.ndarray) -> None:
-        peaks = self._usage.peaks(orders)
-        if peaks.min() < self._peak:
-            self._best, self._peak = orders[peaks.argmin()].copy(), float(peaks.min())
-
-
-def start_orders(flow: Flow, usage: Usage, chains: int, seed: int, given: Sequence[np.ndarray]) -> np.ndarray:
-    """Different orders `[c, n]`: the given ones, those of the rules, and random ones, the best."""
-    orders = [*given, *memory_orders(flow)]
-    if flow.num_ops <= MAX_RANDOM_OPS:
-        drawn = Drawing(flow).draw(np.random.default_rng(seed), RANDOM_STARTS, by_priority=True)
-        assert drawn is not None  # no time limit was given
-        orders += list(drawn)
-    distinct = np.unique(np.stack(orders), axis=0)
-    ranked = distinct[np.argsort(usage.peaks(distinct), kind="stable")]
-    return ranked[np.arange(chains) % len(ranked)]
-
-
 class Profile:
     """The memory along orders, in bytes, as annealing weighs it."""
 
@@ -312,6 +294,23 @@ def anneal(c: Chain, w: Weighed, windows: int, steps: int, hot: float, cold: flo
             x = c.order[start + below(c.rng, width)]
             total = _move(c, w, x, start, start + width, total, floor, inverse, temperature)
         _keep_best(c)
+
+
+def start_orders(flow: Flow, usage: Usage, chains: int, seed: int, given: Sequence[np.ndarray]) -> np.ndarray:
+    """Different orders `[c, n]`: the given ones, those of the rules, and random ones, the best."""
+    orders = [*given, *memory_orders(flow)]
+    if flow.num_ops <= MAX_RANDOM_OPS:
+        drawn = Drawing(flow).draw(np.random.default_rng(seed), RANDOM_STARTS, by_priority=True)
+        assert drawn is not None  # no time limit was given
+        orders += list(drawn)
+    distinct = np.unique(np.stack(orders), axis=0)
+    ranked = distinct[np.argsort(usage.peaks(distinct), kind="stable")]
+    return ranked[np.arange(chains) % len(ranked)]
+
+
+def _begins(lists: Sequence[Sequence[int]]) -> np.ndarray:
+    """Where rows begin that follow one another, and where the last ends."""
+    return np.cumsum([0, *map(len, lists)])
 
 
 @part
@@ -380,6 +379,17 @@ def _move(
 
 
 @part
+def _keep_best(c: Chain) -> None:
+    peak = 0.0
+    for k in range(len(c.order)):
+        peak = max(peak, c.during[k])
+    if peak < c.best[0]:
+        c.best[0] = peak
+        for k in range(len(c.order)):
+            c.best_order[k] = c.order[k]
+
+
+@part
 def _weigh(c: Chain, w: Weighed, x: int, low: int, high: int, floor: float, inverse: float) -> None:
     """Energies of op x at places `low` to `high`, and by how much the memory at the place of another op, from `low` to
     `high` + 1, is larger if x ran before it: its outputs, less the inputs that it freed.
@@ -432,14 +442,3 @@ def _shift(c: Chain, w: Weighed, x: int, there: int, low: int) -> None:
         before[k - step] = before[k] - step * gain[k - low]
     order[there], place[x] = x, there
     before[there], during[there] = live, live + w.ops[x].needed
-
-
-@part
-def _keep_best(c: Chain) -> None:
-    peak = 0.0
-    for k in range(len(c.order)):
-        peak = max(peak, c.during[k])
-    if peak < c.best[0]:
-        c.best[0] = peak
-        for k in range(len(c.order)):
-            c.best_order[k] = c.order[k]

@@ -90,45 +90,6 @@ def beta_table(alpha: jax.Array, beta: jax.Array) -> BetaTable:
     return BetaTable(logit.reshape(-1, _CELLS + 1), rate[..., 0].reshape(-1), rate[..., 1].reshape(-1), each)
 
 
-def shared_betas(shapes: Sequence[tuple[float, float]], genes: int, uniform: int, graphs: int) -> BetaTable:
-    """Tabulates one Beta(alpha, beta) for the first `genes` genes of a graph; the `uniform` after them are that.
-
-    The first `graphs` graphs have the first pair of `shapes`, the next ones the second, and so on.
-    """
-    table = beta_table(*jnp.asarray(shapes, jnp.float32).T[..., None])
-    by_graph = jnp.repeat(table.choice[:, 0], graphs)
-    real = jnp.arange(genes + uniform, dtype=jnp.int32) < genes
-    return table._replace(choice=jnp.where(real[:, None], by_graph[None], jnp.int32(UNIFORM)))
-
-
-def beta_quantile(table: BetaTable, uniform: jax.Array) -> jax.Array:
-    """The quantiles at `uniform` `[k, g, m]` in [0, 1) of each gene's distribution: `[k, g, m]` float32 in [0, 1)."""
-    choice = jnp.maximum(table.choice, 0)
-    scaled = uniform * _CELLS
-    cell = jnp.minimum(scaled.astype(jnp.int32), _CELLS - 1)
-    part = scaled - cell.astype(jnp.float32)
-    entry = choice[..., None] * (_CELLS + 1) + cell
-    flat = table.logit.reshape(-1)
-    low, high = take(flat, entry), take(flat, entry + 1)
-    # beyond the outermost quantiles the distribution function is exponential in the logit
-    first, last = cell == 0, cell == _CELLS - 1
-    tail = jnp.log(jnp.where(first, part, 1 - part))
-    lower, upper = (take(rate, choice)[..., None] for rate in (table.lower_rate, table.upper_rate))
-    logit = jnp.where(first | last, low + tail / jnp.where(first, lower, -upper), low + part * (high - low))
-    quantile = jnp.minimum(jax.nn.sigmoid(logit), jnp.float32(_LARGEST))
-    return jnp.where(table.choice[..., None] == UNIFORM, uniform, quantile)
-
-
-def _log_density(logit: jax.Array, alpha: jax.Array, beta: jax.Array) -> jax.Array:
-    """Of the logit of a Beta variable, up to a constant: `[k, g, x]`."""
-    return alpha[..., None] * logit - (alpha + beta)[..., None] * jax.nn.softplus(logit)
-
-
-def _variance_bound(shape: jax.Array) -> jax.Array:
-    """A bound of the trigamma function: 1/x + 1/x^2."""
-    return 1 / shape + 1 / jnp.square(shape)
-
-
 @dataclasses.dataclass(frozen=True)
 class Parameters:
     """Sizes and bias of the algorithm. Static: each combination compiles a program.
@@ -164,17 +125,6 @@ class Parameters:
     def generations(self, evaluations: int) -> int:
         """Generations that fit into a budget of evaluations; at least one."""
         return max(1, evaluations // self.offspring)
-
-
-class Draw(NamedTuple):
-    """The random choices of the next generation, made a generation ahead.
-
-    XLA:CPU would else fuse the arithmetic that makes them into the gather that uses them, whose loop does not
-    vectorise: 17 instead of 6 us an evaluation at 512 ops.
-    """
-
-    parents: jax.Array  # [k, g, children] int32, the parent of each gene, in the sorted population, as a flat index
-    mutants: jax.Array  # [k, g, mutants] float32
 
 
 class State(NamedTuple):
@@ -291,57 +241,6 @@ def _next(state: State, values: jax.Array, parameters: Parameters, proposals: Be
     )
 
 
-def _draw(
-    keys: jax.Array,
-    bias: jax.Array,
-    rows: jax.Array,
-    generation: jax.Array,
-    parameters: Parameters,
-    proposals: BetaTable | None,
-) -> Draw:
-    """Parents, coins and mutants of the generation after `generation`."""
-    (k, g), p, e, m = rows.shape, parameters.population, parameters.elites, parameters.mutants
-    seeds = _seeds(keys, generation)
-    words = random_words(seeds, rows, parameters.offspring)
-    pair = unit_interval(random_words(~seeds, 2, parameters.offspring - m))
-    elite = (pair[0] * e).astype(jnp.int32)
-    other = e + (pair[1] * (p - e)).astype(jnp.int32)
-    from_elite = words[..., m:] < bias[None, :, None]
-    row = jnp.arange(k, dtype=jnp.int32)[:, None, None] * (g * p)
-    graph = jnp.arange(g, dtype=jnp.int32)[None, :, None] * p
-    return Draw(jnp.where(from_elite, elite[None], other[None]) + (row + graph), _sample(words[..., :m], proposals))
-
-
-def _rows(graph: PaddedGraph, devices: int) -> jax.Array:
-    """The number that each gene has where nothing is padded, those of padding after them: `[k, g]` uint32."""
-    k, sizes = num_genes(graph.sizes, devices), graph.sizes
-    ops, tensors = (jnp.asarray(count)[None, None] for count in (graph.num_ops, graph.num_tensors))
-
-    def blocks(count: int, size: int, real: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Of `count` blocks of `size` genes: number within the real ones, and whether it is one; `[genes, g]`."""
-        block = jnp.arange(count, dtype=jnp.int32)[:, None, None]
-        place = jnp.arange(size, dtype=jnp.int32)[None, :, None]
-        is_real = jnp.broadcast_to(place < real, (count, size, real.shape[-1]))
-        return (block * real + place).reshape(count * size, -1), is_real.reshape(count * size, -1)
-
-    by_op, real_op = blocks(devices + 1, sizes.ops, ops)
-    by_tensor, real_tensor = blocks(devices, sizes.tensors, tensors)
-    number = jnp.concatenate([by_op, by_tensor + ops[0] * (devices + 1)])
-    padding = k + jnp.arange(k, dtype=jnp.int32)[:, None]
-    return jnp.where(jnp.concatenate([real_op, real_tensor]), number, padding).astype(jnp.uint32)
-
-
-def _seeds(keys: jax.Array, generation: jax.Array) -> jax.Array:
-    """Two words for each graph and generation (-1: the first population): `[g, 2]` uint32."""
-    return jax.vmap(lambda key: jax.random.bits(jax.random.fold_in(key, generation + jnp.int32(1)), (2,)))(keys)
-
-
-def _sample(words: jax.Array, proposals: BetaTable | None) -> jax.Array:
-    """Genes from random words `[k, g, m]`: uniform, or each from its own Beta distribution."""
-    uniform = unit_interval(words)
-    return uniform if proposals is None else beta_quantile(proposals, uniform)
-
-
 def run_batch(
     keys: jax.Array,
     graph: PaddedGraph,
@@ -384,30 +283,6 @@ def run_batch(
     return _sharded(keys, graph, proposals, elite_bias, DeviceProblem.of(problem), parameters, generations, mesh)
 
 
-@functools.partial(jax.jit, static_argnames=("parameters", "generations", "mesh"))
-def _sharded(
-    keys: jax.Array,
-    graph: PaddedGraph,
-    proposals: BetaTable | None,
-    elite_bias: jax.Array | None,
-    problem: DeviceProblem,
-    parameters: Parameters,
-    generations: int,
-    mesh: Mesh,
-) -> tuple[jax.Array, jax.Array]:
-    axis = mesh.axis_names[0]
-    specs: Any = PartitionSpec(axis), PartitionSpec(None, axis), PartitionSpec()
-    by_graph, by_gene, whole = specs
-    of_proposals = None if proposals is None else BetaTable(whole, whole, whole, by_gene)
-    return jax.shard_map(
-        functools.partial(run_grouped, parameters=parameters, generations=generations),
-        mesh=mesh,
-        in_specs=(by_graph, by_graph, of_proposals, by_graph, whole),
-        out_specs=(by_gene, by_graph),
-        check_vma=False,
-    )(keys, graph, proposals, elite_bias, problem)
-
-
 def run_grouped(
     keys: jax.Array,
     graph: PaddedGraph,
@@ -438,7 +313,132 @@ def run_grouped(
     return lax.platform_dependent(cpu=in_groups, default=lambda: run(whole))
 
 
+def _variance_bound(shape: jax.Array) -> jax.Array:
+    """A bound of the trigamma function: 1/x + 1/x^2."""
+    return 1 / shape + 1 / jnp.square(shape)
+
+
+def _log_density(logit: jax.Array, alpha: jax.Array, beta: jax.Array) -> jax.Array:
+    """Of the logit of a Beta variable, up to a constant: `[k, g, x]`."""
+    return alpha[..., None] * logit - (alpha + beta)[..., None] * jax.nn.softplus(logit)
+
+
+def shared_betas(shapes: Sequence[tuple[float, float]], genes: int, uniform: int, graphs: int) -> BetaTable:
+    """Tabulates one Beta(alpha, beta) for the first `genes` genes of a graph; the `uniform` after them are that.
+
+    The first `graphs` graphs have the first pair of `shapes`, the next ones the second, and so on.
+    """
+    table = beta_table(*jnp.asarray(shapes, jnp.float32).T[..., None])
+    by_graph = jnp.repeat(table.choice[:, 0], graphs)
+    real = jnp.arange(genes + uniform, dtype=jnp.int32) < genes
+    return table._replace(choice=jnp.where(real[:, None], by_graph[None], jnp.int32(UNIFORM)))
+
+
+def _rows(graph: PaddedGraph, devices: int) -> jax.Array:
+    """The number that each gene has where nothing is padded, those of padding after them: `[k, g]` uint32."""
+    k, sizes = num_genes(graph.sizes, devices), graph.sizes
+    ops, tensors = (jnp.asarray(count)[None, None] for count in (graph.num_ops, graph.num_tensors))
+
+    def blocks(count: int, size: int, real: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Of `count` blocks of `size` genes: number within the real ones, and whether it is one; `[genes, g]`."""
+        block = jnp.arange(count, dtype=jnp.int32)[:, None, None]
+        place = jnp.arange(size, dtype=jnp.int32)[None, :, None]
+        is_real = jnp.broadcast_to(place < real, (count, size, real.shape[-1]))
+        return (block * real + place).reshape(count * size, -1), is_real.reshape(count * size, -1)
+
+    by_op, real_op = blocks(devices + 1, sizes.ops, ops)
+    by_tensor, real_tensor = blocks(devices, sizes.tensors, tensors)
+    number = jnp.concatenate([by_op, by_tensor + ops[0] * (devices + 1)])
+    padding = k + jnp.arange(k, dtype=jnp.int32)[:, None]
+    return jnp.where(jnp.concatenate([real_op, real_tensor]), number, padding).astype(jnp.uint32)
+
+
+def _sample(words: jax.Array, proposals: BetaTable | None) -> jax.Array:
+    """Genes from random words `[k, g, m]`: uniform, or each from its own Beta distribution."""
+    uniform = unit_interval(words)
+    return uniform if proposals is None else beta_quantile(proposals, uniform)
+
+
+def _seeds(keys: jax.Array, generation: jax.Array) -> jax.Array:
+    """Two words for each graph and generation (-1: the first population): `[g, 2]` uint32."""
+    return jax.vmap(lambda key: jax.random.bits(jax.random.fold_in(key, generation + jnp.int32(1)), (2,)))(keys)
+
+
+class Draw(NamedTuple):
+    """The random choices of the next generation, made a generation ahead.
+
+    XLA:CPU would else fuse the arithmetic that makes them into the gather that uses them, whose loop does not
+    vectorise: 17 instead of 6 us an evaluation at 512 ops.
+    """
+
+    parents: jax.Array  # [k, g, children] int32, the parent of each gene, in the sorted population, as a flat index
+    mutants: jax.Array  # [k, g, mutants] float32
+
+
+def _draw(
+    keys: jax.Array,
+    bias: jax.Array,
+    rows: jax.Array,
+    generation: jax.Array,
+    parameters: Parameters,
+    proposals: BetaTable | None,
+) -> Draw:
+    """Parents, coins and mutants of the generation after `generation`."""
+    (k, g), p, e, m = rows.shape, parameters.population, parameters.elites, parameters.mutants
+    seeds = _seeds(keys, generation)
+    words = random_words(seeds, rows, parameters.offspring)
+    pair = unit_interval(random_words(~seeds, 2, parameters.offspring - m))
+    elite = (pair[0] * e).astype(jnp.int32)
+    other = e + (pair[1] * (p - e)).astype(jnp.int32)
+    from_elite = words[..., m:] < bias[None, :, None]
+    row = jnp.arange(k, dtype=jnp.int32)[:, None, None] * (g * p)
+    graph = jnp.arange(g, dtype=jnp.int32)[None, :, None] * p
+    return Draw(jnp.where(from_elite, elite[None], other[None]) + (row + graph), _sample(words[..., :m], proposals))
+
+
+@functools.partial(jax.jit, static_argnames=("parameters", "generations", "mesh"))
+def _sharded(
+    keys: jax.Array,
+    graph: PaddedGraph,
+    proposals: BetaTable | None,
+    elite_bias: jax.Array | None,
+    problem: DeviceProblem,
+    parameters: Parameters,
+    generations: int,
+    mesh: Mesh,
+) -> tuple[jax.Array, jax.Array]:
+    axis = mesh.axis_names[0]
+    specs: Any = PartitionSpec(axis), PartitionSpec(None, axis), PartitionSpec()
+    by_graph, by_gene, whole = specs
+    of_proposals = None if proposals is None else BetaTable(whole, whole, whole, by_gene)
+    return jax.shard_map(
+        functools.partial(run_grouped, parameters=parameters, generations=generations),
+        mesh=mesh,
+        in_specs=(by_graph, by_graph, of_proposals, by_graph, whole),
+        out_specs=(by_gene, by_graph),
+        check_vma=False,
+    )(keys, graph, proposals, elite_bias, problem)
+
+
 def _group_size(graphs: int, sizes: Sizes, parameters: Parameters) -> int:
     """Graphs that run together on a CPU: the largest divisor whose state is small enough."""
     fitting = max(1, _CPU_STATE // (parameters.offspring * sizes.slots))
     return max(n for n in range(1, graphs + 1) if graphs % n == 0 and n <= fitting)
+
+
+def beta_quantile(table: BetaTable, uniform: jax.Array) -> jax.Array:
+    """The quantiles at `uniform` `[k, g, m]` in [0, 1) of each gene's distribution: `[k, g, m]` float32 in [0, 1)."""
+    choice = jnp.maximum(table.choice, 0)
+    scaled = uniform * _CELLS
+    cell = jnp.minimum(scaled.astype(jnp.int32), _CELLS - 1)
+    part = scaled - cell.astype(jnp.float32)
+    entry = choice[..., None] * (_CELLS + 1) + cell
+    flat = table.logit.reshape(-1)
+    low, high = take(flat, entry), take(flat, entry + 1)
+    # beyond the outermost quantiles the distribution function is exponential in the logit
+    first, last = cell == 0, cell == _CELLS - 1
+    tail = jnp.log(jnp.where(first, part, 1 - part))
+    lower, upper = (take(rate, choice)[..., None] for rate in (table.lower_rate, table.upper_rate))
+    logit = jnp.where(first | last, low + tail / jnp.where(first, lower, -upper), low + part * (high - low))
+    quantile = jnp.minimum(jax.nn.sigmoid(logit), jnp.float32(_LARGEST))
+    return jnp.where(table.choice[..., None] == UNIFORM, uniform, quantile)

@@ -13,10 +13,13 @@ from typing import Any, NamedTuple
 from graphrl.errors import ProblemError
 
 TICK = 0.2  # seconds between two looks at a running search
-
 # A variable, a literal or a linear expression of OR-Tools, which is loaded only when the method is used.
 Expression = Any
 Literal = Any
+MAX_EXACT = 2**32  # quanta of all lengths together, if they are exact: with many more, bounds only creep
+FINE = 2**20  # at least, on the average of the lengths above 0, if they must be rounded: an error of 1e-6 at most
+COARSE = 2**6  # the same: few enough for quick search
+MAX_UNITS = 2**50  # units of memory: products with positions stay inside int64
 
 
 def or_tools() -> Any:
@@ -154,39 +157,6 @@ def minimise(
     return round(solver.best_objective_bound)  # an integer, and below 2^50 a float is one
 
 
-def _solver(limits: Limits, searches: Sequence[str]) -> Any:
-    solver = or_tools().CpSolver()
-    solver.parameters.max_time_in_seconds = limits.seconds
-    solver.parameters.random_seed = limits.seed % 2**31
-    solver.parameters.num_workers = limits.workers
-    solver.parameters.relative_gap_limit = limits.gap
-    solver.parameters.subsolvers.extend(searches)
-    solver.parameters.catch_sigint_signal = False  # Ctrl-C is Python's
-    return solver
-
-
-def _collector(variables: Sequence[Expression], solutions: int, waiting: list[list[int]]) -> Any:
-    """A callback that adds the values of each solution to `waiting`, and ends the search after so many."""
-    cp_model, left = or_tools(), solutions
-
-    class Collector(cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]
-        def on_solution_callback(self) -> None:
-            nonlocal left
-            left -= 1
-            if left >= 0:
-                waiting.append([self.value(variable) for variable in variables])
-            if left <= 0:
-                self.stop_search()
-
-    return Collector()
-
-
-MAX_EXACT = 2**32  # quanta of all lengths together, if they are exact: with many more, bounds only creep
-FINE = 2**20  # at least, on the average of the lengths above 0, if they must be rounded: an error of 1e-6 at most
-COARSE = 2**6  # the same: few enough for quick search
-MAX_UNITS = 2**50  # units of memory: products with positions stay inside int64
-
-
 @dataclasses.dataclass(frozen=True)
 class Quanta:
     """Seconds as whole quanta, rounded down, so that what is a bound in quanta is one in seconds.
@@ -248,3 +218,30 @@ def byte_unit(sizes: Sequence[int]) -> int:
             f"method 'cp-sat' counts up to 2^50 units of {unit} bytes: the graph's bytes are more in all"
         )
     return unit
+
+
+def _solver(limits: Limits, searches: Sequence[str]) -> Any:
+    solver = or_tools().CpSolver()
+    solver.parameters.max_time_in_seconds = limits.seconds
+    solver.parameters.random_seed = limits.seed % 2**31
+    solver.parameters.num_workers = limits.workers
+    solver.parameters.relative_gap_limit = limits.gap
+    solver.parameters.subsolvers.extend(searches)
+    solver.parameters.catch_sigint_signal = False  # Ctrl-C is Python's
+    return solver
+
+
+def _collector(variables: Sequence[Expression], solutions: int, waiting: list[list[int]]) -> Any:
+    """A callback that adds the values of each solution to `waiting`, and ends the search after so many."""
+    cp_model, left = or_tools(), solutions
+
+    class Collector(cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]
+        def on_solution_callback(self) -> None:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                waiting.append([self.value(variable) for variable in variables])
+            if left <= 0:
+                self.stop_search()
+
+    return Collector()

@@ -18,208 +18,8 @@ from graphrl.graphs.graph import ComputationGraph, Op
 LAUNCH, PEAK, BANDWIDTH = range(3)
 MAX_OPS, MAX_ARGUMENTS, MAX_BYTES = range(3)
 UNLIMITED = 2**62  # bytes
-
-
-class Kernels(NamedTuple):
-    """Of n ops, t tensors (external inputs included), e reads and f pairs of an op and a reader of its outputs."""
-
-    read_start: np.ndarray  # [n + 1] int64
-    read_tensor: np.ndarray  # [e] int64, as in `FusionProblem`
-    producer: np.ndarray  # [t] int64, -1 for external inputs
-    reader_start: np.ndarray  # [n + 1] int64
-    reader: np.ndarray  # [f] int64
-    tensor_bytes: np.ndarray  # [t] float64
-    output_bytes: np.ndarray  # [n] float64
-    flops: np.ndarray  # [n] float64
-    renames: np.ndarray  # [n] bool
-    chip: np.ndarray  # [3] float64: launch in seconds, operations and bytes a second
-    limits: np.ndarray  # [3] int64: ops and arguments of a kernel, and bytes of its arguments and outputs
-    inlined: np.ndarray  # [n] bool
-    seconds: np.ndarray  # [n] float64, of the kernel of each root; 0 for inlined ops
-    roots: np.ndarray  # [n + 1] int64, those that the last flip concerns
-    changed: np.ndarray  # [n + 1] float64, what their kernels take after it
-    op_mark: np.ndarray  # [n] int64, number of the last walk that met it
-    tensor_mark: np.ndarray  # [t] int64, the same
-    walks: np.ndarray  # [1] int64, how many there were
-    stack: np.ndarray  # [n + 1] int64
-
-
-def kernels_of(fusion: Fusion, max_bytes: int = UNLIMITED) -> Kernels:
-    """The kernels of a fusion; those of several ops read and write at most so many bytes."""
-    problem, a = fusion.problem, fusion.problem.graph.arrays
-    n, t = problem.num_ops, len(problem.producer)
-    pairs = np.unique(a.producer[a.use_tensor].astype(np.int64) * n + a.use_op)
-    return Kernels(
-        read_start=problem.read_start.astype(np.int64),
-        read_tensor=problem.read_tensor,
-        producer=problem.producer,
-        reader_start=np.searchsorted(pairs // n, np.arange(n + 1)),
-        reader=pairs % n,
-        tensor_bytes=problem.tensor_bytes.astype(np.float64),
-        output_bytes=problem.output_bytes.astype(np.float64),
-        flops=problem.flops,
-        renames=problem.renames,
-        chip=_chip(problem),
-        limits=np.array([problem.max_ops, problem.max_arguments, max_bytes]),
-        inlined=fusion.inlined.copy(),
-        seconds=fusion.op_seconds.copy(),
-        roots=np.zeros(n + 1, np.int64),
-        changed=np.zeros(n + 1),
-        op_mark=np.zeros(n, np.int64),
-        tensor_mark=np.zeros(t, np.int64),
-        walks=np.zeros(1, np.int64),
-        stack=np.zeros(n + 1, np.int64),
-    )
-
-
-def _chip(problem: FusionProblem) -> np.ndarray:
-    chip = problem.chip
-    return np.array([chip.launch_seconds, chip.flops_per_second, chip.bytes_per_second])
-
-
-@part
-def _kernel_seconds(k: Kernels, root: int) -> float:
-    """What the kernel of a root takes; infinite if it is above a limit."""
-    k.walks[0] += 1
-    walk, ops, arguments, found = k.walks[0], 1, 0, 1
-    flops, moved, works = 0.0, k.output_bytes[root], False
-    k.stack[0] = root
-    k.op_mark[root] = walk
-    while found > 0:
-        found -= 1
-        op = k.stack[found]
-        flops += k.flops[op]
-        works |= not k.renames[op]
-        for i in range(k.read_start[op], k.read_start[op + 1]):
-            tensor = k.read_tensor[i]
-            source = k.producer[tensor]
-            if source >= 0 and k.inlined[source]:
-                if k.op_mark[source] != walk:
-                    k.op_mark[source] = walk
-                    k.stack[found] = source
-                    found += 1
-                    ops += 1
-            elif k.tensor_mark[tensor] != walk:
-                k.tensor_mark[tensor] = walk
-                arguments += 1
-                moved += k.tensor_bytes[tensor]
-        if ops > 1 and (ops > k.limits[MAX_OPS] or arguments > k.limits[MAX_ARGUMENTS] or moved > k.limits[MAX_BYTES]):
-            return np.inf
-    if not works:
-        return 0.0
-    return k.chip[LAUNCH] + max(flops / k.chip[PEAK], moved / k.chip[BANDWIDTH])
-
-
-@part
-def _set_roots(k: Kernels, op: int) -> int:
-    """Writes the roots of the kernels that compute an op, or would if it were inlined; gives how many there are."""
-    k.walks[0] += 1
-    walk, waiting, count = k.walks[0], 1, 0
-    k.stack[0] = op
-    k.op_mark[op] = walk
-    while waiting > 0:
-        waiting -= 1
-        writer = k.stack[waiting]
-        for i in range(k.reader_start[writer], k.reader_start[writer + 1]):
-            reader = k.reader[i]
-            if k.op_mark[reader] != walk:
-                k.op_mark[reader] = walk
-                if k.inlined[reader]:
-                    k.stack[waiting] = reader
-                    waiting += 1
-                else:
-                    k.roots[count] = reader
-                    count += 1
-    return integer(count)
-
-
-@part
-def flip(k: Kernels, op: int) -> tuple[int, float]:
-    """Inlines an op, or no longer; gives how many roots it concerns and by how much all kernels take longer then,
-    infinite where a limit is broken. `keep` or `undo` follows.
-    """
-    count = _set_roots(k, op)
-    before = after = 0.0
-    for i in range(count):
-        before += k.seconds[k.roots[i]]
-    before += k.seconds[op]  # 0 if it is inlined
-    k.inlined[op] = not k.inlined[op]
-    k.roots[count], k.changed[count] = op, 0.0
-    if not k.inlined[op]:
-        k.changed[count] = _kernel_seconds(k, op)
-    after += k.changed[count]
-    for i in range(count):
-        k.changed[i] = _kernel_seconds(k, k.roots[i])
-        after += k.changed[i]
-        if after == np.inf:
-            break
-    return integer(count + 1), after - before
-
-
-@inlined
-def keep(k: Kernels, count: int) -> None:
-    """Makes the last flip, of so many roots, so."""
-    for i in range(count):
-        k.seconds[k.roots[i]] = k.changed[i]
-
-
-@inlined
-def undo(k: Kernels, op: int) -> None:
-    """Takes the last flip, of an op, back."""
-    k.inlined[op] = not k.inlined[op]
-
-
 LEAST_GAIN = 1e-12  # of the time of all kernels: less is rounding
 HOT, COLD = 1e-3, 1e-7  # first and last temperature of annealing, parts of the time of all kernels
-
-
-@entry
-def _descend(k: Kernels, ops: np.ndarray, least: float) -> None:
-    """Flips ops `[m]` in their order, again and again, while one of them gains more than `least` seconds."""
-    since = 0
-    while since < len(ops):
-        for op in ops:
-            if since >= len(ops):
-                break
-            count, more = flip(k, op)
-            if more < -least:
-                keep(k, count)
-                since = 0
-            else:
-                undo(k, op)
-                since += 1
-
-
-@entry
-def _try_each(k: Kernels, ops: np.ndarray, more: np.ndarray) -> None:
-    """Writes by how many seconds all kernels take longer where one of the ops `[m]` is flipped into `more` `[m]`."""
-    for i in range(len(ops)):
-        more[i] = flip(k, ops[i])[1]
-        undo(k, ops[i])
-
-
-@entry
-def _anneal(
-    k: Kernels, ops: np.ndarray, best: np.ndarray, rng: np.ndarray, moves: int, hot: float, cold: float
-) -> None:
-    """Flips ops drawn from `ops` `[m]` by Metropolis' rule, while the temperature, seconds, falls geometrically; writes
-    who is inlined in the fusion of least time that it meets into `best` `[n]`.
-    """
-    time = least = 0.0  # against where it begins
-    cooling = (cold / hot) ** (1.0 / max(1, moves))
-    for _ in range(integer(moves)):
-        hot *= cooling
-        op = ops[below(rng, len(ops))]
-        count, more = flip(k, op)
-        if more > -hot * np.log(uniform(rng)):
-            undo(k, op)
-            continue
-        keep(k, count)
-        time += more
-        if time < least - COLD * hot:
-            least = time
-            for i in range(len(best)):
-                best[i] = k.inlined[i]
 
 
 def annealed(fusion: Fusion, moves: int, seed: int = 0) -> Fusion:
@@ -270,3 +70,201 @@ def prepare() -> None:
         state = kernels_of(fuse(problem, np.zeros(1, np.int64)))
         _descend(state, np.zeros(0, np.int64), 0.0)
         _anneal(state, np.zeros(1, np.int64), state.inlined.copy(), np.zeros(1, np.uint64), 0, 1.0, 1.0)
+
+
+class Kernels(NamedTuple):
+    """Of n ops, t tensors (external inputs included), e reads and f pairs of an op and a reader of its outputs."""
+
+    read_start: np.ndarray  # [n + 1] int64
+    read_tensor: np.ndarray  # [e] int64, as in `FusionProblem`
+    producer: np.ndarray  # [t] int64, -1 for external inputs
+    reader_start: np.ndarray  # [n + 1] int64
+    reader: np.ndarray  # [f] int64
+    tensor_bytes: np.ndarray  # [t] float64
+    output_bytes: np.ndarray  # [n] float64
+    flops: np.ndarray  # [n] float64
+    renames: np.ndarray  # [n] bool
+    chip: np.ndarray  # [3] float64: launch in seconds, operations and bytes a second
+    limits: np.ndarray  # [3] int64: ops and arguments of a kernel, and bytes of its arguments and outputs
+    inlined: np.ndarray  # [n] bool
+    seconds: np.ndarray  # [n] float64, of the kernel of each root; 0 for inlined ops
+    roots: np.ndarray  # [n + 1] int64, those that the last flip concerns
+    changed: np.ndarray  # [n + 1] float64, what their kernels take after it
+    op_mark: np.ndarray  # [n] int64, number of the last walk that met it
+    tensor_mark: np.ndarray  # [t] int64, the same
+    walks: np.ndarray  # [1] int64, how many there were
+    stack: np.ndarray  # [n + 1] int64
+
+
+@entry
+def _anneal(
+    k: Kernels, ops: np.ndarray, best: np.ndarray, rng: np.ndarray, moves: int, hot: float, cold: float
+) -> None:
+    """Flips ops drawn from `ops` `[m]` by Metropolis' rule, while the temperature, seconds, falls geometrically; writes
+    who is inlined in the fusion of least time that it meets into `best` `[n]`.
+    """
+    time = least = 0.0  # against where it begins
+    cooling = (cold / hot) ** (1.0 / max(1, moves))
+    for _ in range(integer(moves)):
+        hot *= cooling
+        op = ops[below(rng, len(ops))]
+        count, more = flip(k, op)
+        if more > -hot * np.log(uniform(rng)):
+            undo(k, op)
+            continue
+        keep(k, count)
+        time += more
+        if time < least - COLD * hot:
+            least = time
+            for i in range(len(best)):
+                best[i] = k.inlined[i]
+
+
+def kernels_of(fusion: Fusion, max_bytes: int = UNLIMITED) -> Kernels:
+    """The kernels of a fusion; those of several ops read and write at most so many bytes."""
+    problem, a = fusion.problem, fusion.problem.graph.arrays
+    n, t = problem.num_ops, len(problem.producer)
+    pairs = np.unique(a.producer[a.use_tensor].astype(np.int64) * n + a.use_op)
+    return Kernels(
+        read_start=problem.read_start.astype(np.int64),
+        read_tensor=problem.read_tensor,
+        producer=problem.producer,
+        reader_start=np.searchsorted(pairs // n, np.arange(n + 1)),
+        reader=pairs % n,
+        tensor_bytes=problem.tensor_bytes.astype(np.float64),
+        output_bytes=problem.output_bytes.astype(np.float64),
+        flops=problem.flops,
+        renames=problem.renames,
+        chip=_chip(problem),
+        limits=np.array([problem.max_ops, problem.max_arguments, max_bytes]),
+        inlined=fusion.inlined.copy(),
+        seconds=fusion.op_seconds.copy(),
+        roots=np.zeros(n + 1, np.int64),
+        changed=np.zeros(n + 1),
+        op_mark=np.zeros(n, np.int64),
+        tensor_mark=np.zeros(t, np.int64),
+        walks=np.zeros(1, np.int64),
+        stack=np.zeros(n + 1, np.int64),
+    )
+
+
+@entry
+def _descend(k: Kernels, ops: np.ndarray, least: float) -> None:
+    """Flips ops `[m]` in their order, again and again, while one of them gains more than `least` seconds."""
+    since = 0
+    while since < len(ops):
+        for op in ops:
+            if since >= len(ops):
+                break
+            count, more = flip(k, op)
+            if more < -least:
+                keep(k, count)
+                since = 0
+            else:
+                undo(k, op)
+                since += 1
+
+
+@entry
+def _try_each(k: Kernels, ops: np.ndarray, more: np.ndarray) -> None:
+    """Writes by how many seconds all kernels take longer where one of the ops `[m]` is flipped into `more` `[m]`."""
+    for i in range(len(ops)):
+        more[i] = flip(k, ops[i])[1]
+        undo(k, ops[i])
+
+
+@part
+def flip(k: Kernels, op: int) -> tuple[int, float]:
+    """Inlines an op, or no longer; gives how many roots it concerns and by how much all kernels take longer then,
+    infinite where a limit is broken. `keep` or `undo` follows.
+    """
+    count = _set_roots(k, op)
+    before = after = 0.0
+    for i in range(count):
+        before += k.seconds[k.roots[i]]
+    before += k.seconds[op]  # 0 if it is inlined
+    k.inlined[op] = not k.inlined[op]
+    k.roots[count], k.changed[count] = op, 0.0
+    if not k.inlined[op]:
+        k.changed[count] = _kernel_seconds(k, op)
+    after += k.changed[count]
+    for i in range(count):
+        k.changed[i] = _kernel_seconds(k, k.roots[i])
+        after += k.changed[i]
+        if after == np.inf:
+            break
+    return integer(count + 1), after - before
+
+
+@inlined
+def undo(k: Kernels, op: int) -> None:
+    """Takes the last flip, of an op, back."""
+    k.inlined[op] = not k.inlined[op]
+
+
+@inlined
+def keep(k: Kernels, count: int) -> None:
+    """Makes the last flip, of so many roots, so."""
+    for i in range(count):
+        k.seconds[k.roots[i]] = k.changed[i]
+
+
+def _chip(problem: FusionProblem) -> np.ndarray:
+    chip = problem.chip
+    return np.array([chip.launch_seconds, chip.flops_per_second, chip.bytes_per_second])
+
+
+@part
+def _set_roots(k: Kernels, op: int) -> int:
+    """Writes the roots of the kernels that compute an op, or would if it were inlined; gives how many there are."""
+    k.walks[0] += 1
+    walk, waiting, count = k.walks[0], 1, 0
+    k.stack[0] = op
+    k.op_mark[op] = walk
+    while waiting > 0:
+        waiting -= 1
+        writer = k.stack[waiting]
+        for i in range(k.reader_start[writer], k.reader_start[writer + 1]):
+            reader = k.reader[i]
+            if k.op_mark[reader] != walk:
+                k.op_mark[reader] = walk
+                if k.inlined[reader]:
+                    k.stack[waiting] = reader
+                    waiting += 1
+                else:
+                    k.roots[count] = reader
+                    count += 1
+    return integer(count)
+
+
+@part
+def _kernel_seconds(k: Kernels, root: int) -> float:
+    """What the kernel of a root takes; infinite if it is above a limit."""
+    k.walks[0] += 1
+    walk, ops, arguments, found = k.walks[0], 1, 0, 1
+    flops, moved, works = 0.0, k.output_bytes[root], False
+    k.stack[0] = root
+    k.op_mark[root] = walk
+    while found > 0:
+        found -= 1
+        op = k.stack[found]
+        flops += k.flops[op]
+        works |= not k.renames[op]
+        for i in range(k.read_start[op], k.read_start[op + 1]):
+            tensor = k.read_tensor[i]
+            source = k.producer[tensor]
+            if source >= 0 and k.inlined[source]:
+                if k.op_mark[source] != walk:
+                    k.op_mark[source] = walk
+                    k.stack[found] = source
+                    found += 1
+                    ops += 1
+            elif k.tensor_mark[tensor] != walk:
+                k.tensor_mark[tensor] = walk
+                arguments += 1
+                moved += k.tensor_bytes[tensor]
+        if ops > 1 and (ops > k.limits[MAX_OPS] or arguments > k.limits[MAX_ARGUMENTS] or moved > k.limits[MAX_BYTES]):
+            return np.inf
+    if not works:
+        return 0.0
+    return k.chip[LAUNCH] + max(flops / k.chip[PEAK], moved / k.chip[BANDWIDTH])

@@ -25,62 +25,67 @@ from graphrl.solvers.loads.groups import Blocks, Groups, placed_plan
 from graphrl.solvers.rules.placements import equal_parts
 from graphrl.solvers.solver import solver
 
-
-class Ideals(NamedTuple):
-    """Ideals by size, the empty one first, and from each the ideals that lack one block of it."""
-
-    start: np.ndarray  # [i + 1] int64, into the other two
-    smaller: np.ndarray  # [x] int64, ideals
-    block: np.ndarray  # [x] int64, what they lack
+BARS, MOVED, BYTES, SUMS = 2, 4, 5, 6  # places of sums: seconds and bars of both kinds, seconds of transfers, bytes
+IDEALS = 60_000  # as many as the paper's code takes
+STEP_SECONDS = 0.05  # between two looks at the clock, or so
 
 
-def ideals_of(blocks: Blocks, most: int) -> Ideals:
-    """All ideals.
+@functools.cache
+def prepare() -> None:
+    """Compiles the program, or loads it, once in a process."""
+    graph = ComputationGraph("one", (Op("a"),))
+    groups = Groups.of_ops(graph, Problem("max_load"))
+    with announced(fill, "stage-dp", seconds=4):
+        fill(program(groups, chain_of(np.zeros(1, np.int64)), math.inf, 1.0), 1, 2)
+
+
+@solver(
+    "stage-dp",
+    "max_load: the best contiguous stages, by dynamic programming over ideals (Tarnawski et al. 2020)",
+    objectives=("max_load",),
+    prepare=prepare,
+)
+def stage_dp(task: Task, *, ideals: int = IDEALS, hint: Plan | None = None) -> Plan:
+    """The best contiguous split, whatever the evaluations, if the seconds are enough; never worse than equal stages.
+
+    It begins with the splits of some topological orders of the blocks, whose best bounds the search for the best of
+    all. An evaluation is a plan that was costed.
+
+    Args:
+      ideals: prefixes of the graph at most, above which it is content with the splits of those orders.
+      hint: a plan whose load the stages must beat: the answer is the better one.
 
     Raises:
-      ProblemError: there are more than `most`.
+      ProblemError: an option is out of range, or an op can run nowhere.
     """
-    fault = ProblemError(f"there are more than {most:,} ideals, prefixes that a split can have")
-    if len(blocks.before) >= most:
-        raise fault
-    before = [sum(1 << other for other in others) for others in blocks.before]
-    after: list[list[int]] = [[] for _ in before]
-    for block, others in enumerate(blocks.before):
-        for other in others:
-            after[other].append(block)
-    number = {0: 0}
-    ready = [[block for block, mask in enumerate(before) if mask == 0]]  # of each ideal
-    lacking: list[list[tuple[int, int]]] = [[]]
-    sets = [0]
-    for ideal, members in enumerate(sets):  # which grows; sizes never fall
-        if 1 << len(ready[ideal]) > most:  # any of those that are ready may join
-            raise fault
-        for block in ready[ideal]:
-            larger = members | 1 << block
-            if larger not in number:
-                if len(sets) == most:
-                    raise fault
-                number[larger] = len(sets)
-                sets.append(larger)
-                new = [other for other in after[block] if before[other] & larger == before[other]]
-                ready.append([other for other in ready[ideal] if other != block] + new)
-                lacking.append([])
-            lacking[number[larger]].append((ideal, block))
-    return _lattice(lacking)
+    if type(ideals) is not int or ideals < 0:
+        raise ProblemError(f"ideals is {ideals!r}: must be an integer of at least 0")
+    search = _Search(task, Blocks.of_graph(task.graph, task.problem))
+    if hint is not None:
+        search.keep(task.known(hint))
+    search.consider(equal_placement(search.blocks))
+    for order in search.blocks.orders():
+        search.run(chain_of(order))
+    try:
+        lattice = ideals_of(search.blocks, ideals)
+    except ProblemError:
+        return search.plan()
+    search.run(lattice)
+    return search.plan()
 
 
-def chain_of(order: np.ndarray) -> Ideals:
-    """The prefixes of one order of the blocks: what a split of consecutive blocks is made of."""
-    return _lattice([[], *([(place, int(block))] for place, block in enumerate(order))])
-
-
-def _lattice(lacking: list[list[tuple[int, int]]]) -> Ideals:
-    start = np.cumsum([0, *map(len, lacking)])
-    pairs = np.array([pair for pairs in lacking for pair in pairs], np.int64).reshape(-1, 2)
-    return Ideals(start, pairs[:, 0].copy(), pairs[:, 1].copy())
-
-
-BARS, MOVED, BYTES, SUMS = 2, 4, 5, 6  # places of sums: seconds and bars of both kinds, seconds of transfers, bytes
+def equal_placement(blocks: Blocks) -> np.ndarray:
+    """The device of each op, `[n]`."""
+    groups, order = blocks.groups, blocks.orders()[0]
+    accelerators = groups.accelerators
+    kind = 0 if accelerators else 1
+    devices = accelerators or len(groups.kinds)
+    seconds = groups.runtime[order, kind]
+    runs = np.isfinite(seconds)
+    work = np.where(runs, seconds, 0.0)
+    device = np.empty(len(order), np.int64)
+    device[order] = np.where(runs, equal_parts(work, devices), accelerators % len(groups.kinds))
+    return device[groups.of]
 
 
 class Program(NamedTuple):
@@ -104,34 +109,6 @@ class Program(NamedTuple):
     sums: np.ndarray  # [b + 1, SUMS] float64, of the blocks that the last device has, at each depth of the walk
     limits: np.ndarray  # [2] float64: bytes of an accelerator, and what the largest load must be below
     counts: np.ndarray  # [1] int64, pairs of ideals that were walked
-
-
-def program(groups: Groups, ideals: Ideals, limit: float, upper: float) -> Program:
-    """The arrays for groups and their ideals, the table empty but for ideal 0."""
-    count, accelerators = len(ideals.start) - 1, groups.accelerators
-    blocks, cpus = len(groups.weight), len(groups.kinds) - accelerators
-    incidence = groups.incidence()
-    bars = np.isinf(groups.runtime)
-    best = np.full((cpus + 1, accelerators + 1, count), np.inf)
-    best[:, :, 0] = 0.0
-    return Program(
-        *ideals,
-        runtime=np.where(bars, 0.0, groups.runtime),
-        bars=bars.astype(np.int64),
-        weight=groups.weight.astype(np.float64),
-        nets_start=np.cumsum([0, *map(len, incidence)]),
-        nets=np.array([net for nets in incidence for net in nets], np.int64),
-        seconds=groups.seconds,
-        size=np.array([len(ends) for ends in groups.ends], np.int64),
-        best=best,
-        link=np.full(best.shape, -1),
-        inside=np.zeros(len(groups.seconds), np.int64),
-        seen=np.full(count, -1),
-        stack=np.zeros((blocks + 1, 2), np.int64),
-        sums=np.zeros((blocks + 1, SUMS)),
-        limits=np.array([limit, upper]),
-        counts=np.zeros(1, np.int64),
-    )
 
 
 @entry
@@ -201,100 +178,45 @@ def fill(p: Program, first: int, last: int) -> None:
                     p.best[c, a, ideal], p.link[c, a, ideal] = p.best[c - 1, a, ideal], 2 * ideal + CPU
 
 
-def devices_of(p: Program, ideals: Ideals, accelerators: int) -> np.ndarray | None:
-    """The device of each block in the best split, `[b] int64`; None if there is none below the limit."""
-    c, a, ideal = p.best.shape[0] - 1, p.best.shape[1] - 1, p.best.shape[2] - 1
-    if not np.isfinite(p.best[c, a, ideal]):
-        return None
-    device = np.zeros(len(p.weight), np.int64)
-    while ideal:
-        below, kind = divmod(int(p.link[c, a, ideal]), 2)
-        a, c = (a - 1, c) if kind == ACCELERATOR else (a, c - 1)
-        for block in _members(ideals, ideal) - _members(ideals, below):
-            device[block] = a if kind == ACCELERATOR else accelerators + c
-        ideal = below
-    return device
+class Ideals(NamedTuple):
+    """Ideals by size, the empty one first, and from each the ideals that lack one block of it."""
+
+    start: np.ndarray  # [i + 1] int64, into the other two
+    smaller: np.ndarray  # [x] int64, ideals
+    block: np.ndarray  # [x] int64, what they lack
 
 
-def _members(ideals: Ideals, ideal: int) -> set[int]:
-    """The blocks of an ideal."""
-    blocks = set()
-    while ideal:
-        edge = ideals.start[ideal]
-        blocks.add(int(ideals.block[edge]))
-        ideal = int(ideals.smaller[edge])
-    return blocks
+def program(groups: Groups, ideals: Ideals, limit: float, upper: float) -> Program:
+    """The arrays for groups and their ideals, the table empty but for ideal 0."""
+    count, accelerators = len(ideals.start) - 1, groups.accelerators
+    blocks, cpus = len(groups.weight), len(groups.kinds) - accelerators
+    incidence = groups.incidence()
+    bars = np.isinf(groups.runtime)
+    best = np.full((cpus + 1, accelerators + 1, count), np.inf)
+    best[:, :, 0] = 0.0
+    return Program(
+        *ideals,
+        runtime=np.where(bars, 0.0, groups.runtime),
+        bars=bars.astype(np.int64),
+        weight=groups.weight.astype(np.float64),
+        nets_start=np.cumsum([0, *map(len, incidence)]),
+        nets=np.array([net for nets in incidence for net in nets], np.int64),
+        seconds=groups.seconds,
+        size=np.array([len(ends) for ends in groups.ends], np.int64),
+        best=best,
+        link=np.full(best.shape, -1),
+        inside=np.zeros(len(groups.seconds), np.int64),
+        seen=np.full(count, -1),
+        stack=np.zeros((blocks + 1, 2), np.int64),
+        sums=np.zeros((blocks + 1, SUMS)),
+        limits=np.array([limit, upper]),
+        counts=np.zeros(1, np.int64),
+    )
 
 
-IDEALS = 60_000  # as many as the paper's code takes
-STEP_SECONDS = 0.05  # between two looks at the clock, or so
-
-
-@solver("equal-stages", "max_load: contiguous stages of equal run time, one an accelerator", objectives=("max_load",))
-def equal_stages(task: Task) -> Plan:
-    """What an expert does by hand, whatever the budget: the ops in topological order, by level, cut where the work so
-    far passes a further equal part; what no accelerator can run goes to a CPU.
-    """
-    blocks = Blocks.of_graph(task.graph, task.problem)
-    return task.answer(placed_plan(task, equal_placement(blocks), evaluations=1))
-
-
-def equal_placement(blocks: Blocks) -> np.ndarray:
-    """The device of each op, `[n]`."""
-    groups, order = blocks.groups, blocks.orders()[0]
-    accelerators = groups.accelerators
-    kind = 0 if accelerators else 1
-    devices = accelerators or len(groups.kinds)
-    seconds = groups.runtime[order, kind]
-    runs = np.isfinite(seconds)
-    work = np.where(runs, seconds, 0.0)
-    device = np.empty(len(order), np.int64)
-    device[order] = np.where(runs, equal_parts(work, devices), accelerators % len(groups.kinds))
-    return device[groups.of]
-
-
-@functools.cache
-def prepare() -> None:
-    """Compiles the program, or loads it, once in a process."""
-    graph = ComputationGraph("one", (Op("a"),))
-    groups = Groups.of_ops(graph, Problem("max_load"))
-    with announced(fill, "stage-dp", seconds=4):
-        fill(program(groups, chain_of(np.zeros(1, np.int64)), math.inf, 1.0), 1, 2)
-
-
-@solver(
-    "stage-dp",
-    "max_load: the best contiguous stages, by dynamic programming over ideals (Tarnawski et al. 2020)",
-    objectives=("max_load",),
-    prepare=prepare,
-)
-def stage_dp(task: Task, *, ideals: int = IDEALS, hint: Plan | None = None) -> Plan:
-    """The best contiguous split, whatever the evaluations, if the seconds are enough; never worse than equal stages.
-
-    It begins with the splits of some topological orders of the blocks, whose best bounds the search for the best of
-    all. An evaluation is a plan that was costed.
-
-    Args:
-      ideals: prefixes of the graph at most, above which it is content with the splits of those orders.
-      hint: a plan whose load the stages must beat: the answer is the better one.
-
-    Raises:
-      ProblemError: an option is out of range, or an op can run nowhere.
-    """
-    if type(ideals) is not int or ideals < 0:
-        raise ProblemError(f"ideals is {ideals!r}: must be an integer of at least 0")
-    search = _Search(task, Blocks.of_graph(task.graph, task.problem))
-    if hint is not None:
-        search.keep(task.known(hint))
-    search.consider(equal_placement(search.blocks))
-    for order in search.blocks.orders():
-        search.run(chain_of(order))
-    try:
-        lattice = ideals_of(search.blocks, ideals)
-    except ProblemError:
-        return search.plan()
-    search.run(lattice)
-    return search.plan()
+def chain_of(order: np.ndarray) -> Ideals:
+    """The prefixes of one order of the blocks: what a split of consecutive blocks is made of."""
+    return _lattice([[], *([(place, int(block))] for place, block in enumerate(order))])
 
 
 class _Search:
@@ -335,6 +257,47 @@ class _Search:
             self.consider(device[groups.of])
 
 
+def ideals_of(blocks: Blocks, most: int) -> Ideals:
+    """All ideals.
+
+    Raises:
+      ProblemError: there are more than `most`.
+    """
+    fault = ProblemError(f"there are more than {most:,} ideals, prefixes that a split can have")
+    if len(blocks.before) >= most:
+        raise fault
+    before = [sum(1 << other for other in others) for others in blocks.before]
+    after: list[list[int]] = [[] for _ in before]
+    for block, others in enumerate(blocks.before):
+        for other in others:
+            after[other].append(block)
+    number = {0: 0}
+    ready = [[block for block, mask in enumerate(before) if mask == 0]]  # of each ideal
+    lacking: list[list[tuple[int, int]]] = [[]]
+    sets = [0]
+    for ideal, members in enumerate(sets):  # which grows; sizes never fall
+        if 1 << len(ready[ideal]) > most:  # any of those that are ready may join
+            raise fault
+        for block in ready[ideal]:
+            larger = members | 1 << block
+            if larger not in number:
+                if len(sets) == most:
+                    raise fault
+                number[larger] = len(sets)
+                sets.append(larger)
+                new = [other for other in after[block] if before[other] & larger == before[other]]
+                ready.append([other for other in ready[ideal] if other != block] + new)
+                lacking.append([])
+            lacking[number[larger]].append((ideal, block))
+    return _lattice(lacking)
+
+
+def _lattice(lacking: list[list[tuple[int, int]]]) -> Ideals:
+    start = np.cumsum([0, *map(len, lacking)])
+    pairs = np.array([pair for pairs in lacking for pair in pairs], np.int64).reshape(-1, 2)
+    return Ideals(start, pairs[:, 0].copy(), pairs[:, 1].copy())
+
+
 def _filled(table: Program, task: Task) -> bool:
     """Fills a table, unless time ends before."""
     count = len(table.start) - 1
@@ -349,3 +312,37 @@ def _filled(table: Program, task: Task) -> bool:
         step = max(1, int((last - first) * min(2.0, STEP_SECONDS / spent)))
         first = last
     return True
+
+
+def devices_of(p: Program, ideals: Ideals, accelerators: int) -> np.ndarray | None:
+    """The device of each block in the best split, `[b] int64`; None if there is none below the limit."""
+    c, a, ideal = p.best.shape[0] - 1, p.best.shape[1] - 1, p.best.shape[2] - 1
+    if not np.isfinite(p.best[c, a, ideal]):
+        return None
+    device = np.zeros(len(p.weight), np.int64)
+    while ideal:
+        below, kind = divmod(int(p.link[c, a, ideal]), 2)
+        a, c = (a - 1, c) if kind == ACCELERATOR else (a, c - 1)
+        for block in _members(ideals, ideal) - _members(ideals, below):
+            device[block] = a if kind == ACCELERATOR else accelerators + c
+        ideal = below
+    return device
+
+
+def _members(ideals: Ideals, ideal: int) -> set[int]:
+    """The blocks of an ideal."""
+    blocks = set()
+    while ideal:
+        edge = ideals.start[ideal]
+        blocks.add(int(ideals.block[edge]))
+        ideal = int(ideals.smaller[edge])
+    return blocks
+
+
+@solver("equal-stages", "max_load: contiguous stages of equal run time, one an accelerator", objectives=("max_load",))
+def equal_stages(task: Task) -> Plan:
+    """What an expert does by hand, whatever the budget: the ops in topological order, by level, cut where the work so
+    far passes a further equal part; what no accelerator can run goes to a CPU.
+    """
+    blocks = Blocks.of_graph(task.graph, task.problem)
+    return task.answer(placed_plan(task, equal_placement(blocks), evaluations=1))

@@ -24,82 +24,30 @@ from graphrl.solvers.rules.compilers import xla_depth_first, xla_list, xla_post_
 from graphrl.solvers.rules.memory_orders import memory_orders
 from graphrl.solvers.solver import solver
 
-
-class Division:
-    """Passes over the orders of one graph.
-
-    Attributes:
-      evaluations: orders whose memory was computed.
-    """
-
-    def __init__(self, cuts: Cuts, usage: Usage) -> None:
-        self._cuts, self._usage = cuts, usage
-        self.evaluations = 0
-
-    def __call__(
-        self,
-        orders: Sequence[np.ndarray],
-        target: int,
-        rng: np.random.Generator,
-        weight: np.ndarray | None,
-        over: Callable[[], bool],
-    ) -> np.ndarray:
-        """An order `[n]`.
-
-        Args:
-          orders: `[n]` each, at least one: what parts are ordered like.
-          target: bytes: parts that need no more are left as they are.
-          rng: chooses between the earliest and the latest minimum cut.
-          weight: see `Cuts.least`; other sizes lead to other cuts that are nearly as good.
-          over: whether to stop with the order as it is.
-        """
-        places = np.argsort(np.stack(orders), axis=1)
-        order = np.array(orders[0])
-        parts = [(0, len(order))]
-        while parts and not over():
-            begin, end = parts.pop()
-            peak, at = self._arrange(order, begin, end, places, over)
-            if peak <= target:
-                continue
-            op, phase = int(order[at]), np.full(len(order), OPEN)
-            phase[order[:begin]], phase[order[end:]] = DONE, LATER
-            late = bool(rng.integers(2))
-            cut = self._cuts.least(op, phase, late=late)
-            if cut.need >= peak:
-                target = max(target, peak)  # so much is needed now: what needs less gains nothing
-                continue
-            done = (cut if weight is None else self._cuts.least(op, phase, late=late, weight=weight)).done
-            part = order[begin:end]
-            before, after = part[done[part] & (part != op)], part[~done[part]]
-            order[begin:end] = np.concatenate([before, [op], after])
-            middle = begin + len(before)
-            parts += [part for part in ((begin, middle), (middle + 1, end)) if part[1] - part[0] > 1]
-        return order
-
-    def _arrange(
-        self, order: np.ndarray, begin: int, end: int, places: np.ndarray, over: Callable[[], bool]
-    ) -> tuple[int, int]:
-        """Puts the ops of a part, in place, as that of the orders has them in which they need least; gives the peak of
-        the part and where it is.
-        """
-        part = order[begin:end].copy()
-        best: tuple[int, int, np.ndarray] | None = None
-        for tried in np.unique(np.stack([part[np.argsort(place[part])] for place in places]), axis=0):
-            order[begin:end] = tried
-            usage = self._usage(order)[begin:end]
-            self.evaluations += 1
-            if best is None or usage.max() < best[0]:
-                best = int(usage.max()), begin + int(usage.argmax()), tried
-            if over():
-                break
-        assert best is not None
-        order[begin:end] = best[2]
-        return best[0], best[1]
-
-
 FROM_BEST = 0.7  # of the passes have the best order so far among theirs
 OTHERS = 4  # fewer other orders than this take part in a pass
 NOISE = 0.1  # sizes that cuts go by are multiplied by up to about exp(+-NOISE), most of them by much less
+
+
+@solver("min-cut", "orders through minimum cuts at the peak, with a bound by the same cuts", one_device=True)
+def solve(task: Task, *, starts: Sequence[np.ndarray] = ()) -> Plan:
+    """An evaluation is one order whose memory is computed.
+
+    Args:
+      starts: orders `[n]` of ops to start from beside the quick rules'.
+    """
+    passes = Passes(task.graph, task.seed, starts, task.over)
+
+    def plan() -> Plan:
+        bound = task.order_value(passes.bound)
+        return task.plan(None, passes.best, evaluations=passes.evaluations, bound=bound)
+
+    task.best = plan
+    while passes.peak > passes.bound and not task.over(passes.evaluations):
+        passes.next(lambda: task.over(passes.evaluations))
+        task.report(passes.evaluations, task.order_value(passes.peak))
+    passes.tighten()
+    return plan()
 
 
 class Passes:
@@ -185,22 +133,73 @@ def _orders(flow: Flow, starts: Sequence[np.ndarray]) -> Iterator[Sequence[int] 
         yield rule(flow)
 
 
-@solver("min-cut", "orders through minimum cuts at the peak, with a bound by the same cuts", one_device=True)
-def solve(task: Task, *, starts: Sequence[np.ndarray] = ()) -> Plan:
-    """An evaluation is one order whose memory is computed.
+class Division:
+    """Passes over the orders of one graph.
 
-    Args:
-      starts: orders `[n]` of ops to start from beside the quick rules'.
+    Attributes:
+      evaluations: orders whose memory was computed.
     """
-    passes = Passes(task.graph, task.seed, starts, task.over)
 
-    def plan() -> Plan:
-        bound = task.order_value(passes.bound)
-        return task.plan(None, passes.best, evaluations=passes.evaluations, bound=bound)
+    def __init__(self, cuts: Cuts, usage: Usage) -> None:
+        self._cuts, self._usage = cuts, usage
+        self.evaluations = 0
 
-    task.best = plan
-    while passes.peak > passes.bound and not task.over(passes.evaluations):
-        passes.next(lambda: task.over(passes.evaluations))
-        task.report(passes.evaluations, task.order_value(passes.peak))
-    passes.tighten()
-    return plan()
+    def __call__(
+        self,
+        orders: Sequence[np.ndarray],
+        target: int,
+        rng: np.random.Generator,
+        weight: np.ndarray | None,
+        over: Callable[[], bool],
+    ) -> np.ndarray:
+        """An order `[n]`.
+
+        Args:
+          orders: `[n]` each, at least one: what parts are ordered like.
+          target: bytes: parts that need no more are left as they are.
+          rng: chooses between the earliest and the latest minimum cut.
+          weight: see `Cuts.least`; other sizes lead to other cuts that are nearly as good.
+          over: whether to stop with the order as it is.
+        """
+        places = np.argsort(np.stack(orders), axis=1)
+        order = np.array(orders[0])
+        parts = [(0, len(order))]
+        while parts and not over():
+            begin, end = parts.pop()
+            peak, at = self._arrange(order, begin, end, places, over)
+            if peak <= target:
+                continue
+            op, phase = int(order[at]), np.full(len(order), OPEN)
+            phase[order[:begin]], phase[order[end:]] = DONE, LATER
+            late = bool(rng.integers(2))
+            cut = self._cuts.least(op, phase, late=late)
+            if cut.need >= peak:
+                target = max(target, peak)  # so much is needed now: what needs less gains nothing
+                continue
+            done = (cut if weight is None else self._cuts.least(op, phase, late=late, weight=weight)).done
+            part = order[begin:end]
+            before, after = part[done[part] & (part != op)], part[~done[part]]
+            order[begin:end] = np.concatenate([before, [op], after])
+            middle = begin + len(before)
+            parts += [part for part in ((begin, middle), (middle + 1, end)) if part[1] - part[0] > 1]
+        return order
+
+    def _arrange(
+        self, order: np.ndarray, begin: int, end: int, places: np.ndarray, over: Callable[[], bool]
+    ) -> tuple[int, int]:
+        """Puts the ops of a part, in place, as that of the orders has them in which they need least; gives the peak of
+        the part and where it is.
+        """
+        part = order[begin:end].copy()
+        best: tuple[int, int, np.ndarray] | None = None
+        for tried in np.unique(np.stack([part[np.argsort(place[part])] for place in places]), axis=0):
+            order[begin:end] = tried
+            usage = self._usage(order)[begin:end]
+            self.evaluations += 1
+            if best is None or usage.max() < best[0]:
+                best = int(usage.max()), begin + int(usage.argmax()), tried
+            if over():
+                break
+        assert best is not None
+        order[begin:end] = best[2]
+        return best[0], best[1]

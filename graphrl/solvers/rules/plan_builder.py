@@ -21,6 +21,8 @@ from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.rules.plan_state import AVAILABLE, LOCAL, PENDING, Builder, builder
 
 KEPT, START, FINISH, BYTES = range(4)
+GIVEN, HIGHEST, LOCAL_FIRST, EARLIEST = range(4)
+NAME = "list schedules"  # of what is compiled
 
 
 class Choice(NamedTuple):
@@ -37,6 +39,176 @@ class Choice(NamedTuple):
     busy: float = 0.0  # what a second that a device is still busy when the first is free counts as, in seconds
     lost: float = 0.0  # what a second by which the clocks of others advance (rendezvous: they send) counts as
     target: float = np.inf  # bytes of peak, by the estimate
+
+
+def in_order(b: Builder, order: np.ndarray, choice: Choice) -> PlacedOrder:
+    """The ops in an order `[n]`, each where the choice says."""
+    return _built(b, GIVEN, choice, order)
+
+
+def placed(b: Builder, order: np.ndarray, placement: np.ndarray) -> PlacedOrder:
+    """The ops in an order `[n]` on the devices `[n]`."""
+    b.ops["device"][:-1] = placement
+    return _built(b, GIVEN, Choice(KEPT), order)
+
+
+def highest_level_first(b: Builder, choice: Choice, *, local_first: bool) -> PlacedOrder:
+    """Time runs along the device that is free first. Of the ops whose predecessors have ended by then the one of
+    highest level is next.
+
+    Args:
+      choice: where it goes.
+      local_first: whether ops that need no transfer to the device that is free go before those that do.
+    """
+    return _built(b, LOCAL_FIRST if local_first else HIGHEST, choice)
+
+
+def earliest_first(b: Builder) -> PlacedOrder:
+    """Of all ops whose predecessors are placed, on all devices, what can start first; of equals, the op of highest
+    level, then the lower op, then the lower device.
+    """
+    return _built(b, EARLIEST, Choice(KEPT))
+
+
+@functools.cache
+def prepare() -> None:
+    """Compiles building, or loads it, once in a process."""
+    b = builder(ComputationGraph("one", (Op("a"),)), Problem("makespan", 2))
+    with announced(build, NAME, seconds=2):
+        build(b, GIVEN, np.zeros(1, np.int64), Choice(KEPT))
+
+
+def prepared_beside() -> AbstractContextManager[None]:
+    """Another process does what `prepare` does while this one compiles something else in it, which takes longer."""
+    return beside(build, NAME, prepare)
+
+
+def _built(b: Builder, rule: int, choice: Choice, order: np.ndarray | None = None) -> PlacedOrder:
+    prepare()
+    b.clear()
+    if order is None:
+        b.ops["device"] = NONE
+    count = build(b, rule, np.zeros(0, np.int64) if order is None else order.astype(np.int64), choice)
+    return b.ops["device"][:-1].copy(), b.nodes[:count].copy()
+
+
+@entry
+def build(b: Builder, rule: int, order: np.ndarray, choice: Choice) -> int:
+    """Builds a plan on a cleared builder; gives the number of its nodes.
+
+    Args:
+      b: whose ops have no device yet, unless they are in an order.
+      rule: one of those above.
+      order: `[n]` of the ops, for GIVEN.
+      choice: where ops go; KEPT for EARLIEST, which says it.
+    """
+    count = integer(0)
+    for i in range(len(b.ops) - 1):
+        if rule == GIVEN:
+            op = order[i]
+        else:
+            op = _earliest(b) if rule == EARLIEST else _highest(b, rule == LOCAL_FIRST)
+        sort_inputs(b, op)
+        count = place(b, op, choose(b, op, choice), count)
+        if rule != GIVEN:
+            _queue_successors(b, op)
+    return count
+
+
+@part
+def _earliest(b: Builder) -> int:
+    """The next op of `earliest_first`, and its device. The first queue is a mere list here."""
+    ops, pending, lengths = b.ops, b.queues[PENDING], b.lengths
+    best, device, least = 0, 0, np.inf
+    for i in range(lengths[PENDING]):
+        op = pending[i]
+        sort_inputs(b, op)
+        home = integer(ops[ops[op].leader].home)
+        for there in range(len(b.devices)):
+            if home != NONE and home != there:
+                continue
+            start, _, _ = transfer(b, op, there, integer(NONE))
+            if start < least or (start == least and b.rank[op] < b.rank[pending[best]]):
+                best, device, least = i, there, start
+    op = pending[best]
+    lengths[PENDING] -= 1
+    pending[best] = pending[lengths[PENDING]]
+    ops[op].device = device
+    return op
+
+
+@part
+def _highest(b: Builder, local_first: bool) -> int:
+    """The next op of `highest_level_first`."""
+    queues, lengths, pending = b.queues, b.lengths, b.queues[PENDING]
+    used = LOCAL + len(b.devices) if local_first else LOCAL
+    for queue in range(AVAILABLE, used):
+        while lengths[queue] > 0 and b.ops[queues[queue, 0]].device != NONE:
+            lengths[queue] = pop(queues[queue], b.rank, lengths[queue])
+    device = _first_free(b)
+    now = b.clocks[0, device]
+    if lengths[AVAILABLE] == 0:
+        now = max(now, b.ready[pending[0]])
+    while lengths[PENDING] > 0 and b.ready[pending[0]] <= now:
+        op = pending[0]
+        lengths[PENDING] = pop(pending, b.ready, lengths[PENDING])
+        for queue in range(AVAILABLE, used):
+            if queue == AVAILABLE or _has_inputs(b, op, queue - LOCAL):
+                lengths[queue] = push(queues[queue], b.rank, lengths[queue], op)
+    queue = integer(LOCAL + device if local_first and lengths[LOCAL + device] > 0 else AVAILABLE)
+    op = queues[queue, 0]
+    lengths[queue] = pop(queues[queue], b.rank, lengths[queue])
+    return op
+
+
+@part
+def sort_inputs(b: Builder, op: int) -> None:
+    """Puts the inputs of an op, whose predecessors must be placed, into `b.inputs`, the earliest written first, of
+    equals the lower tensor. Shell's sort: most ops have few inputs, and some have thousands.
+    """
+    ops, inputs = b.ops, b.inputs
+    begin, gap = ops[op].inputs, integer(1)
+    count = ops[op + 1].inputs - begin
+    for i in range(count):
+        inputs[i] = b.rows[begin + i]
+    while 3 * gap + 1 < count:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for k in range(gap, count):
+            i, t = k, inputs[k]
+            while i >= gap and _is_before(b, t, inputs[i - gap]):
+                inputs[i] = inputs[i - gap]
+                i -= gap
+            inputs[i] = t
+        gap //= 3
+
+
+@part
+def place(b: Builder, op: int, device: int, count: int) -> int:
+    """Appends an op, whose inputs are sorted, on a device. Takes and gives the number of nodes."""
+    ops, devices, rows = b.ops, b.devices, b.rows
+    start, _, count = transfer(b, op, device, count)
+    moved = _moved(b)
+    for other in range(len(devices)):
+        b.clocks[moved, other] = b.trial[moved, other]
+    ops[op].device = ops[ops[op].leader].home = device
+    ops[op].end = run_op(b.clocks, device, start, ops[op].runtime) + ops[op].runtime
+    b.nodes[count] = op
+    devices[device].weights += ops[op].weight
+    for e in range(ops[op + 1].writes - 1, ops[op].writes - 1, -1):  # the one that takes a buffer over comes last
+        size, takes = _room(b, integer(rows[e]), device)
+        if takes:
+            source = b.copies[b.tensors[rows[e]].source * len(devices) + device]
+            size, source.held = source.held, NONE
+            devices[device].live -= size
+        _hold(b, integer(rows[e]), device, size)
+    devices[device].peak = max(devices[device].peak, devices[device].live + ops[op].workspace)
+    for e in range(ops[op].reads, ops[op + 1].reads):
+        b.tensors[rows[e]].left -= 1
+        _release(b, integer(rows[e]))
+    for e in range(ops[op].writes, ops[op + 1].writes):
+        _release(b, integer(rows[e]))
+    return count + 1
 
 
 @part
@@ -77,32 +249,19 @@ def choose(b: Builder, op: int, choice: Choice) -> int:
 
 
 @part
-def sort_inputs(b: Builder, op: int) -> None:
-    """Puts the inputs of an op, whose predecessors must be placed, into `b.inputs`, the earliest written first, of
-    equals the lower tensor. Shell's sort: most ops have few inputs, and some have thousands.
-    """
-    ops, inputs = b.ops, b.inputs
-    begin, gap = ops[op].inputs, integer(1)
-    count = ops[op + 1].inputs - begin
-    for i in range(count):
-        inputs[i] = b.rows[begin + i]
-    while 3 * gap + 1 < count:
-        gap = 3 * gap + 1
-    while gap > 0:
-        for k in range(gap, count):
-            i, t = k, inputs[k]
-            while i >= gap and _is_before(b, t, inputs[i - gap]):
-                inputs[i] = inputs[i - gap]
-                i -= gap
-            inputs[i] = t
-        gap //= 3
-
-
-@inlined
-def _is_before(b: Builder, t: int, other: int) -> bool:
-    """Whether a tensor is written before another one."""
-    end, other_end = b.ops[b.tensors[t].producer].end, b.ops[b.tensors[other].producer].end
-    return end < other_end or (end == other_end and t < other)
+def _queue_successors(b: Builder, op: int) -> None:
+    """Those that wait for no other op are pending until the last of their predecessors ends."""
+    ops, rows = b.ops, b.rows
+    for e in range(ops[op].after, ops[op + 1].after):
+        after, ready = integer(rows[e]), 0.0
+        ops[after].left -= 1
+        if ops[after].left == 0:
+            for i in range(ops[after].inputs, ops[after + 1].inputs):
+                ready = max(ready, ops[b.tensors[rows[i]].producer].end)
+            for i in range(ops[after].awaits, ops[after + 1].awaits):
+                ready = max(ready, ops[rows[i]].end)
+            b.ready[after] = ready
+            b.lengths[PENDING] = push(b.queues[PENDING], b.ready, b.lengths[PENDING], after)
 
 
 @part
@@ -153,6 +312,36 @@ def transfer(b: Builder, op: int, device: int, count: int) -> tuple[float, float
 
 
 @inlined
+def _first_free(b: Builder) -> int:
+    """The device that is free first; of equals, the lower one."""
+    device = integer(0)
+    for other in range(len(b.devices)):
+        if b.clocks[0, other] < b.clocks[0, device]:
+            device = other
+    return device
+
+
+@inlined
+def _has_inputs(b: Builder, op: int, device: int) -> bool:
+    """Whether an op could run on a device without a transfer."""
+    home = integer(b.ops[b.ops[op].leader].home)
+    if home != NONE and home != device:
+        return False
+    for e in range(b.ops[op].inputs, b.ops[op + 1].inputs):
+        t = b.rows[e]
+        if b.ops[b.tensors[t].producer].device != device and b.copies[t * len(b.devices) + device].arrival < 0.0:
+            return False
+    return True
+
+
+@inlined
+def _is_before(b: Builder, t: int, other: int) -> bool:
+    """Whether a tensor is written before another one."""
+    end, other_end = b.ops[b.tensors[t].producer].end, b.ops[b.tensors[other].producer].end
+    return end < other_end or (end == other_end and t < other)
+
+
+@inlined
 def _moved(b: Builder) -> int:
     """The clocks that transfers move: those of links or those of devices."""
     return integer(1 if b.transfer == LINK else 0)
@@ -178,34 +367,6 @@ def _hold(b: Builder, buffer: int, device: int, size: int) -> None:
 
 
 @part
-def place(b: Builder, op: int, device: int, count: int) -> int:
-    """Appends an op, whose inputs are sorted, on a device. Takes and gives the number of nodes."""
-    ops, devices, rows = b.ops, b.devices, b.rows
-    start, _, count = transfer(b, op, device, count)
-    moved = _moved(b)
-    for other in range(len(devices)):
-        b.clocks[moved, other] = b.trial[moved, other]
-    ops[op].device = ops[ops[op].leader].home = device
-    ops[op].end = run_op(b.clocks, device, start, ops[op].runtime) + ops[op].runtime
-    b.nodes[count] = op
-    devices[device].weights += ops[op].weight
-    for e in range(ops[op + 1].writes - 1, ops[op].writes - 1, -1):  # the one that takes a buffer over comes last
-        size, takes = _room(b, integer(rows[e]), device)
-        if takes:
-            source = b.copies[b.tensors[rows[e]].source * len(devices) + device]
-            size, source.held = source.held, NONE
-            devices[device].live -= size
-        _hold(b, integer(rows[e]), device, size)
-    devices[device].peak = max(devices[device].peak, devices[device].live + ops[op].workspace)
-    for e in range(ops[op].reads, ops[op + 1].reads):
-        b.tensors[rows[e]].left -= 1
-        _release(b, integer(rows[e]))
-    for e in range(ops[op].writes, ops[op + 1].writes):
-        _release(b, integer(rows[e]))
-    return count + 1
-
-
-@part
 def _release(b: Builder, buffer: int) -> None:
     """Frees a buffer on all devices if it has no users left."""
     if b.tensors[buffer].left == 0 and not b.tensors[buffer].pinned:
@@ -214,166 +375,3 @@ def _release(b: Builder, buffer: int) -> None:
             if copy.held != NONE:
                 b.devices[device].live -= copy.held
                 copy.held = NONE
-
-
-GIVEN, HIGHEST, LOCAL_FIRST, EARLIEST = range(4)
-NAME = "list schedules"  # of what is compiled
-
-
-def in_order(b: Builder, order: np.ndarray, choice: Choice) -> PlacedOrder:
-    """The ops in an order `[n]`, each where the choice says."""
-    return _built(b, GIVEN, choice, order)
-
-
-def placed(b: Builder, order: np.ndarray, placement: np.ndarray) -> PlacedOrder:
-    """The ops in an order `[n]` on the devices `[n]`."""
-    b.ops["device"][:-1] = placement
-    return _built(b, GIVEN, Choice(KEPT), order)
-
-
-def highest_level_first(b: Builder, choice: Choice, *, local_first: bool) -> PlacedOrder:
-    """Time runs along the device that is free first. Of the ops whose predecessors have ended by then the one of
-    highest level is next.
-
-    Args:
-      choice: where it goes.
-      local_first: whether ops that need no transfer to the device that is free go before those that do.
-    """
-    return _built(b, LOCAL_FIRST if local_first else HIGHEST, choice)
-
-
-def earliest_first(b: Builder) -> PlacedOrder:
-    """Of all ops whose predecessors are placed, on all devices, what can start first; of equals, the op of highest
-    level, then the lower op, then the lower device.
-    """
-    return _built(b, EARLIEST, Choice(KEPT))
-
-
-def _built(b: Builder, rule: int, choice: Choice, order: np.ndarray | None = None) -> PlacedOrder:
-    prepare()
-    b.clear()
-    if order is None:
-        b.ops["device"] = NONE
-    count = build(b, rule, np.zeros(0, np.int64) if order is None else order.astype(np.int64), choice)
-    return b.ops["device"][:-1].copy(), b.nodes[:count].copy()
-
-
-@functools.cache
-def prepare() -> None:
-    """Compiles building, or loads it, once in a process."""
-    b = builder(ComputationGraph("one", (Op("a"),)), Problem("makespan", 2))
-    with announced(build, NAME, seconds=2):
-        build(b, GIVEN, np.zeros(1, np.int64), Choice(KEPT))
-
-
-def prepared_beside() -> AbstractContextManager[None]:
-    """Another process does what `prepare` does while this one compiles something else in it, which takes longer."""
-    return beside(build, NAME, prepare)
-
-
-@entry
-def build(b: Builder, rule: int, order: np.ndarray, choice: Choice) -> int:
-    """Builds a plan on a cleared builder; gives the number of its nodes.
-
-    Args:
-      b: whose ops have no device yet, unless they are in an order.
-      rule: one of those above.
-      order: `[n]` of the ops, for GIVEN.
-      choice: where ops go; KEPT for EARLIEST, which says it.
-    """
-    count = integer(0)
-    for i in range(len(b.ops) - 1):
-        if rule == GIVEN:
-            op = order[i]
-        else:
-            op = _earliest(b) if rule == EARLIEST else _highest(b, rule == LOCAL_FIRST)
-        sort_inputs(b, op)
-        count = place(b, op, choose(b, op, choice), count)
-        if rule != GIVEN:
-            _queue_successors(b, op)
-    return count
-
-
-@part
-def _highest(b: Builder, local_first: bool) -> int:
-    """The next op of `highest_level_first`."""
-    queues, lengths, pending = b.queues, b.lengths, b.queues[PENDING]
-    used = LOCAL + len(b.devices) if local_first else LOCAL
-    for queue in range(AVAILABLE, used):
-        while lengths[queue] > 0 and b.ops[queues[queue, 0]].device != NONE:
-            lengths[queue] = pop(queues[queue], b.rank, lengths[queue])
-    device = _first_free(b)
-    now = b.clocks[0, device]
-    if lengths[AVAILABLE] == 0:
-        now = max(now, b.ready[pending[0]])
-    while lengths[PENDING] > 0 and b.ready[pending[0]] <= now:
-        op = pending[0]
-        lengths[PENDING] = pop(pending, b.ready, lengths[PENDING])
-        for queue in range(AVAILABLE, used):
-            if queue == AVAILABLE or _has_inputs(b, op, queue - LOCAL):
-                lengths[queue] = push(queues[queue], b.rank, lengths[queue], op)
-    queue = integer(LOCAL + device if local_first and lengths[LOCAL + device] > 0 else AVAILABLE)
-    op = queues[queue, 0]
-    lengths[queue] = pop(queues[queue], b.rank, lengths[queue])
-    return op
-
-
-@inlined
-def _first_free(b: Builder) -> int:
-    """The device that is free first; of equals, the lower one."""
-    device = integer(0)
-    for other in range(len(b.devices)):
-        if b.clocks[0, other] < b.clocks[0, device]:
-            device = other
-    return device
-
-
-@part
-def _earliest(b: Builder) -> int:
-    """The next op of `earliest_first`, and its device. The first queue is a mere list here."""
-    ops, pending, lengths = b.ops, b.queues[PENDING], b.lengths
-    best, device, least = 0, 0, np.inf
-    for i in range(lengths[PENDING]):
-        op = pending[i]
-        sort_inputs(b, op)
-        home = integer(ops[ops[op].leader].home)
-        for there in range(len(b.devices)):
-            if home != NONE and home != there:
-                continue
-            start, _, _ = transfer(b, op, there, integer(NONE))
-            if start < least or (start == least and b.rank[op] < b.rank[pending[best]]):
-                best, device, least = i, there, start
-    op = pending[best]
-    lengths[PENDING] -= 1
-    pending[best] = pending[lengths[PENDING]]
-    ops[op].device = device
-    return op
-
-
-@part
-def _queue_successors(b: Builder, op: int) -> None:
-    """Those that wait for no other op are pending until the last of their predecessors ends."""
-    ops, rows = b.ops, b.rows
-    for e in range(ops[op].after, ops[op + 1].after):
-        after, ready = integer(rows[e]), 0.0
-        ops[after].left -= 1
-        if ops[after].left == 0:
-            for i in range(ops[after].inputs, ops[after + 1].inputs):
-                ready = max(ready, ops[b.tensors[rows[i]].producer].end)
-            for i in range(ops[after].awaits, ops[after + 1].awaits):
-                ready = max(ready, ops[rows[i]].end)
-            b.ready[after] = ready
-            b.lengths[PENDING] = push(b.queues[PENDING], b.ready, b.lengths[PENDING], after)
-
-
-@inlined
-def _has_inputs(b: Builder, op: int, device: int) -> bool:
-    """Whether an op could run on a device without a transfer."""
-    home = integer(b.ops[b.ops[op].leader].home)
-    if home != NONE and home != device:
-        return False
-    for e in range(b.ops[op].inputs, b.ops[op + 1].inputs):
-        t = b.rows[e]
-        if b.ops[b.tensors[t].producer].device != device and b.copies[t * len(b.devices) + device].arrival < 0.0:
-            return False
-    return True

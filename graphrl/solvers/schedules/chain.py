@@ -33,229 +33,6 @@ from graphrl.solvers.schedules.memory import Memory, excess, write_nodes
 from graphrl.solvers.schedules.moves import FIRST, SETTLED, Move, draw, undo
 from graphrl.solvers.schedules.state import ABSENT, STRIDE, Schedule, home, set_readers
 
-
-@part
-def make_tails(s: Schedule, work: np.ndarray) -> None:
-    """Tails of all checkpoints, walked from the end of the order.
-
-    Args:
-      s: a schedule whose clocks are right.
-      work: `[k * d]` float64, is overwritten.
-    """
-    ops, begins, copies, rows, order = s.ops, s.begins, s.copies, s.rows, s.order
-    tails, onward, fresh = s.tails, s.onward, s.fresh
-    n, d = len(order), s.devices
-    size = len(s.now) * d
-    for i in range(size):
-        work[i] = -np.inf
-    for device in range(d):
-        work[device * d + device] = 0.0
-    for i in range(n * d, 2 * n * d):
-        onward[i] = -np.inf
-    for place in range(n - 1, -1, -1):
-        x = integer(order[place])
-        op = ops[x]
-        here = integer(op.device)
-        if op.early:
-            for t in range(begins[x + 1].writes - 1, begins[x].writes - 1, -1):
-                for there in range(d - 1, -1, -1):
-                    copy = copies[t * d + there]
-                    if copy.early and copy.first != ABSENT:
-                        _before_transfer(s, work, t, here, there, integer(copy.first))
-        for last in range(d):
-            tail = max(work[here * d + last], onward[(n + x) * d + last]) + op.runtime
-            work[here * d + last] = onward[x * d + last] = tail
-        for e in range(begins[x].awaits, begins[x + 1].awaits):
-            for last in range(d):
-                i = (n + rows[e]) * d + last
-                onward[i] = max(onward[i], onward[x * d + last])
-        number = op.last if op.copies != ABSENT else ABSENT
-        while number != ABSENT:
-            copy = copies[number]
-            if not copy.early:
-                _before_transfer(s, work, integer(copy.tensor), home(s, integer(copy.tensor)), here, x)
-            number = copy.before
-        if place % STRIDE == 0:
-            for i in range(size):
-                tails[place // STRIDE * size + i] = work[i]
-    fresh[0] = fresh[1] = 0
-
-
-@inlined
-def _before_transfer(s: Schedule, work: np.ndarray, t: int, here: int, there: int, reader: int) -> None:
-    """Tails before a transfer of t, from those after it; the `reader` is the first op that needs it."""
-    tensors, order, onward = s.tensors, s.order, s.onward
-    d, seconds = s.devices, tensors[t].seconds
-    beyond = (len(order) + tensors[t].producer) * d
-    for last in range(d):
-        if s.transfer == RENDEZVOUS:
-            tail = max(work[here * d + last], work[there * d + last]) + seconds
-            work[here * d + last] = work[there * d + last] = tail
-        else:
-            tail = onward[reader * d + last]
-            if s.transfer != FREE:
-                tail = max(tail, work[(d + here) * d + last])
-                work[(d + here) * d + last] = tail + seconds
-            onward[beyond + last] = max(onward[beyond + last], tail + seconds)
-
-
-@part
-def walk(s: Schedule, first: int, settled: int, limit: float, weight: float) -> tuple[float, float, int, int]:
-    """Clocks from place `first` on, after a move.
-
-    Args:
-      first: before this place nothing has changed.
-      settled: from this place on the same ops run on the same devices, with the same transfers between them.
-      limit: of the energy, above which the schedule need not be known.
-      weight: of the mean last clock in the energy.
-
-    Returns:
-      Makespan and mean last clock in seconds (the makespan is infinite if above the limit), the checkpoint where the
-      walk ended, and how many ends and arrivals changed.
-    """
-    ops, begins, copies, rows, order = s.ops, s.begins, s.copies, s.rows, s.order
-    clocks, trial, now, changed, score, fresh = s.clocks, s.trial, s.now, s.changed, s.score, s.fresh
-    n, d, width = len(order), s.devices, len(now)
-    begin = checkpoint = first // STRIDE
-    changes = seen = integer(0)  # not literals, which numba compiles functions for
-    for i in range(width):
-        now[i] = clocks[begin * width + i]
-    for k in range(begin * STRIDE, n, STRIDE):
-        checkpoint = k // STRIDE
-        if checkpoint > begin:
-            for i in range(width):
-                trial[checkpoint * width + i] = now[i]
-            if k >= settled and _same(s, checkpoint):
-                seen = _unread(s, seen, changes, k)
-                if seen == changes:
-                    return score[0], score[1], checkpoint, changes
-            if k >= settled and k >= fresh[0] and least_energy(s, checkpoint, weight) > limit:
-                return np.inf, 0.0, checkpoint, changes
-        for place in range(k, min(k + STRIDE, n)):
-            x = integer(order[place])
-            op = ops[x]
-            here, start = integer(op.device), 0.0
-            copy = integer(op.copies)
-            while copy != ABSENT:
-                if not copies[copy].early:
-                    changes = _send(s, copy, home(s, integer(copies[copy].tensor)), here, changes)
-                if s.transfer != RENDEZVOUS and copies[copy].arrival > start:
-                    start = copies[copy].arrival
-                copy = integer(copies[copy].after)
-            if op.awaits:
-                for e in range(begins[x].awaits, begins[x + 1].awaits):
-                    if ops[rows[e]].end > start:
-                        start = ops[rows[e]].end
-            end = (start if start > now[here] else now[here]) + op.runtime
-            now[here] = end
-            if end != op.end:
-                op.old_end, op.end = op.end, end
-                changed[changes] = x
-                changes += 1
-            if op.early:
-                for t in range(integer(begins[x].writes), integer(begins[x + 1].writes)):
-                    for there in range(d):
-                        copy = t * d + there
-                        if copies[copy].early and copies[copy].first != ABSENT:
-                            changes = _send(s, copy, here, there, changes)
-    makespan = total = 0.0
-    for device in range(d):
-        makespan = max(makespan, now[device])
-        total += now[device]
-    return makespan, total / d, checkpoint + 1, changes
-
-
-@inlined
-def _send(s: Schedule, copy: int, here: int, there: int, changes: int) -> int:
-    """A transfer moves clocks, or the arrival; gives how many changes there are then."""
-    now, entry = s.now, s.copies[copy]
-    tensor = s.tensors[entry.tensor]
-    if s.transfer == RENDEZVOUS:
-        now[here] = now[there] = (now[here] if now[here] > now[there] else now[there]) + tensor.seconds
-        return changes
-    arrival = s.ops[tensor.producer].end + tensor.seconds
-    if s.transfer != FREE:
-        arrival = max(s.ops[tensor.producer].end, now[s.devices + here]) + tensor.seconds
-        now[s.devices + here] = arrival
-    if arrival != entry.arrival:
-        entry.old_arrival, entry.arrival = entry.arrival, arrival
-        s.changed[changes] = len(s.order) + copy
-        changes += 1
-    return changes
-
-
-@inlined
-def _same(s: Schedule, checkpoint: int) -> bool:
-    """Whether the clocks are those of the checkpoint."""
-    clocks, now = s.clocks, s.now
-    for i in range(len(now)):  # noqa: SIM110 (numba knows no generators)
-        if now[i] != clocks[checkpoint * len(now) + i]:
-            return False
-    return True
-
-
-@part
-def _unread(s: Schedule, seen: int, changes: int, place: int) -> int:
-    """How many of the changed ends and arrivals, from the number `seen` on, nobody looks at from a place on; up to the
-    first that somebody does.
-    """
-    ops, begins, copies, rows, changed = s.ops, s.begins, s.copies, s.rows, s.changed
-    n = len(s.order)
-    while seen < changes:
-        item = changed[seen]
-        if item >= n:
-            first = copies[item - n].first
-            if first != ABSENT and ops[first].place >= place:
-                return seen
-        else:
-            for e in range(begins[item].waiters, begins[item + 1].waiters):
-                if ops[rows[e]].place >= place:
-                    return seen
-            if s.transfer != RENDEZVOUS:
-                for copy in range(begins[item].writes * s.devices, begins[item + 1].writes * s.devices):
-                    first = copies[copy].first
-                    if first != ABSENT and not copies[copy].early and ops[first].place >= place:
-                        return seen
-        seen += 1
-    return seen
-
-
-@part
-def least_energy(s: Schedule, checkpoint: int, weight: float) -> float:
-    """A bound of the energy: each device's last clock is at least every clock of a checkpoint and its tail."""
-    now, tails = s.now, s.tails
-    d, width = s.devices, len(now)
-    makespan = total = 0.0
-    for last in range(d):
-        clock = 0.0
-        for i in range(width):
-            clock = max(clock, now[i] + tails[(checkpoint * width + i) * d + last])
-        makespan = max(makespan, clock)
-        total += clock
-    return makespan + weight * (total / d)
-
-
-@part
-def keep(s: Schedule, first: int, settled: int, checkpoint: int) -> None:
-    """Makes what a walk from place `first` to a checkpoint has written the schedule's own."""
-    clocks, trial, fresh, width = s.clocks, s.trial, s.fresh, len(s.now)
-    for i in range((first // STRIDE + 1) * width, min(checkpoint * width, len(clocks))):
-        clocks[i] = trial[i]
-    fresh[0] = max(fresh[0], settled)
-
-
-@part
-def take_back(s: Schedule, changes: int) -> None:
-    """Undoes the changes of a walk."""
-    ops, copies, changed, n = s.ops, s.copies, s.changed, len(s.order)
-    for i in range(changes):
-        item = changed[i]
-        if item < n:
-            ops[item].end = ops[item].old_end
-        else:
-            copies[item - n].arrival = copies[item - n].old_arrival
-
-
 REFRESH = 2.0  # orders' lengths that are walked in vain before tails are made anew
 FRUITLESS, LEAST_DRAWS = 50, 2_000  # draws for each move, and in all, above which there seem to be none
 
@@ -287,32 +64,6 @@ def no_best(s: Schedule) -> Best:
     """Room for the best of a schedule's neighbours."""
     n = len(s.order)
     return Best(np.zeros(n, np.int64), np.zeros(n + len(s.copies), np.int64), np.full(2, -1), np.zeros(1))
-
-
-@part
-def _start(s: Schedule, memory: Memory | None, best: Best, weight: float, seconds: float, penalty: float) -> None:
-    """Sets the clocks of a new schedule, which becomes the best."""
-    n, first = len(s.order), integer(0)  # not a literal, which numba compiles functions for
-    set_readers(s)
-    makespan = mean = 0.0
-    if seconds > 0:
-        makespan, mean, checkpoint, _ = walk(s, first, n, np.inf, weight)
-        keep(s, first, n, checkpoint)
-    over = integer(0)
-    if memory is not None:
-        over = excess(s, memory)
-    s.score[0], s.score[1], s.score[2] = makespan, mean, seconds * (makespan + weight * mean) + penalty * over
-    best.makespan[0], best.facts[1] = np.inf, over
-    _keep_best(s, best, over)
-
-
-@part
-def _keep_best(s: Schedule, best: Best, over: int) -> None:
-    facts = best.facts
-    if over < facts[1] or (over == facts[1] and s.score[0] < best.makespan[0]):
-        best.makespan[0], facts[0], facts[1] = s.score[0], write_nodes(s, best.nodes), over
-        for op in range(len(s.order)):
-            best.placement[op] = s.ops[op].device
 
 
 @entry
@@ -385,3 +136,251 @@ def anneal(
         score[0], score[1], score[2] = makespan, mean, energy
         _keep_best(s, best, over)
     return made
+
+
+@part
+def _start(s: Schedule, memory: Memory | None, best: Best, weight: float, seconds: float, penalty: float) -> None:
+    """Sets the clocks of a new schedule, which becomes the best."""
+    n, first = len(s.order), integer(0)  # not a literal, which numba compiles functions for
+    set_readers(s)
+    makespan = mean = 0.0
+    if seconds > 0:
+        makespan, mean, checkpoint, _ = walk(s, first, n, np.inf, weight)
+        keep(s, first, n, checkpoint)
+    over = integer(0)
+    if memory is not None:
+        over = excess(s, memory)
+    s.score[0], s.score[1], s.score[2] = makespan, mean, seconds * (makespan + weight * mean) + penalty * over
+    best.makespan[0], best.facts[1] = np.inf, over
+    _keep_best(s, best, over)
+
+
+@part
+def make_tails(s: Schedule, work: np.ndarray) -> None:
+    """Tails of all checkpoints, walked from the end of the order.
+
+    Args:
+      s: a schedule whose clocks are right.
+      work: `[k * d]` float64, is overwritten.
+    """
+    ops, begins, copies, rows, order = s.ops, s.begins, s.copies, s.rows, s.order
+    tails, onward, fresh = s.tails, s.onward, s.fresh
+    n, d = len(order), s.devices
+    size = len(s.now) * d
+    for i in range(size):
+        work[i] = -np.inf
+    for device in range(d):
+        work[device * d + device] = 0.0
+    for i in range(n * d, 2 * n * d):
+        onward[i] = -np.inf
+    for place in range(n - 1, -1, -1):
+        x = integer(order[place])
+        op = ops[x]
+        here = integer(op.device)
+        if op.early:
+            for t in range(begins[x + 1].writes - 1, begins[x].writes - 1, -1):
+                for there in range(d - 1, -1, -1):
+                    copy = copies[t * d + there]
+                    if copy.early and copy.first != ABSENT:
+                        _before_transfer(s, work, t, here, there, integer(copy.first))
+        for last in range(d):
+            tail = max(work[here * d + last], onward[(n + x) * d + last]) + op.runtime
+            work[here * d + last] = onward[x * d + last] = tail
+        for e in range(begins[x].awaits, begins[x + 1].awaits):
+            for last in range(d):
+                i = (n + rows[e]) * d + last
+                onward[i] = max(onward[i], onward[x * d + last])
+        number = op.last if op.copies != ABSENT else ABSENT
+        while number != ABSENT:
+            copy = copies[number]
+            if not copy.early:
+                _before_transfer(s, work, integer(copy.tensor), home(s, integer(copy.tensor)), here, x)
+            number = copy.before
+        if place % STRIDE == 0:
+            for i in range(size):
+                tails[place // STRIDE * size + i] = work[i]
+    fresh[0] = fresh[1] = 0
+
+
+@part
+def walk(s: Schedule, first: int, settled: int, limit: float, weight: float) -> tuple[float, float, int, int]:
+    """Clocks from place `first` on, after a move.
+
+    Args:
+      first: before this place nothing has changed.
+      settled: from this place on the same ops run on the same devices, with the same transfers between them.
+      limit: of the energy, above which the schedule need not be known.
+      weight: of the mean last clock in the energy.
+
+    Returns:
+      Makespan and mean last clock in seconds (the makespan is infinite if above the limit), the checkpoint where the
+      walk ended, and how many ends and arrivals changed.
+    """
+    ops, begins, copies, rows, order = s.ops, s.begins, s.copies, s.rows, s.order
+    clocks, trial, now, changed, score, fresh = s.clocks, s.trial, s.now, s.changed, s.score, s.fresh
+    n, d, width = len(order), s.devices, len(now)
+    begin = checkpoint = first // STRIDE
+    changes = seen = integer(0)  # not literals, which numba compiles functions for
+    for i in range(width):
+        now[i] = clocks[begin * width + i]
+    for k in range(begin * STRIDE, n, STRIDE):
+        checkpoint = k // STRIDE
+        if checkpoint > begin:
+            for i in range(width):
+                trial[checkpoint * width + i] = now[i]
+            if k >= settled and _same(s, checkpoint):
+                seen = _unread(s, seen, changes, k)
+                if seen == changes:
+                    return score[0], score[1], checkpoint, changes
+            if k >= settled and k >= fresh[0] and least_energy(s, checkpoint, weight) > limit:
+                return np.inf, 0.0, checkpoint, changes
+        for place in range(k, min(k + STRIDE, n)):
+            x = integer(order[place])
+            op = ops[x]
+            here, start = integer(op.device), 0.0
+            copy = integer(op.copies)
+            while copy != ABSENT:
+                if not copies[copy].early:
+                    changes = _send(s, copy, home(s, integer(copies[copy].tensor)), here, changes)
+                if s.transfer != RENDEZVOUS and copies[copy].arrival > start:
+                    start = copies[copy].arrival
+                copy = integer(copies[copy].after)
+            if op.awaits:
+                for e in range(begins[x].awaits, begins[x + 1].awaits):
+                    if ops[rows[e]].end > start:
+                        start = ops[rows[e]].end
+            end = (start if start > now[here] else now[here]) + op.runtime
+            now[here] = end
+            if end != op.end:
+                op.old_end, op.end = op.end, end
+                changed[changes] = x
+                changes += 1
+            if op.early:
+                for t in range(integer(begins[x].writes), integer(begins[x + 1].writes)):
+                    for there in range(d):
+                        copy = t * d + there
+                        if copies[copy].early and copies[copy].first != ABSENT:
+                            changes = _send(s, copy, here, there, changes)
+    makespan = total = 0.0
+    for device in range(d):
+        makespan = max(makespan, now[device])
+        total += now[device]
+    return makespan, total / d, checkpoint + 1, changes
+
+
+@part
+def take_back(s: Schedule, changes: int) -> None:
+    """Undoes the changes of a walk."""
+    ops, copies, changed, n = s.ops, s.copies, s.changed, len(s.order)
+    for i in range(changes):
+        item = changed[i]
+        if item < n:
+            ops[item].end = ops[item].old_end
+        else:
+            copies[item - n].arrival = copies[item - n].old_arrival
+
+
+@part
+def keep(s: Schedule, first: int, settled: int, checkpoint: int) -> None:
+    """Makes what a walk from place `first` to a checkpoint has written the schedule's own."""
+    clocks, trial, fresh, width = s.clocks, s.trial, s.fresh, len(s.now)
+    for i in range((first // STRIDE + 1) * width, min(checkpoint * width, len(clocks))):
+        clocks[i] = trial[i]
+    fresh[0] = max(fresh[0], settled)
+
+
+@part
+def _keep_best(s: Schedule, best: Best, over: int) -> None:
+    facts = best.facts
+    if over < facts[1] or (over == facts[1] and s.score[0] < best.makespan[0]):
+        best.makespan[0], facts[0], facts[1] = s.score[0], write_nodes(s, best.nodes), over
+        for op in range(len(s.order)):
+            best.placement[op] = s.ops[op].device
+
+
+@inlined
+def _before_transfer(s: Schedule, work: np.ndarray, t: int, here: int, there: int, reader: int) -> None:
+    """Tails before a transfer of t, from those after it; the `reader` is the first op that needs it."""
+    tensors, order, onward = s.tensors, s.order, s.onward
+    d, seconds = s.devices, tensors[t].seconds
+    beyond = (len(order) + tensors[t].producer) * d
+    for last in range(d):
+        if s.transfer == RENDEZVOUS:
+            tail = max(work[here * d + last], work[there * d + last]) + seconds
+            work[here * d + last] = work[there * d + last] = tail
+        else:
+            tail = onward[reader * d + last]
+            if s.transfer != FREE:
+                tail = max(tail, work[(d + here) * d + last])
+                work[(d + here) * d + last] = tail + seconds
+            onward[beyond + last] = max(onward[beyond + last], tail + seconds)
+
+
+@inlined
+def _same(s: Schedule, checkpoint: int) -> bool:
+    """Whether the clocks are those of the checkpoint."""
+    clocks, now = s.clocks, s.now
+    for i in range(len(now)):  # noqa: SIM110 (numba knows no generators)
+        if now[i] != clocks[checkpoint * len(now) + i]:
+            return False
+    return True
+
+
+@part
+def _unread(s: Schedule, seen: int, changes: int, place: int) -> int:
+    """How many of the changed ends and arrivals, from the number `seen` on, nobody looks at from a place on; up to the
+    first that somebody does.
+    """
+    ops, begins, copies, rows, changed = s.ops, s.begins, s.copies, s.rows, s.changed
+    n = len(s.order)
+    while seen < changes:
+        item = changed[seen]
+        if item >= n:
+            first = copies[item - n].first
+            if first != ABSENT and ops[first].place >= place:
+                return seen
+        else:
+            for e in range(begins[item].waiters, begins[item + 1].waiters):
+                if ops[rows[e]].place >= place:
+                    return seen
+            if s.transfer != RENDEZVOUS:
+                for copy in range(begins[item].writes * s.devices, begins[item + 1].writes * s.devices):
+                    first = copies[copy].first
+                    if first != ABSENT and not copies[copy].early and ops[first].place >= place:
+                        return seen
+        seen += 1
+    return seen
+
+
+@part
+def least_energy(s: Schedule, checkpoint: int, weight: float) -> float:
+    """A bound of the energy: each device's last clock is at least every clock of a checkpoint and its tail."""
+    now, tails = s.now, s.tails
+    d, width = s.devices, len(now)
+    makespan = total = 0.0
+    for last in range(d):
+        clock = 0.0
+        for i in range(width):
+            clock = max(clock, now[i] + tails[(checkpoint * width + i) * d + last])
+        makespan = max(makespan, clock)
+        total += clock
+    return makespan + weight * (total / d)
+
+
+@inlined
+def _send(s: Schedule, copy: int, here: int, there: int, changes: int) -> int:
+    """A transfer moves clocks, or the arrival; gives how many changes there are then."""
+    now, entry = s.now, s.copies[copy]
+    tensor = s.tensors[entry.tensor]
+    if s.transfer == RENDEZVOUS:
+        now[here] = now[there] = (now[here] if now[here] > now[there] else now[there]) + tensor.seconds
+        return changes
+    arrival = s.ops[tensor.producer].end + tensor.seconds
+    if s.transfer != FREE:
+        arrival = max(s.ops[tensor.producer].end, now[s.devices + here]) + tensor.seconds
+        now[s.devices + here] = arrival
+    if arrival != entry.arrival:
+        entry.old_arrival, entry.arrival = entry.arrival, arrival
+        s.changed[changes] = len(s.order) + copy
+        changes += 1
+    return changes

@@ -36,21 +36,6 @@ PRECISE = 0.01  # of the peak: the search for a target ends when it knows it so 
 MAX_RUNS = 8
 
 
-@dataclasses.dataclass(eq=False)
-class Value:
-    """A buffer as one node writes it.
-
-    Attributes:
-      buffer: number.
-      writer: node.
-      readers: nodes.
-    """
-
-    buffer: int
-    writer: int
-    readers: set[int]
-
-
 class Facts:
     """What the schedule does not change: n ops, what they read and write, what may be computed again.
 
@@ -236,6 +221,21 @@ def relieved(state: State, limit: float, over: Callable[[], bool]) -> State:
         if high > target:
             low = target
     return best
+
+
+@dataclasses.dataclass(eq=False)
+class Value:
+    """A buffer as one node writes it.
+
+    Attributes:
+      buffer: number.
+      writer: node.
+      readers: nodes.
+    """
+
+    buffer: int
+    writer: int
+    readers: set[int]
 
 
 def _tried(state: State, target: int, limit: float, shared: bool, over: Callable[[], bool]) -> State:

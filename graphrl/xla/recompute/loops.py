@@ -310,11 +310,6 @@ def loops_of(module: HloModule) -> Iterator[Loops]:
                         yield pair
 
 
-def given_to(caller: Computation, loop: Instruction) -> tuple[str, ...]:
-    """Names of what a loop begins with."""
-    return caller.by_name[loop.operands[0]].operands
-
-
 def part_names(computation: Computation, source: str = "") -> Iterator[tuple[int, str]]:
     """Places and names of the parts that are taken of a tuple, by default of the first parameter."""
     for i in computation.users[source or computation.parameters[0].name]:
@@ -322,10 +317,32 @@ def part_names(computation: Computation, source: str = "") -> Iterator[tuple[int
             yield i.attributes.tuple_index, i.name
 
 
+def _counter(loop: Instruction) -> int | None:
+    """The place of a loop's number of trips so far among what it carries, if it counts from 0 by 1."""
+    try:
+        config = json.loads(loop.attributes.backend_config or b"{}")
+        if config["known_init_step"] != _FROM_NOUGHT:
+            return None
+        return int(config["known_induction_variable"]["tuple_index"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
 def unchanged(body: Computation) -> frozenset[int]:
     """Places of what a loop's body hands on as it is."""
     parts = {name: k for k, name in part_names(body)}
     return frozenset(k for k, name in enumerate(body.root.operands) if parts.get(name) == k)
+
+
+def given_to(caller: Computation, loop: Instruction) -> tuple[str, ...]:
+    """Names of what a loop begins with."""
+    return caller.by_name[loop.operands[0]].operands
+
+
+def _axis(whole: Sequence[int], part: Sequence[int]) -> int | None:
+    """The only dimension in which a part, a single slice, is smaller."""
+    smaller = [k for k, (size, own) in enumerate(zip(whole, part, strict=True)) if size != own]
+    return smaller[0] if len(smaller) == 1 and part[smaller[0]] == 1 else None
 
 
 def _is_plain(module: HloModule, caller: Computation, loop: Instruction) -> bool:
@@ -340,20 +357,3 @@ def _is_plain(module: HloModule, caller: Computation, loop: Instruction) -> bool
         return False
     parameters = [(c, c.parameters[0].name) for c in (body, condition)]
     return all(i.opcode == "get-tuple-element" for c, name in parameters for i in c.users[name])
-
-
-def _counter(loop: Instruction) -> int | None:
-    """The place of a loop's number of trips so far among what it carries, if it counts from 0 by 1."""
-    try:
-        config = json.loads(loop.attributes.backend_config or b"{}")
-        if config["known_init_step"] != _FROM_NOUGHT:
-            return None
-        return int(config["known_induction_variable"]["tuple_index"])
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _axis(whole: Sequence[int], part: Sequence[int]) -> int | None:
-    """The only dimension in which a part, a single slice, is smaller."""
-    smaller = [k for k, (size, own) in enumerate(zip(whole, part, strict=True)) if size != own]
-    return smaller[0] if len(smaller) == 1 and part[smaller[0]] == 1 else None

@@ -58,6 +58,21 @@ EVOLUTION = (
     "egrl:variant=ea,reward=valid",
     f"{UNET},variant=ea",
 )
+COUNTED = ("compiler", "egrl", "egrl:variant=ea", "anneal")
+MAPS_TIMED = ("cp-sat",)
+KINDS = ("weights", "outputs")
+NEAR_HEADINGS = (
+    "method", "latency, us", "not as the compiler", "not as another run", *(f"{kind} together" for kind in KINDS)
+)  # fmt: skip
+NEIGHBOURS = (
+    "Places (weights or outputs of an op) in another memory than in the compiler's map, and than in the map of another "
+    "run of the method; and of neighbours, tensors of a kind that follow each other in the order of ops, how many "
+    "lie in one memory. Means over runs."
+)
+MOVES = (
+    "Where tensors lie that the compiler has in a memory: how many, and the share of their bytes. Of each method the "
+    "fastest map."
+)
 
 
 def methods(settings: Settings) -> Iterator[Table]:
@@ -80,39 +95,27 @@ def evolution(settings: Settings) -> Iterator[Table]:
     yield from _egrl_tables(settings, EVOLUTION)
 
 
-def _egrl_tables(settings: Settings, names: tuple[str, ...]) -> Iterator[Table]:
-    """With CP-SAT's runs for the bound."""
+def maps(settings: Settings) -> Iterator[Table]:
+    """Two tables for each workload."""
     for workload in settings.workloads:
-        entrants = [*in_time(settings, ("cp-sat",))[-1:], *at_evaluations(settings, names)]
-        yield _table(settings, runs_of(settings, workload, entrants))
-
-
-def _table(settings: Settings, runs: Runs, *more: str) -> Table:
-    """A line for each entrant, and more Markdown below."""
-    lines = [_line(entrant, some, runs) for entrant, some in runs.by_entrant.items()]
-    bound = f"bound {1e6 * runs.bound:.1f} us." if runs.bound else "no bound."
-    text = f"Best known {1e6 * runs.best:.1f} us, {bound} {HOW}"
-    title = f"{runs.workload} on {CHIP}"
-    table = settings.measurements.table(title, text, markdown(HEADINGS, lines), *more)
-    most = max((entrant.runs for entrant in runs.by_entrant), default=1)
-    return table._replace(origin=table.origin._replace(seeds=frozenset(range(most))))
-
-
-def _line(entrant: Entrant, some: Sequence[Figures], runs: Runs) -> list[str]:
-    latency, seconds = (np.array([run[key] for run in some]) for key in ("latency", "seconds"))
-    compiler, mean = some[0]["compiler_latency"], float(latency.mean())
-    speedup, room = estimate((compiler / latency).tolist()), compiler - runs.bound if runs.bound else 0.0
-    return [
-        entrant.method,
-        entrant.budget,
-        f"{len(some)}",
-        f"{1e6 * mean:.1f}",
-        f"{speedup.mean:.3f}" + ("" if speedup.half is None else f" ± {speedup.half:.3f}"),
-        estimate((latency / runs.best - 1).tolist()).percent(),
-        percent(mean / runs.bound - 1 if runs.bound else None),
-        f"{100 * (compiler - mean) / room:.0f}%" if room > 0 else "-",
-        f"{np.median(seconds):.3g}",
-    ]
+        entrants = [*at_evaluations(settings, COUNTED), *in_time(settings, MAPS_TIMED)[-1:]]
+        runs, of = runs_of(settings, workload, entrants), problem_of(workload)
+        by_method = _maps(runs)
+        if by_method[0].method != "compiler":
+            continue
+        near = markdown(
+            NEAR_HEADINGS,
+            [
+                _map_line(of, by_method[0], one, latency)
+                for one, latency in zip(by_method, _latencies(runs), strict=True)
+            ],
+        )
+        names = of.chip.names
+        moved = markdown(
+            ("method", "what", "compiler's", *(f"to {name}" for name in names)),
+            [line for one in by_method[1:] for line in _moves(of, by_method[0], one)],
+        )
+        yield settings.measurements.table(f"{workload} on {CHIP}", NEIGHBOURS, near, MOVES, moved)
 
 
 def _curves_figure(runs: Runs, settings: Settings) -> Figure:
@@ -152,35 +155,22 @@ def _curves_lines(runs: Runs, settings: Settings) -> tuple[list[str], list[list[
     return ["latency, us, after evaluations", *(f"{count:,}" for count in at)], lines
 
 
-def _counted(runs: Runs) -> dict[Entrant, list[Figures]]:
-    """Those with a curve over evaluations."""
-    return {
-        entrant: some for entrant, some in runs.by_entrant.items() if entrant.evaluations and len(some[0]["curve"]) > 1
-    }
+def _table(settings: Settings, runs: Runs, *more: str) -> Table:
+    """A line for each entrant, and more Markdown below."""
+    lines = [_line(entrant, some, runs) for entrant, some in runs.by_entrant.items()]
+    bound = f"bound {1e6 * runs.bound:.1f} us." if runs.bound else "no bound."
+    text = f"Best known {1e6 * runs.best:.1f} us, {bound} {HOW}"
+    title = f"{runs.workload} on {CHIP}"
+    table = settings.measurements.table(title, text, markdown(HEADINGS, lines), *more)
+    most = max((entrant.runs for entrant in runs.by_entrant), default=1)
+    return table._replace(origin=table.origin._replace(seeds=frozenset(range(most))))
 
 
-def _sampled(run: Figures, at: np.ndarray) -> np.ndarray:
-    """The best latency after so many evaluations `[...]` beside one of the compiler's map; before the first, that."""
-    evaluations, latency = np.array(run["curve"]).T
-    place: np.ndarray = np.searchsorted(evaluations, at + 1, side="right") - 1
-    return latency[np.maximum(place, 0)]
-
-
-COUNTED = ("compiler", "egrl", "egrl:variant=ea", "anneal")
-MAPS_TIMED = ("cp-sat",)
-KINDS = ("weights", "outputs")
-NEAR_HEADINGS = (
-    "method", "latency, us", "not as the compiler", "not as another run", *(f"{kind} together" for kind in KINDS)
-)  # fmt: skip
-NEIGHBOURS = (
-    "Places (weights or outputs of an op) in another memory than in the compiler's map, and than in the map of another "
-    "run of the method; and of neighbours, tensors of a kind that follow each other in the order of ops, how many "
-    "lie in one memory. Means over runs."
-)
-MOVES = (
-    "Where tensors lie that the compiler has in a memory: how many, and the share of their bytes. Of each method the "
-    "fastest map."
-)
+def _egrl_tables(settings: Settings, names: tuple[str, ...]) -> Iterator[Table]:
+    """With CP-SAT's runs for the bound."""
+    for workload in settings.workloads:
+        entrants = [*in_time(settings, ("cp-sat",))[-1:], *at_evaluations(settings, names)]
+        yield _table(settings, runs_of(settings, workload, entrants))
 
 
 class Maps(NamedTuple):
@@ -190,51 +180,6 @@ class Maps(NamedTuple):
     memories: np.ndarray  # [r, 2, n] int64, of weights and of outputs
 
 
-def maps(settings: Settings) -> Iterator[Table]:
-    """Two tables for each workload."""
-    for workload in settings.workloads:
-        entrants = [*at_evaluations(settings, COUNTED), *in_time(settings, MAPS_TIMED)[-1:]]
-        runs, of = runs_of(settings, workload, entrants), problem_of(workload)
-        by_method = _maps(runs)
-        if by_method[0].method != "compiler":
-            continue
-        near = markdown(
-            NEAR_HEADINGS,
-            [
-                _map_line(of, by_method[0], one, latency)
-                for one, latency in zip(by_method, _latencies(runs), strict=True)
-            ],
-        )
-        names = of.chip.names
-        moved = markdown(
-            ("method", "what", "compiler's", *(f"to {name}" for name in names)),
-            [line for one in by_method[1:] for line in _moves(of, by_method[0], one)],
-        )
-        yield settings.measurements.table(f"{workload} on {CHIP}", NEIGHBOURS, near, MOVES, moved)
-
-
-def transitions(of: MapProblem, before: np.ndarray, after: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
-    """From memory to memory, tensors and bytes of one kind: `[M, M]` int64 each.
-
-    Args:
-      before, after: `[2, n]` memories.
-      kind: 0 for weights, 1 for outputs.
-    """
-    there = (of.has_weights, of.has_outputs)[kind]
-    size = (of.weight_bytes, of.output_bytes)[kind]
-    count, moved = (np.zeros((of.memories, of.memories), np.int64) for _ in range(2))
-    pairs = before[kind][there], after[kind][there]
-    np.add.at(count, pairs, 1)
-    np.add.at(moved, pairs, size[there])
-    return count, moved
-
-
-def together(of: MapProblem, memories: np.ndarray, kind: int) -> float:
-    """The share of neighbours of one kind that lie in one memory; `memories` is `[2, n]`."""
-    row = memories[kind][(of.has_weights, of.has_outputs)[kind]]
-    return float((row[1:] == row[:-1]).mean())
-
-
 def _maps(runs: Runs) -> list[Maps]:
     """By method."""
     every = []
@@ -242,10 +187,6 @@ def _maps(runs: Runs) -> list[Maps]:
         ranked = sorted(some, key=lambda run: run["latency"])
         every.append(Maps(entrant.method, np.array([[run["weights"], run["outputs"]] for run in ranked])))
     return every
-
-
-def _latencies(runs: Runs) -> list[float]:
-    return [float(np.mean([run["latency"] for run in some])) for some in runs.by_entrant.values()]
 
 
 def _map_line(of: MapProblem, compiler: Maps, one: Maps, latency: float) -> list[str]:
@@ -263,6 +204,10 @@ def _map_line(of: MapProblem, compiler: Maps, one: Maps, latency: float) -> list
     ]
 
 
+def _latencies(runs: Runs) -> list[float]:
+    return [float(np.mean([run["latency"] for run in some])) for some in runs.by_entrant.values()]
+
+
 def _moves(of: MapProblem, compiler: Maps, one: Maps) -> Iterator[list[str]]:
     """A line for each kind and memory from which something could move."""
     for kind, name in enumerate(KINDS):
@@ -271,3 +216,56 @@ def _moves(of: MapProblem, compiler: Maps, one: Maps) -> Iterator[list[str]]:
             total = max(1, int(size[memory].sum()))
             cells = (f"{n} ({100 * part / total:.0f}%)" for n, part in zip(count[memory], size[memory], strict=True))
             yield [one.method, name, of.chip.names[memory], *cells]
+
+
+def _counted(runs: Runs) -> dict[Entrant, list[Figures]]:
+    """Those with a curve over evaluations."""
+    return {
+        entrant: some for entrant, some in runs.by_entrant.items() if entrant.evaluations and len(some[0]["curve"]) > 1
+    }
+
+
+def _sampled(run: Figures, at: np.ndarray) -> np.ndarray:
+    """The best latency after so many evaluations `[...]` beside one of the compiler's map; before the first, that."""
+    evaluations, latency = np.array(run["curve"]).T
+    place: np.ndarray = np.searchsorted(evaluations, at + 1, side="right") - 1
+    return latency[np.maximum(place, 0)]
+
+
+def _line(entrant: Entrant, some: Sequence[Figures], runs: Runs) -> list[str]:
+    latency, seconds = (np.array([run[key] for run in some]) for key in ("latency", "seconds"))
+    compiler, mean = some[0]["compiler_latency"], float(latency.mean())
+    speedup, room = estimate((compiler / latency).tolist()), compiler - runs.bound if runs.bound else 0.0
+    return [
+        entrant.method,
+        entrant.budget,
+        f"{len(some)}",
+        f"{1e6 * mean:.1f}",
+        f"{speedup.mean:.3f}" + ("" if speedup.half is None else f" ± {speedup.half:.3f}"),
+        estimate((latency / runs.best - 1).tolist()).percent(),
+        percent(mean / runs.bound - 1 if runs.bound else None),
+        f"{100 * (compiler - mean) / room:.0f}%" if room > 0 else "-",
+        f"{np.median(seconds):.3g}",
+    ]
+
+
+def together(of: MapProblem, memories: np.ndarray, kind: int) -> float:
+    """The share of neighbours of one kind that lie in one memory; `memories` is `[2, n]`."""
+    row = memories[kind][(of.has_weights, of.has_outputs)[kind]]
+    return float((row[1:] == row[:-1]).mean())
+
+
+def transitions(of: MapProblem, before: np.ndarray, after: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
+    """From memory to memory, tensors and bytes of one kind: `[M, M]` int64 each.
+
+    Args:
+      before, after: `[2, n]` memories.
+      kind: 0 for weights, 1 for outputs.
+    """
+    there = (of.has_weights, of.has_outputs)[kind]
+    size = (of.weight_bytes, of.output_bytes)[kind]
+    count, moved = (np.zeros((of.memories, of.memories), np.int64) for _ in range(2))
+    pairs = before[kind][there], after[kind][there]
+    np.add.at(count, pairs, 1)
+    np.add.at(moved, pairs, size[there])
+    return count, moved

@@ -39,6 +39,18 @@ from reproduce.results import Table
 
 CHIP = "v100-fp32"
 FUSION_LEVELS = 2  # inlined or not; which ops stay inlined where a kernel is full, is left to their numbers
+PROGRAMS = "training/jaxpr"
+INLINING = ("single", "xla", "all", "flips")
+PARTS = (*INLINING, "two", "two fused")
+COUNT = 20
+DEVICES = 2
+LATENCY, BANDWIDTH = 5e-6, 300e9  # seconds, bytes a second: NVLink 3, as the chip's data sheet has it
+HEADINGS = ("program", "ops", "none, ms", *INLINING, "rule, s", "two devices", "fused")
+HOW = (
+    f"Kernels of each rule on an {DEFAULT_CHIP}, one after the other: ms without fusion, and the parts of it that the "
+    f"rules leave; then the seconds that `{DEFAULT_RULE}` takes. Two devices: the best list schedule of single ops "
+    f"over NVLink, which is the plan without --fuse, and of the kernels of `{DEFAULT_RULE}`, as parts of the same."
+)
 
 
 class FusingPolicy(Policy):
@@ -152,26 +164,6 @@ def milliseconds(figures: Figures | None) -> str:
     return "-" if figures is None else f"{1e3 * figures['value']:.2f}" + "*" * (figures.get("excess", 0) > 0)
 
 
-def _played(policy: FusingPolicy, params: CompileParams) -> Played:
-    """How the instance's start runs, if the policy looks at it."""
-    network = policy.config.network
-    return seen(params, params.start, network.tasks, "urgent").played if network.played else nothing_played(params)
-
-
-PROGRAMS = "training/jaxpr"
-INLINING = ("single", "xla", "all", "flips")
-PARTS = (*INLINING, "two", "two fused")
-COUNT = 20
-DEVICES = 2
-LATENCY, BANDWIDTH = 5e-6, 300e9  # seconds, bytes a second: NVLink 3, as the chip's data sheet has it
-HEADINGS = ("program", "ops", "none, ms", *INLINING, "rule, s", "two devices", "fused")
-HOW = (
-    f"Kernels of each rule on an {DEFAULT_CHIP}, one after the other: ms without fusion, and the parts of it that the "
-    f"rules leave; then the seconds that `{DEFAULT_RULE}` takes. Two devices: the best list schedule of single ops "
-    f"over NVLink, which is the plan without --fuse, and of the kernels of `{DEFAULT_RULE}`, as parts of the same."
-)
-
-
 def fusion(settings: Settings) -> Iterator[Table]:
     """One table, a line a program."""
     rows = dict[str, Figures]()
@@ -189,6 +181,12 @@ def fusion(settings: Settings) -> Iterator[Table]:
     yield settings.measurements.table(
         "Fusion on training steps of the zoo", HOW, markdown(HEADINGS, lines), notes=notes
     )
+
+
+def _played(policy: FusingPolicy, params: CompileParams) -> Played:
+    """How the instance's start runs, if the policy looks at it."""
+    network = policy.config.network
+    return seen(params, params.start, network.tasks, "urgent").played if network.played else nothing_played(params)
 
 
 def _programs(count: int, *, small: bool) -> list[str]:
@@ -216,11 +214,11 @@ def _measure(name: str) -> Figures:
     }
 
 
-def _makespan(graph: ComputationGraph, problem: Problem) -> float:
-    return evaluate(graph, problem, *schedule(graph, problem)).makespan
-
-
 def _line(name: str, figures: Figures) -> list[str]:
     """Under `HEADINGS`: seconds of something are parts of those of single ops on one device."""
     *rules, two, both = (f"{figures[what] / figures['none']:.3f}" for what in PARTS)
     return [name, f"{figures['ops']:,}", f"{1e3 * figures['none']:.2f}", *rules, f"{figures['search']:.2f}", two, both]
+
+
+def _makespan(graph: ComputationGraph, problem: Problem) -> float:
+    return evaluate(graph, problem, *schedule(graph, problem)).makespan

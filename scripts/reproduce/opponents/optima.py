@@ -33,6 +33,19 @@ _DAG_HEADINGS = (
 )  # fmt: skip
 _CLOSED_GRAPHS, _KNOWN_GRAPHS, _SMALL_GRAPHS = 40, 100, 1000  # --graphs is that of the costly question
 _ROUNDING = 1e-9  # relative, of makespans
+METHODS = ("list", "anneal", "auto")
+HEADINGS = ("ops", "objective", "method", "value", "planning [s]", "whole [s]", "whole [ms/op]", "memory [GB]")
+_SCALE_SECONDS = 45.0  # with reading, exact costs and writing a minute at 100,000 ops
+_DEVICES = 8  # for makespan
+_EDGE_DENSITY = 0.01
+# The memory of a process is asked of a small parent: a child's peak counts from what its parent held when it forked.
+_MEASURE = """
+import resource, subprocess, sys
+with open(sys.argv[1], "wb") as output:
+    code = subprocess.call(sys.argv[2:], stdout=output)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+sys.exit(code)
+"""
 
 
 def optima(settings: Settings) -> Iterator[Table]:
@@ -79,21 +92,47 @@ def random_dags(settings: Settings) -> Iterator[Table]:
     yield Table("Random DAGs of 50 and 100 ops", of_rows(everything), (how, markdown(_DAG_HEADINGS, lines)))
 
 
-def _references(settings: Settings, graphs: Sequence[ComputationGraph], problem: Problem) -> list[Row]:
-    """CP-SAT on all cores, and where it proves nothing, again from the plan of auto."""
-    alone, rows = dataclasses.replace(settings, processes=1, seeds=1), list[Row]()
-    for method, seconds in (("cp-sat", _PROOF_SECONDS), ("auto", _HINTED_SECONDS)):
-        if graphs:
-            rows += alone.at_time(graphs, problem, (method,), 0.5 if settings.quick else seconds).rows
-            proved = {row.graph for row in rows if _proved(row)}
-            graphs = [graph for graph in graphs if graph.name not in proved]
-    return rows
+def scale(settings: Settings) -> Iterator[Table]:
+    """One table. A method that cannot take an objective, or fails, has no numbers in its line."""
+    folder = settings.out / "scale"
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for ops in (300, 1000) if settings.quick else (1000, 10_000, 100_000):
+        model = folder / f"layered-{ops}.json"
+        graphrl.write_json(sample("layered", ops, 0, {"edge_density": _EDGE_DENSITY})[0], model)
+        for objective in ("peak_memory", "makespan"):
+            for method in settings.among(METHODS):
+                try:
+                    measured = _measure(model, method, objective, 1.0 if settings.quick else _SCALE_SECONDS)
+                    lines.append([f"{ops:,}", objective, method, *_cells(measured, ops)])
+                except graphrl.GraphrlError as error:
+                    print(error, file=sys.stderr)
+                    lines.append([f"{ops:,}", objective, method, *["-"] * 5])
+                print("  ".join(lines[-1]), file=sys.stderr, flush=True)
+    how = (
+        f"Peak memory on 1 device, makespan on {_DEVICES}, `rendezvous`, at no cost of a transfer's own; methods that "
+        f"search have {_SCALE_SECONDS:g} s. Each is one process of `graphrl optimize`: whole is its wall clock, memory "
+        "the most that it held; `-` where a method does not take the objective."
+    )
+    yield Table("Scale: layered graphs, read, planned and written", here(), [how, markdown(HEADINGS, lines)])
 
 
 def _closed(settings: Settings) -> list[Row]:
     """CP-SAT on DAGs of 50 ops, the source and the sink among them."""
     graphs = [dag(seed, 48) for seed in range(2 if settings.quick else _CLOSED_GRAPHS)]
     return settings.at_time(graphs, Problem("makespan", 2, "free"), ("cp-sat",), _seconds(settings)).rows
+
+
+def _share(answers: Sequence[bool]) -> list[str]:
+    return [f"{sum(answers)} of {len(answers)}", f"{100 * sum(answers) / len(answers):.1f}%" if answers else "-"]
+
+
+def _proved(row: Row) -> bool:
+    return row.feasible and gap(row.value or 0, row.bound or 0) <= _ROUNDING
+
+
+def _time(settings: Settings) -> str:
+    return f"{_seconds(settings):g} s"
 
 
 def _gap_to_proven(settings: Settings) -> list[str]:
@@ -135,44 +174,23 @@ def _against_exact(settings: Settings) -> list[str]:
     return ["auto equals dynamic programming: layered, 10 to 25 ops", *_share(equal), f"{seconds:g} s"]
 
 
-def _proved(row: Row) -> bool:
-    return row.feasible and gap(row.value or 0, row.bound or 0) <= _ROUNDING
-
-
-def _gap(row: Row, reference: Row) -> float:
-    return gap(_value(row), reference.value or 0)
-
-
-def _value(row: Row) -> float:
-    return math.inf if row.value is None else row.value
-
-
-def _share(answers: Sequence[bool]) -> list[str]:
-    return [f"{sum(answers)} of {len(answers)}", f"{100 * sum(answers) / len(answers):.1f}%" if answers else "-"]
-
-
 def _seconds(settings: Settings) -> float:
     return 0.5 if settings.quick else _SECONDS
 
 
-def _time(settings: Settings) -> str:
-    return f"{_seconds(settings):g} s"
+def _references(settings: Settings, graphs: Sequence[ComputationGraph], problem: Problem) -> list[Row]:
+    """CP-SAT on all cores, and where it proves nothing, again from the plan of auto."""
+    alone, rows = dataclasses.replace(settings, processes=1, seeds=1), list[Row]()
+    for method, seconds in (("cp-sat", _PROOF_SECONDS), ("auto", _HINTED_SECONDS)):
+        if graphs:
+            rows += alone.at_time(graphs, problem, (method,), 0.5 if settings.quick else seconds).rows
+            proved = {row.graph for row in rows if _proved(row)}
+            graphs = [graph for graph in graphs if graph.name not in proved]
+    return rows
 
 
-METHODS = ("list", "anneal", "auto")
-HEADINGS = ("ops", "objective", "method", "value", "planning [s]", "whole [s]", "whole [ms/op]", "memory [GB]")
-_SCALE_SECONDS = 45.0  # with reading, exact costs and writing a minute at 100,000 ops
-_DEVICES = 8  # for makespan
-_EDGE_DENSITY = 0.01
-
-# The memory of a process is asked of a small parent: a child's peak counts from what its parent held when it forked.
-_MEASURE = """
-import resource, subprocess, sys
-with open(sys.argv[1], "wb") as output:
-    code = subprocess.call(sys.argv[2:], stdout=output)
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
-sys.exit(code)
-"""
+def _value(row: Row) -> float:
+    return math.inf if row.value is None else row.value
 
 
 class Measured(NamedTuple):
@@ -182,31 +200,6 @@ class Measured(NamedTuple):
     planning: float  # seconds
     whole: float  # seconds
     memory: int  # bytes
-
-
-def scale(settings: Settings) -> Iterator[Table]:
-    """One table. A method that cannot take an objective, or fails, has no numbers in its line."""
-    folder = settings.out / "scale"
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = []
-    for ops in (300, 1000) if settings.quick else (1000, 10_000, 100_000):
-        model = folder / f"layered-{ops}.json"
-        graphrl.write_json(sample("layered", ops, 0, {"edge_density": _EDGE_DENSITY})[0], model)
-        for objective in ("peak_memory", "makespan"):
-            for method in settings.among(METHODS):
-                try:
-                    measured = _measure(model, method, objective, 1.0 if settings.quick else _SCALE_SECONDS)
-                    lines.append([f"{ops:,}", objective, method, *_cells(measured, ops)])
-                except graphrl.GraphrlError as error:
-                    print(error, file=sys.stderr)
-                    lines.append([f"{ops:,}", objective, method, *["-"] * 5])
-                print("  ".join(lines[-1]), file=sys.stderr, flush=True)
-    how = (
-        f"Peak memory on 1 device, makespan on {_DEVICES}, `rendezvous`, at no cost of a transfer's own; methods that "
-        f"search have {_SCALE_SECONDS:g} s. Each is one process of `graphrl optimize`: whole is its wall clock, memory "
-        "the most that it held; `-` where a method does not take the objective."
-    )
-    yield Table("Scale: layered graphs, read, planned and written", here(), [how, markdown(HEADINGS, lines)])
 
 
 def _measure(model: Path, method: str, objective: str, seconds: float) -> Measured:
@@ -236,3 +229,7 @@ def _measure(model: Path, method: str, objective: str, seconds: float) -> Measur
 def _cells(measured: Measured, ops: int) -> list[str]:
     times = f"{measured.planning:.3g}", f"{measured.whole:.3g}", f"{1000 * measured.whole / ops:.3g}"
     return [f"{measured.value:,.6g}", *times, f"{measured.memory / 1e9:.2f}"]
+
+
+def _gap(row: Row, reference: Row) -> float:
+    return gap(_value(row), reference.value or 0)

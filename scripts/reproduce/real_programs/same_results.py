@@ -29,6 +29,10 @@ from reproduce.results import Table, bullets, here
 
 SLOWER = 1.05  # the target: a step takes at most this many times as long
 _ROUNDS = 11
+ROOT = Path(__file__).resolve().parents[3]
+TESTS = ROOT / "tests" / "xla" / "same_results"
+COLUMNS = ("programs", "planned", "lost")
+_QUICK = "ordered_debug_callbacks or cholesky or states_in_loops"
 
 
 def identical(settings: Settings) -> Iterator[Table]:
@@ -46,48 +50,29 @@ def identical(settings: Settings) -> Iterator[Table]:
     )
 
 
+def same_results(settings: Settings) -> Iterator[Table]:
+    """One table, a line a file of tests, and the cases by name."""
+    kinds = _run(*(["-k", _QUICK] if settings.quick else []))
+    headings = ["kind", "cases", "wrong", "programs", "in graphrl's order", "donation lost", "wrong ones"]
+    how = (
+        "A case is some programs and all that a user sees of them: results to the bit with types and shardings, "
+        "effects and their order, errors, warnings, which arguments are deleted. It runs by `jax.jit` and by "
+        "`graphrl.jit`, and is wrong if these differ or if one fails. Effects that jax leaves unordered may come "
+        "in any order. Donation is lost where an argument is kept that `jax.jit` deletes, which the plan's bytes hold."
+    )
+    lines = [[kind, *_case_cells(cases)] for kind, cases in kinds.items()]
+    lines.append(["all", *_case_cells([case for cases in kinds.values() for case in cases])])
+    names = [f"{kind}: {', '.join(map(_name, cases))}" for kind, cases in kinds.items()]
+    lost = [f"donation lost: {_name(case)}" for cases in kinds.values() for case in cases if _count([case], "lost")]
+    yield Table("The same results", here(), (how, markdown(headings, lines), bullets(names), bullets(lost)))
+
+
 def _figures(settings: Settings, subject: Subject) -> Figures | None:
     seconds = settings.times[0]
     if of_plan(settings, subject, seconds) is None:
         return None
     key = {"what": "identical", "program": subject.name, "schedule": f"graphrl-{seconds:g}s"}
     return settings.measurements.get(key, lambda: _measure(subject, planned_order(subject, seconds)))
-
-
-def _measure(subject: Subject, order: Places) -> Figures:
-    """Bytes of temporaries, differing and finite numbers, and step times of XLA's schedule and the plan's."""
-    executables = [subject.compiled("default"), subject.compiled(order)]
-    args = random_arguments(subject.program.args)
-    first = [[np.asarray(leaf) for leaf in jax.tree.leaves(compiled(*args))] for compiled in executables]
-    pairs = list(zip(*first, strict=True))
-    numbers = sum(before.size for before, _ in pairs)
-    floats = [before for before, _ in pairs if np.issubdtype(before.dtype, np.inexact)]
-    times = np.array(list(_rounds(executables, args)))
-    return {
-        "temp": [memory_of(compiled)[0] for compiled in executables],
-        "differing": sum(_differing(before, after) for before, after in pairs),
-        "numbers": numbers,
-        "finite": sum(int(np.isfinite(x).sum()) for x in floats) / max(1, sum(x.size for x in floats)),
-        "step_seconds": np.median(times, axis=0).tolist(),
-        "ratio": float(np.median(times[:, 1] / times[:, 0])),
-    }
-
-
-def _differing(before: np.ndarray, after: np.ndarray) -> int:
-    """How many numbers have other bits."""
-    bits = [np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(x.size, -1) for x in (before, after)]
-    return int((bits[0] != bits[1]).any(axis=1).sum())
-
-
-def _rounds(executables: Sequence[Any], args: Any) -> Iterator[list[float]]:
-    """Seconds of a run of each; who goes first changes from round to round."""
-    for number in range(_ROUNDS):
-        taken = [0.0, 0.0]
-        for which in (0, 1) if number % 2 else (1, 0):
-            started = time.perf_counter()
-            jax.block_until_ready(executables[which](*args))
-            taken[which] = time.perf_counter() - started
-        yield taken
 
 
 def _cells(figures: Figures | None) -> list[str]:
@@ -110,29 +95,6 @@ def _summary(measured: Sequence[Figures]) -> Iterator[str]:
         f"at most {100 * (SLOWER - 1):.0f}% slower: {within} of {len(measured)}; median ratio "
         f"{statistics.median(ratios):.3f}, worst {max(ratios):.3f}"
     )
-
-
-ROOT = Path(__file__).resolve().parents[3]
-TESTS = ROOT / "tests" / "xla" / "same_results"
-COLUMNS = ("programs", "planned", "lost")
-_QUICK = "ordered_debug_callbacks or cholesky or states_in_loops"
-
-
-def same_results(settings: Settings) -> Iterator[Table]:
-    """One table, a line a file of tests, and the cases by name."""
-    kinds = _run(*(["-k", _QUICK] if settings.quick else []))
-    headings = ["kind", "cases", "wrong", "programs", "in graphrl's order", "donation lost", "wrong ones"]
-    how = (
-        "A case is some programs and all that a user sees of them: results to the bit with types and shardings, "
-        "effects and their order, errors, warnings, which arguments are deleted. It runs by `jax.jit` and by "
-        "`graphrl.jit`, and is wrong if these differ or if one fails. Effects that jax leaves unordered may come "
-        "in any order. Donation is lost where an argument is kept that `jax.jit` deletes, which the plan's bytes hold."
-    )
-    lines = [[kind, *_case_cells(cases)] for kind, cases in kinds.items()]
-    lines.append(["all", *_case_cells([case for cases in kinds.values() for case in cases])])
-    names = [f"{kind}: {', '.join(map(_name, cases))}" for kind, cases in kinds.items()]
-    lost = [f"donation lost: {_name(case)}" for cases in kinds.values() for case in cases if _count([case], "lost")]
-    yield Table("The same results", here(), (how, markdown(headings, lines), bullets(names), bullets(lost)))
 
 
 def _run(*options: str) -> dict[str, list[xml.Element]]:
@@ -169,13 +131,49 @@ def _case_cells(cases: Sequence[xml.Element]) -> list[str]:
     return [str(len(cases)), str(len(wrong)), *counts, ", ".join(wrong) or "none"]
 
 
-def _is_wrong(case: xml.Element) -> bool:
-    return any(case.find(kind) is not None for kind in ("failure", "error"))
+def _name(case: xml.Element) -> str:
+    return case.get("name", "").removeprefix("test_").replace("_", " ")
 
 
 def _count(cases: Sequence[xml.Element], column: str) -> int:
     return sum(int(one.get("value", 0)) for case in cases for one in case.iter("property") if one.get("name") == column)
 
 
-def _name(case: xml.Element) -> str:
-    return case.get("name", "").removeprefix("test_").replace("_", " ")
+def _measure(subject: Subject, order: Places) -> Figures:
+    """Bytes of temporaries, differing and finite numbers, and step times of XLA's schedule and the plan's."""
+    executables = [subject.compiled("default"), subject.compiled(order)]
+    args = random_arguments(subject.program.args)
+    first = [[np.asarray(leaf) for leaf in jax.tree.leaves(compiled(*args))] for compiled in executables]
+    pairs = list(zip(*first, strict=True))
+    numbers = sum(before.size for before, _ in pairs)
+    floats = [before for before, _ in pairs if np.issubdtype(before.dtype, np.inexact)]
+    times = np.array(list(_rounds(executables, args)))
+    return {
+        "temp": [memory_of(compiled)[0] for compiled in executables],
+        "differing": sum(_differing(before, after) for before, after in pairs),
+        "numbers": numbers,
+        "finite": sum(int(np.isfinite(x).sum()) for x in floats) / max(1, sum(x.size for x in floats)),
+        "step_seconds": np.median(times, axis=0).tolist(),
+        "ratio": float(np.median(times[:, 1] / times[:, 0])),
+    }
+
+
+def _is_wrong(case: xml.Element) -> bool:
+    return any(case.find(kind) is not None for kind in ("failure", "error"))
+
+
+def _rounds(executables: Sequence[Any], args: Any) -> Iterator[list[float]]:
+    """Seconds of a run of each; who goes first changes from round to round."""
+    for number in range(_ROUNDS):
+        taken = [0.0, 0.0]
+        for which in (0, 1) if number % 2 else (1, 0):
+            started = time.perf_counter()
+            jax.block_until_ready(executables[which](*args))
+            taken[which] = time.perf_counter() - started
+        yield taken
+
+
+def _differing(before: np.ndarray, after: np.ndarray) -> int:
+    """How many numbers have other bits."""
+    bits = [np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(x.size, -1) for x in (before, after)]
+    return int((bits[0] != bits[1]).any(axis=1).sum())

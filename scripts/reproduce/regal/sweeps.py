@@ -45,14 +45,11 @@ LIMITED = ("brkga", "gas", "idrs", "regal", "regal-hint")
 METHODS = (BASELINE, "regal", "regal-hint", "gas")
 GOAL = 0.15  # of BRKGA's time
 _LONG = 3600.0  # seconds: under a limit, though it is never met, `graphrl.compare` compiles before the clock starts
-
-
-class _Sweep(NamedTuple):
-    """What methods came to under each budget, and the rows that this is of."""
-
-    by_budget: dict[str, dict[str, Score]]
-    rows: list[Row]
-    others: list[Row]
+GRAPHS, QUICK_GRAPHS = "regal-like:30x8@10000", "regal-like:12x2@10000"
+STEPS = 80
+PLAYED = 16  # proposals for a graph in a step: REINFORCE's samples, evolution's individuals
+EVALUATIONS = 160  # of each run of BRKGA in training
+EVOLUTION = EvolutionSettings(strength=0.3)
 
 
 def limits(settings: Settings) -> Iterator[Table]:
@@ -98,6 +95,37 @@ def overhead(settings: Settings) -> Iterator[Table]:
     )
     title = f"Time of the proposals: {problem_line(TASKS[task].problem)}"
     yield Table(title, of_rows(contest.rows), (how, markdown(headings, lines), bullets(notes)))
+
+
+def evolved(settings: Settings) -> Iterator[Table]:
+    """One table: BRKGA without proposals, and with those of the policy untrained, evolved, and as REGAL learns it."""
+    task, budget = settings.task, Budget(settings.evaluations)
+    ways = {"untrained": _untrained, "evolution": _by_evolution, "reinforce": _by_reinforce}
+    entrants = [settings.entrant(task, BASELINE, budget)]
+    for name, way in ways.items():
+        files = [_trained(settings, name, way, seed) for seed in range(settings.seeds)]
+        entrants.append(Entrant(f"regal, {name}", [f"regal:checkpoint={file}" for file in files], budget))
+    contest = settings.on_task(task, entrants)
+    by_label = scores(contest, contest.by_label[BASELINE])
+    config, graphs, steps = _training(settings)
+    how = (
+        f"Policies learn from scratch on {graphs} in {steps} steps, each of {config.actions} proposals for every graph "
+        f"and {config.evaluations:,} evaluations of BRKGA a proposal. {len(settings.unseen(task))} unseen graphs, "
+        f"{settings.evaluations:,} evaluations a run. Improvement: arithmetic mean over graphs; gap: geometric mean, "
+        f"from the best of this table. Means over {settings.seeds} seeds of search and training, with 95% intervals."
+    )
+    lines = markdown(HEADINGS, [cells(label, one) for label, one in by_label.items()])
+    notes = bullets([*ahead(by_label, "regal, evolution", ("regal, untrained", "regal, reinforce")), *contest.faults()])
+    title = f"REGAL's policy evolved: {problem_line(TASKS[task].problem)}"
+    yield Table(title, of_rows(contest.rows), (how, lines, notes))
+
+
+class _Sweep(NamedTuple):
+    """What methods came to under each budget, and the rows that this is of."""
+
+    by_budget: dict[str, dict[str, Score]]
+    rows: list[Row]
+    others: list[Row]
 
 
 def _sweep(settings: Settings, labels: Sequence[str], budgets: Mapping[str, Budget]) -> _Sweep:
@@ -152,42 +180,26 @@ def _proposing(policy: Policy, graph: ComputationGraph) -> float:
     return median_seconds(lambda: jax.block_until_ready(policy.propose(graph, sizes)))
 
 
-GRAPHS, QUICK_GRAPHS = "regal-like:30x8@10000", "regal-like:12x2@10000"
-STEPS = 80
-PLAYED = 16  # proposals for a graph in a step: REINFORCE's samples, evolution's individuals
-EVALUATIONS = 160  # of each run of BRKGA in training
-EVOLUTION = EvolutionSettings(strength=0.3)
+def _untrained(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps: int) -> Any:
+    del batch, steps
+    return Policy.initial(config, key)
 
 
-def evolved(settings: Settings) -> Iterator[Table]:
-    """One table: BRKGA without proposals, and with those of the policy untrained, evolved, and as REGAL learns it."""
-    task, budget = settings.task, Budget(settings.evaluations)
-    ways = {"untrained": _untrained, "evolution": _by_evolution, "reinforce": _by_reinforce}
-    entrants = [settings.entrant(task, BASELINE, budget)]
-    for name, way in ways.items():
-        files = [_trained(settings, name, way, seed) for seed in range(settings.seeds)]
-        entrants.append(Entrant(f"regal, {name}", [f"regal:checkpoint={file}" for file in files], budget))
-    contest = settings.on_task(task, entrants)
-    by_label = scores(contest, contest.by_label[BASELINE])
-    config, graphs, steps = _training(settings)
-    how = (
-        f"Policies learn from scratch on {graphs} in {steps} steps, each of {config.actions} proposals for every graph "
-        f"and {config.evaluations:,} evaluations of BRKGA a proposal. {len(settings.unseen(task))} unseen graphs, "
-        f"{settings.evaluations:,} evaluations a run. Improvement: arithmetic mean over graphs; gap: geometric mean, "
-        f"from the best of this table. Means over {settings.seeds} seeds of search and training, with 95% intervals."
-    )
-    lines = markdown(HEADINGS, [cells(label, one) for label, one in by_label.items()])
-    notes = bullets([*ahead(by_label, "regal, evolution", ("regal, untrained", "regal, reinforce")), *contest.faults()])
-    title = f"REGAL's policy evolved: {problem_line(TASKS[task].problem)}"
-    yield Table(title, of_rows(contest.rows), (how, lines, notes))
+def _by_evolution(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps: int) -> Any:
+    """The fittest of the last generation."""
+    init_all = jax.vmap(networks(config).policy.init, (0, None))
+    population = init_all(jax.random.split(key, config.actions), observe(smallest(config)))
+    for step in range(steps):
+        fittest, population = _generation(config, jax.random.fold_in(key, step), population, batch)
+    return fittest
 
 
-def _training(settings: Settings) -> tuple[RegalConfig, str, int]:
-    """What policies are, the graphs that they learn on, and the steps."""
-    problem = TASKS[settings.task].problem
-    if settings.quick:
-        return RegalConfig(problem, evaluations=80, rounds=1, width=4, actions=4), QUICK_GRAPHS, 2
-    return RegalConfig(problem, evaluations=EVALUATIONS, actions=PLAYED), GRAPHS, STEPS
+def _by_reinforce(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps: int) -> Any:
+    functions = on_mesh(learner(config), make_mesh(1, jax.devices()[:1]))
+    state = functions.init(key)
+    for step in range(steps):
+        state, _ = functions.update(state, jax.random.fold_in(key, step), batch)
+    return state.params["policy"]
 
 
 def _trained(settings: Settings, name: str, way: Any, seed: int) -> Path:
@@ -203,26 +215,12 @@ def _trained(settings: Settings, name: str, way: Any, seed: int) -> Path:
     return settings.copy(Policy.load(file))
 
 
-def _untrained(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps: int) -> Any:
-    del batch, steps
-    return Policy.initial(config, key)
-
-
-def _by_reinforce(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps: int) -> Any:
-    functions = on_mesh(learner(config), make_mesh(1, jax.devices()[:1]))
-    state = functions.init(key)
-    for step in range(steps):
-        state, _ = functions.update(state, jax.random.fold_in(key, step), batch)
-    return state.params["policy"]
-
-
-def _by_evolution(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps: int) -> Any:
-    """The fittest of the last generation."""
-    init_all = jax.vmap(networks(config).policy.init, (0, None))
-    population = init_all(jax.random.split(key, config.actions), observe(smallest(config)))
-    for step in range(steps):
-        fittest, population = _generation(config, jax.random.fold_in(key, step), population, batch)
-    return fittest
+def _training(settings: Settings) -> tuple[RegalConfig, str, int]:
+    """What policies are, the graphs that they learn on, and the steps."""
+    problem = TASKS[settings.task].problem
+    if settings.quick:
+        return RegalConfig(problem, evaluations=80, rounds=1, width=4, actions=4), QUICK_GRAPHS, 2
+    return RegalConfig(problem, evaluations=EVALUATIONS, actions=PLAYED), GRAPHS, STEPS
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -23,7 +23,6 @@ from graphrl.graphs.readers.hlo.proto import HOST, Shape, Shapes, module_message
 _SEQUENTIAL = ("call", "conditional", "while")  # they run other computations; the rest work on single elements
 _EFFECTS = frozenset(str.split("infeed outfeed recv recv-done rng rng-get-and-update-state send send-done"))
 _LOCAL = 0xFFFFFFFF  # an instruction's id inside its computation; XLA writes that of the computation above it
-
 # What differs between two compilations of one program, or does not matter to a schedule: names, source lines, values of
 # constants, ids, and maps (protobuf writes them in any order).
 _LEFT_OUT = (
@@ -196,39 +195,17 @@ def parse_module(data: Any, source: str = "HLO", *, limits: ReadLimits = DEFAULT
         raise GraphError(f"{source}: {error}") from None
 
 
-def _serialized(data: Any, limits: ReadLimits) -> bytes:
-    if isinstance(data, str):
-        return _from_text(data, limits)
-    if hasattr(data, "compiler_ir"):
-        raise GraphError(f"{type(data).__name__}: must be compiled, as lowered.compile() does")
-    if hasattr(data, "runtime_executable"):
-        data = data.runtime_executable()
-    if hasattr(data, "hlo_modules"):
-        data = data.hlo_modules()[0]
-    if hasattr(data, "as_serialized_hlo_module_proto"):
-        return data.as_serialized_hlo_module_proto()
-    try:
-        content = bytes(memoryview(data))
-    except TypeError:
-        if is_mlir(str(data).encode()):  # what lowered.compiler_ir() gives
-            raise GraphError(FROM_MLIR) from None
-        raise GraphError(f"{type(data).__name__}: must be HLO text, a serialized HloModuleProto or a module") from None
-    if is_mlir(content):
-        raise GraphError(FROM_MLIR)
-    if not is_text(content):
-        return content
-    try:
-        return _from_text(content.decode(), limits)
-    except UnicodeDecodeError:
-        raise GraphError("broken HLO text: it is not UTF-8") from None
-
-
-def _from_text(text: str, limits: ReadLimits) -> bytes:
-    content = text.removeprefix("\ufeff").encode(errors="replace")
-    if is_mlir(content):
-        raise GraphError(FROM_MLIR)
-    with Foreign(limits) as foreign:
-        return foreign.call("hlo_proto", with_header(content))
+def fingerprint(module: HloModule) -> str:
+    """SHA-256 of a module, in hexadecimal: of each computation from its instructions in their order, with operands by
+    place and called computations by their own hashes; and of the donated parameters.
+    """
+    digests: dict[str, bytes] = {}
+    for computation in module.computations.values():
+        digests[computation.name] = _digest(computation, digests)
+    whole = hashlib.sha256(digests[module.entry.name])
+    aliases = module.message.input_output_alias.entries
+    whole.update(b"".join(sorted(e.SerializeToString(deterministic=True) for e in aliases)))
+    return whole.hexdigest()
 
 
 def _module(message: Any) -> HloModule:
@@ -256,6 +233,51 @@ def _module(message: Any) -> HloModule:
     computations = _in_order_of_effects(computations, schedules)
     is_tpu = any(leaf.tiles for shape in shapes.values() for _, leaf in shape.leaves)
     return HloModule(message.name, computations[entry.name], computations, schedules, aliases, is_tpu, message)
+
+
+def _serialized(data: Any, limits: ReadLimits) -> bytes:
+    if isinstance(data, str):
+        return _from_text(data, limits)
+    if hasattr(data, "compiler_ir"):
+        raise GraphError(f"{type(data).__name__}: must be compiled, as lowered.compile() does")
+    if hasattr(data, "runtime_executable"):
+        data = data.runtime_executable()
+    if hasattr(data, "hlo_modules"):
+        data = data.hlo_modules()[0]
+    if hasattr(data, "as_serialized_hlo_module_proto"):
+        return data.as_serialized_hlo_module_proto()
+    try:
+        content = bytes(memoryview(data))
+    except TypeError:
+        if is_mlir(str(data).encode()):  # what lowered.compiler_ir() gives
+            raise GraphError(FROM_MLIR) from None
+        raise GraphError(f"{type(data).__name__}: must be HLO text, a serialized HloModuleProto or a module") from None
+    if is_mlir(content):
+        raise GraphError(FROM_MLIR)
+    if not is_text(content):
+        return content
+    try:
+        return _from_text(content.decode(), limits)
+    except UnicodeDecodeError:
+        raise GraphError("broken HLO text: it is not UTF-8") from None
+
+
+def _digest(computation: Computation, digests: dict[str, bytes]) -> bytes:
+    place = {name: k for k, name in enumerate(computation.by_name)}
+    whole = hashlib.sha256()
+    for i in computation.instructions:
+        kept = type(i.attributes)()
+        kept.CopyFrom(i.attributes)
+        for field in _LEFT_OUT:
+            kept.ClearField(field)
+        kept.backend_config = _canonical(i.attributes.backend_config)
+        links = ([place[name] for name in i.operands], sorted([place[name] for name in i.control_predecessors]))
+        own = kept.SerializeToString(deterministic=True)
+        whole.update(f"{len(own)} {links} {i.is_root}".encode())
+        whole.update(own)
+        for called in i.called:
+            whole.update(digests[called])
+    return whole.digest()
 
 
 def _computation(
@@ -325,6 +347,23 @@ def _in_order_of_effects(
     return ordered
 
 
+def _from_text(text: str, limits: ReadLimits) -> bytes:
+    content = text.removeprefix("\ufeff").encode(errors="replace")
+    if is_mlir(content):
+        raise GraphError(FROM_MLIR)
+    with Foreign(limits) as foreign:
+        return foreign.call("hlo_proto", with_header(content))
+
+
+@functools.lru_cache(1024)
+def _canonical(config: bytes) -> bytes:
+    """A configuration in JSON with its keys sorted: XLA writes them in any order."""
+    try:
+        return json.dumps(json.loads(config), sort_keys=True).encode()
+    except ValueError:
+        return config
+
+
 def _has_effects(i: Instruction) -> bool:
     return i.opcode in _EFFECTS or (i.opcode == "custom-call" and i.attributes.custom_call_has_side_effect)
 
@@ -337,43 +376,3 @@ def _chained(computation: Computation, effects: Sequence[Instruction]) -> Comput
         predecessors = tuple(dict.fromkeys((*i.control_predecessors, before.name)))
         by_name[i.name] = dataclasses.replace(i, control_predecessors=predecessors)
     return dataclasses.replace(computation, by_name=by_name, root=by_name[computation.root.name])
-
-
-def fingerprint(module: HloModule) -> str:
-    """SHA-256 of a module, in hexadecimal: of each computation from its instructions in their order, with operands by
-    place and called computations by their own hashes; and of the donated parameters.
-    """
-    digests: dict[str, bytes] = {}
-    for computation in module.computations.values():
-        digests[computation.name] = _digest(computation, digests)
-    whole = hashlib.sha256(digests[module.entry.name])
-    aliases = module.message.input_output_alias.entries
-    whole.update(b"".join(sorted(e.SerializeToString(deterministic=True) for e in aliases)))
-    return whole.hexdigest()
-
-
-def _digest(computation: Computation, digests: dict[str, bytes]) -> bytes:
-    place = {name: k for k, name in enumerate(computation.by_name)}
-    whole = hashlib.sha256()
-    for i in computation.instructions:
-        kept = type(i.attributes)()
-        kept.CopyFrom(i.attributes)
-        for field in _LEFT_OUT:
-            kept.ClearField(field)
-        kept.backend_config = _canonical(i.attributes.backend_config)
-        links = ([place[name] for name in i.operands], sorted([place[name] for name in i.control_predecessors]))
-        own = kept.SerializeToString(deterministic=True)
-        whole.update(f"{len(own)} {links} {i.is_root}".encode())
-        whole.update(own)
-        for called in i.called:
-            whole.update(digests[called])
-    return whole.digest()
-
-
-@functools.lru_cache(1024)
-def _canonical(config: bytes) -> bytes:
-    """A configuration in JSON with its keys sorted: XLA writes them in any order."""
-    try:
-        return json.dumps(json.loads(config), sort_keys=True).encode()
-    except ValueError:
-        return config

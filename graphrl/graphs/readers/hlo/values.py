@@ -33,6 +33,22 @@ _ELEMENTWISE = frozenset(
 _IN_PLACE = frozenset({"dynamic-update-slice", "scatter", "all-reduce-start"})
 _FIRST_OPERAND = frozenset({"dynamic-update-slice", "scatter", "set-dimension-size"})
 _SOLVE = "triangular-solve"
+Leaves = Mapping[Index, tuple[str, ...]]  # roots of each leaf of a value
+EXTERNAL = frozenset({"constant", "parameter"})
+# Instructions without a buffer or work of their own: whoever reads them reads what they show.
+VIEWS = frozenset(str.split("add-dependency after-all bitcast domain get-tuple-element opt-barrier tuple async-update"))
+CONTRACTED = EXTERNAL | VIEWS
+# The place of the operands in what the start of an asynchronous operation gives: there it merely shows them.
+SHOWN = {"async-start": 0, "all-gather-start": 0, "collective-permute-start": 0, "send": 0, "copy-start": 1}
+# Where in the start's result the end of an asynchronous operation finds its own.
+_RESULT = {
+    "async-done": (1,),
+    "all-gather-done": (1,),
+    "collective-permute-done": (1,),
+    "copy-done": (0,),
+    "all-reduce-done": (),
+    "recv-done": (),
+}
 
 
 class InPlace(NamedTuple):
@@ -64,37 +80,6 @@ def in_place_pairs(module: HloModule, instruction: Instruction) -> tuple[InPlace
     elif instruction.opcode == "scatter":
         count = (count - 1) // 2  # the arrays, the indices, as many updates
     return tuple(InPlace(k, (), () if count == 1 else (k,)) for k in range(count))
-
-
-def _fusion_pairs(module: HloModule, fusion: Instruction) -> Iterator[InPlace]:
-    """Outputs whose last step inside the fusion overwrites something that comes straight from a parameter."""
-    body = module.computations[fusion.called[0]]
-    for leaf, _ in fusion.shape.leaves:
-        source, index = _source(body, body.root, leaf)
-        origin = None
-        for pair in in_place_pairs(module, source):
-            if pair.output_index != index:
-                continue
-            origin, at = _source(body, body.by_name[source.operands[pair.operand]], pair.operand_index)
-            if origin.opcode == "fusion":
-                for inner in in_place_pairs(module, origin):
-                    if inner.output_index == at:
-                        origin, at = _source(body, body.by_name[origin.operands[inner.operand]], inner.operand_index)
-                        break
-        if origin is not None and origin.opcode == "parameter":
-            yield InPlace(origin.attributes.parameter_number, at, leaf)
-
-
-def _source(body: Computation, instruction: Instruction, index: Index) -> tuple[Instruction, Index]:
-    """What made the part `index` of an instruction's result, seen through tuples and bitcasts."""
-    while instruction.opcode == "tuple" and index:
-        instruction, index = body.by_name[instruction.operands[index[0]]], index[1:]
-    while instruction.opcode == "get-tuple-element":
-        index = (instruction.attributes.tuple_index, *index)
-        instruction = body.by_name[instruction.operands[0]]
-    while instruction.opcode == "bitcast" and not index:
-        instruction = body.by_name[instruction.operands[0]]
-    return instruction, index
 
 
 def may_share(
@@ -141,76 +126,6 @@ def may_share(
         alone = user.operands.count(source.name) == 1
         return len(user.operands) == 1 or (alone and output_index[0] == first)
     return _is_elementwise(module, computation, user, first)
-
-
-def _fusion_may_share(module: HloModule, computation: Computation, fusion: Instruction, operand: int) -> bool:
-    body = module.computations[fusion.called[0]]
-    kind = fusion.attributes.fusion_kind
-    if kind in ("kLoop", "kInput"):
-        return _flows(module, body, body.parameters[operand].name, through_tuples=True)
-    if kind == "kOutput" and body.root.opcode == "add":
-        opcodes = [body.by_name[name].opcode for name in body.root.operands]
-        products = [k for k, opcode in enumerate(opcodes) if opcode in ("dot", "convolution")]
-        uses = [
-            (user, k)
-            for user in body.users[body.parameters[operand].name]
-            for k, name in enumerate(user.operands)
-            if name == body.parameters[operand].name
-        ]
-        if not products or len(uses) != 1:
-            return False
-        return uses[0][0] is body.root and uses[0][1] == (1 if products[0] == 0 else 0)
-    return _is_elementwise(module, computation, fusion, operand)
-
-
-def _flows(module: HloModule, body: Computation, name: str, through_tuples: bool) -> bool:
-    """Whether everything computed from `name` in a fusion is computed element by element."""
-    seen, todo = {name}, [name]
-    while todo:
-        operand = todo.pop()
-        for user in body.users[operand]:
-            if not (through_tuples and user.opcode == "tuple"):
-                places = [k for k, other in enumerate(user.operands) if other == operand]
-                if not all(_is_elementwise(module, body, user, k) for k in places):
-                    return False
-            if user.name not in seen:
-                seen.add(user.name)
-                todo.append(user.name)
-    return True
-
-
-def _is_elementwise(module: HloModule, computation: Computation, instruction: Instruction, operand: int) -> bool:
-    """`HloInstruction::IsElementwiseOnOperand`."""
-    if instruction.opcode == "fusion":
-        body = module.computations[instruction.called[0]]
-        return _flows(module, body, body.parameters[operand].name, through_tuples=False)
-    if instruction.opcode == "dynamic-update-slice":
-        return operand == 0
-    if instruction.opcode == "map":
-        dimensions = tuple(instruction.attributes.dimensions)
-        return dimensions in ((), tuple(range(len(instruction.shape.dims))))
-    if instruction.opcode == "bitcast-convert":
-        return computation.by_name[instruction.operands[0]].shape.dims == instruction.shape.dims
-    return instruction.opcode in _ELEMENTWISE
-
-
-Leaves = Mapping[Index, tuple[str, ...]]  # roots of each leaf of a value
-
-EXTERNAL = frozenset({"constant", "parameter"})
-# Instructions without a buffer or work of their own: whoever reads them reads what they show.
-VIEWS = frozenset(str.split("add-dependency after-all bitcast domain get-tuple-element opt-barrier tuple async-update"))
-CONTRACTED = EXTERNAL | VIEWS
-# The place of the operands in what the start of an asynchronous operation gives: there it merely shows them.
-SHOWN = {"async-start": 0, "all-gather-start": 0, "collective-permute-start": 0, "send": 0, "copy-start": 1}
-# Where in the start's result the end of an asynchronous operation finds its own.
-_RESULT = {
-    "async-done": (1,),
-    "all-gather-done": (1,),
-    "collective-permute-done": (1,),
-    "copy-done": (0,),
-    "all-reduce-done": (),
-    "recv-done": (),
-}
 
 
 def tensor_name(instruction: str, index: Index) -> str:
@@ -329,9 +244,75 @@ class ValueReader:
         return sources
 
 
+def _fusion_pairs(module: HloModule, fusion: Instruction) -> Iterator[InPlace]:
+    """Outputs whose last step inside the fusion overwrites something that comes straight from a parameter."""
+    body = module.computations[fusion.called[0]]
+    for leaf, _ in fusion.shape.leaves:
+        source, index = _source(body, body.root, leaf)
+        origin = None
+        for pair in in_place_pairs(module, source):
+            if pair.output_index != index:
+                continue
+            origin, at = _source(body, body.by_name[source.operands[pair.operand]], pair.operand_index)
+            if origin.opcode == "fusion":
+                for inner in in_place_pairs(module, origin):
+                    if inner.output_index == at:
+                        origin, at = _source(body, body.by_name[origin.operands[inner.operand]], inner.operand_index)
+                        break
+        if origin is not None and origin.opcode == "parameter":
+            yield InPlace(origin.attributes.parameter_number, at, leaf)
+
+
+def _fusion_may_share(module: HloModule, computation: Computation, fusion: Instruction, operand: int) -> bool:
+    body = module.computations[fusion.called[0]]
+    kind = fusion.attributes.fusion_kind
+    if kind in ("kLoop", "kInput"):
+        return _flows(module, body, body.parameters[operand].name, through_tuples=True)
+    if kind == "kOutput" and body.root.opcode == "add":
+        opcodes = [body.by_name[name].opcode for name in body.root.operands]
+        products = [k for k, opcode in enumerate(opcodes) if opcode in ("dot", "convolution")]
+        uses = [
+            (user, k)
+            for user in body.users[body.parameters[operand].name]
+            for k, name in enumerate(user.operands)
+            if name == body.parameters[operand].name
+        ]
+        if not products or len(uses) != 1:
+            return False
+        return uses[0][0] is body.root and uses[0][1] == (1 if products[0] == 0 else 0)
+    return _is_elementwise(module, computation, fusion, operand)
+
+
+def _is_elementwise(module: HloModule, computation: Computation, instruction: Instruction, operand: int) -> bool:
+    """`HloInstruction::IsElementwiseOnOperand`."""
+    if instruction.opcode == "fusion":
+        body = module.computations[instruction.called[0]]
+        return _flows(module, body, body.parameters[operand].name, through_tuples=False)
+    if instruction.opcode == "dynamic-update-slice":
+        return operand == 0
+    if instruction.opcode == "map":
+        dimensions = tuple(instruction.attributes.dimensions)
+        return dimensions in ((), tuple(range(len(instruction.shape.dims))))
+    if instruction.opcode == "bitcast-convert":
+        return computation.by_name[instruction.operands[0]].shape.dims == instruction.shape.dims
+    return instruction.opcode in _ELEMENTWISE
+
+
 def _waits(i: Instruction, waits: Mapping[str, frozenset[str]]) -> frozenset[str]:
     before = [waits.get(name, frozenset((name,))) for name in (*i.operands, *i.control_predecessors)]
     return before[0] if len(before) == 1 else frozenset().union(*before)
+
+
+def _shown(i: Instruction, operands: list[Leaves]) -> Leaves:
+    """Leaves of a view."""
+    if i.opcode == "tuple":
+        return {(k, *index): roots for k, operand in enumerate(operands) for index, roots in operand.items()}
+    if i.opcode == "get-tuple-element":
+        place = i.attributes.tuple_index
+        return {index[1:]: roots for index, roots in operands[0].items() if index[0] == place}
+    if i.opcode == "after-all":
+        return {(): tuple(dict.fromkeys(root for operand in operands for root in operand[()]))}
+    return operands[0]
 
 
 def _own(i: Instruction, operands: list[Leaves]) -> Leaves:
@@ -346,13 +327,29 @@ def _own(i: Instruction, operands: list[Leaves]) -> Leaves:
     return leaves
 
 
-def _shown(i: Instruction, operands: list[Leaves]) -> Leaves:
-    """Leaves of a view."""
-    if i.opcode == "tuple":
-        return {(k, *index): roots for k, operand in enumerate(operands) for index, roots in operand.items()}
-    if i.opcode == "get-tuple-element":
-        place = i.attributes.tuple_index
-        return {index[1:]: roots for index, roots in operands[0].items() if index[0] == place}
-    if i.opcode == "after-all":
-        return {(): tuple(dict.fromkeys(root for operand in operands for root in operand[()]))}
-    return operands[0]
+def _source(body: Computation, instruction: Instruction, index: Index) -> tuple[Instruction, Index]:
+    """What made the part `index` of an instruction's result, seen through tuples and bitcasts."""
+    while instruction.opcode == "tuple" and index:
+        instruction, index = body.by_name[instruction.operands[index[0]]], index[1:]
+    while instruction.opcode == "get-tuple-element":
+        index = (instruction.attributes.tuple_index, *index)
+        instruction = body.by_name[instruction.operands[0]]
+    while instruction.opcode == "bitcast" and not index:
+        instruction = body.by_name[instruction.operands[0]]
+    return instruction, index
+
+
+def _flows(module: HloModule, body: Computation, name: str, through_tuples: bool) -> bool:
+    """Whether everything computed from `name` in a fusion is computed element by element."""
+    seen, todo = {name}, [name]
+    while todo:
+        operand = todo.pop()
+        for user in body.users[operand]:
+            if not (through_tuples and user.opcode == "tuple"):
+                places = [k for k, other in enumerate(user.operands) if other == operand]
+                if not all(_is_elementwise(module, body, user, k) for k in places):
+                    return False
+            if user.name not in seen:
+                seen.add(user.name)
+                todo.append(user.name)
+    return True

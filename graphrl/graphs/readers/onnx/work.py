@@ -19,7 +19,6 @@ from graphrl.graphs.readers.work import Step, Work, dearest, in_turn, peak_bytes
 from graphrl.graphs.roofline import Chip, runtime
 
 Shape = tuple[int, ...]
-
 # What costs depend on, by type.
 INTEGER, INTEGERS, TEXT = "INT", "INTS", "STRING"
 ATTRIBUTES = {
@@ -27,37 +26,6 @@ ATTRIBUTES = {
     **dict.fromkeys(["kernel_shape", "scan_input_axes"], INTEGERS),
     "equation": TEXT,
 }
-
-
-class Call(NamedTuple):
-    """One op as its cost sees it.
-
-    Attributes:
-      type: e.g. "Conv".
-      attributes: by name, those in `ATTRIBUTES` that have its type.
-      inputs: shape of each input; () for one that is left out or unknown.
-      outputs: shape of each output.
-    """
-
-    type: str
-    attributes: Mapping[str, Any]
-    inputs: Sequence[Shape]
-    outputs: Sequence[Shape]
-
-    def input(self, index: int) -> Shape:
-        return self.inputs[index] if index < len(self.inputs) else ()
-
-    @property
-    def written(self) -> int:
-        """Elements of all outputs."""
-        return sum(map(math.prod, self.outputs))
-
-    @property
-    def read(self) -> int:
-        """Elements of the first input."""
-        return math.prod(self.input(0))
-
-
 DATA_MOVEMENT = frozenset(
     str.split(
         """
@@ -98,6 +66,117 @@ _PER_OUTPUT = {
     **dict.fromkeys(["QuantizeLinear", "DequantizeLinear", "Clip", "LeakyRelu", "PRelu"], 2),
     **dict.fromkeys(["Gelu", "FastGelu", "BiasGelu", "QuickGelu", "Mish"], 5),
 }
+
+
+def node_work(node: NodeProto, scope: Scope, chip: Chip) -> Work:
+    """Work of a node of the graph whose values `scope` knows; what is unknown inside bodies counts nothing."""
+    bodies = subgraphs(node)
+    if not bodies:
+        return _single(node, scope, chip)
+    if node.op_type == "Loop" and "body" in bodies:
+        return _loop_work(node, bodies["body"], scope, chip)
+    works = [_body_work(body, scope_of(body, scope), chip, results=node.op_type != "If") for body in bodies.values()]
+    if node.op_type == "If":
+        return dearest(works)
+    return repeated(in_turn(works), _scan_length(node, scope) if node.op_type == "Scan" else 1)
+
+
+def node_attributes(node: NodeProto) -> dict[str, Any]:
+    """Attributes that costs depend on; one of another type than ONNX says counts as left out."""
+    return {
+        a.name: onnx.helper.get_attribute_value(a)
+        for a in node.attribute
+        if AttributeProto.AttributeType.Name(a.type) == ATTRIBUTES.get(a.name)
+    }
+
+
+def _single(node: NodeProto, scope: Scope, chip: Chip) -> Work:
+    inputs = [scope.get(name) for name in node.input]
+    outputs = [scope[name] for name in node.output if name in scope]
+    call = Call(
+        type=node.op_type,
+        attributes=node_attributes(node),
+        inputs=[value.sizes if value else () for value in inputs],
+        outputs=[value.sizes for value in outputs if value.bytes is not None],
+    )
+    operations = min(max(0, flops(call)), MAX_WORK)
+    read = [scope[name].bytes or 0 for name in dict.fromkeys(node.input) if name in scope]
+    written = sum(value.bytes or 0 for value in outputs)
+    moved = min(traffic(read, written, partial=node.op_type in PARTIAL_READS), MAX_WORK)
+    return Work(operations, runtime(operations, moved, chip))
+
+
+def _loop_work(node: NodeProto, body: GraphProto, scope: Scope, chip: Chip) -> Work:
+    """Work of a Loop. What it carries in sequences grows by the same in each run: the mean run is that of both ends."""
+    count = trip_count(node, scope)
+    trips = 1 if count is None else count
+    first, last = (
+        _body_work(body, scope_of(body, scope, loop_states(node, scope, times)), chip, results=True)
+        for times in (0, max(0, trips - 1))
+    )
+    runtime = first.runtime + (last.runtime - first.runtime) / 2
+    return last._replace(flops=trips * last.flops, runtime=trips * runtime)
+
+
+def _body_work(body: GraphProto, scope: Scope, chip: Chip, *, results: bool) -> Work:
+    """Work of one run of a body, in the order of the file; its results count as its memory if `results`."""
+    sizes = {info.name: scope[info.name].bytes or 0 for info in (*body.value_info, *body.output)}
+    weights = sum(scope[tensor.name].bytes or 0 for tensor in body.initializer)
+    works = []
+    for node in body.node:
+        if node.op_type == "Constant":
+            weights += sum(sizes.pop(name, 0) for name in node.output)
+        works.append(Work() if node.op_type == "Constant" else node_work(node, scope, chip))
+    kept = {info.name for info in body.output}
+    steps = [
+        Step(
+            {name: sizes.get(name, 0) if results or name not in kept else 0 for name in node.output},
+            reads_of(node),
+            work.workspace_bytes,
+        )
+        for node, work in zip(body.node, works, strict=True)
+    ]
+    total = in_turn(works)
+    return total._replace(workspace_bytes=peak_bytes(steps, kept), weight_bytes=weights + total.weight_bytes)
+
+
+def _scan_length(node: NodeProto, scope: Scope) -> int:
+    """Size of the scanned axis of the first scanned input; 1 if it is not known."""
+    attributes = node_attributes(node)
+    first = len(node.input) - attributes.get("num_scan_inputs", 0)
+    name = node.input[first] if 0 <= first < len(node.input) else ""
+    sizes = scope[name].sizes if name in scope else ()
+    axis = next(iter(attributes.get("scan_input_axes", ())), 0)
+    return sizes[axis] if -len(sizes) <= axis < len(sizes) else 1
+
+
+class Call(NamedTuple):
+    """One op as its cost sees it.
+
+    Attributes:
+      type: e.g. "Conv".
+      attributes: by name, those in `ATTRIBUTES` that have its type.
+      inputs: shape of each input; () for one that is left out or unknown.
+      outputs: shape of each output.
+    """
+
+    type: str
+    attributes: Mapping[str, Any]
+    inputs: Sequence[Shape]
+    outputs: Sequence[Shape]
+
+    def input(self, index: int) -> Shape:
+        return self.inputs[index] if index < len(self.inputs) else ()
+
+    @property
+    def written(self) -> int:
+        """Elements of all outputs."""
+        return sum(map(math.prod, self.outputs))
+
+    @property
+    def read(self) -> int:
+        """Elements of the first input."""
+        return math.prod(self.input(0))
 
 
 def flops(call: Call) -> int:
@@ -196,85 +275,3 @@ _RULES: dict[str, Callable[[Call], int]] = {
         ["Sum", "Max", "Min", "Mean"], lambda call: call.written * max(1, len(call.inputs) - (call.type != "Mean"))
     ),
 }
-
-
-def node_work(node: NodeProto, scope: Scope, chip: Chip) -> Work:
-    """Work of a node of the graph whose values `scope` knows; what is unknown inside bodies counts nothing."""
-    bodies = subgraphs(node)
-    if not bodies:
-        return _single(node, scope, chip)
-    if node.op_type == "Loop" and "body" in bodies:
-        return _loop_work(node, bodies["body"], scope, chip)
-    works = [_body_work(body, scope_of(body, scope), chip, results=node.op_type != "If") for body in bodies.values()]
-    if node.op_type == "If":
-        return dearest(works)
-    return repeated(in_turn(works), _scan_length(node, scope) if node.op_type == "Scan" else 1)
-
-
-def _loop_work(node: NodeProto, body: GraphProto, scope: Scope, chip: Chip) -> Work:
-    """Work of a Loop. What it carries in sequences grows by the same in each run: the mean run is that of both ends."""
-    count = trip_count(node, scope)
-    trips = 1 if count is None else count
-    first, last = (
-        _body_work(body, scope_of(body, scope, loop_states(node, scope, times)), chip, results=True)
-        for times in (0, max(0, trips - 1))
-    )
-    runtime = first.runtime + (last.runtime - first.runtime) / 2
-    return last._replace(flops=trips * last.flops, runtime=trips * runtime)
-
-
-def _single(node: NodeProto, scope: Scope, chip: Chip) -> Work:
-    inputs = [scope.get(name) for name in node.input]
-    outputs = [scope[name] for name in node.output if name in scope]
-    call = Call(
-        type=node.op_type,
-        attributes=node_attributes(node),
-        inputs=[value.sizes if value else () for value in inputs],
-        outputs=[value.sizes for value in outputs if value.bytes is not None],
-    )
-    operations = min(max(0, flops(call)), MAX_WORK)
-    read = [scope[name].bytes or 0 for name in dict.fromkeys(node.input) if name in scope]
-    written = sum(value.bytes or 0 for value in outputs)
-    moved = min(traffic(read, written, partial=node.op_type in PARTIAL_READS), MAX_WORK)
-    return Work(operations, runtime(operations, moved, chip))
-
-
-def node_attributes(node: NodeProto) -> dict[str, Any]:
-    """Attributes that costs depend on; one of another type than ONNX says counts as left out."""
-    return {
-        a.name: onnx.helper.get_attribute_value(a)
-        for a in node.attribute
-        if AttributeProto.AttributeType.Name(a.type) == ATTRIBUTES.get(a.name)
-    }
-
-
-def _scan_length(node: NodeProto, scope: Scope) -> int:
-    """Size of the scanned axis of the first scanned input; 1 if it is not known."""
-    attributes = node_attributes(node)
-    first = len(node.input) - attributes.get("num_scan_inputs", 0)
-    name = node.input[first] if 0 <= first < len(node.input) else ""
-    sizes = scope[name].sizes if name in scope else ()
-    axis = next(iter(attributes.get("scan_input_axes", ())), 0)
-    return sizes[axis] if -len(sizes) <= axis < len(sizes) else 1
-
-
-def _body_work(body: GraphProto, scope: Scope, chip: Chip, *, results: bool) -> Work:
-    """Work of one run of a body, in the order of the file; its results count as its memory if `results`."""
-    sizes = {info.name: scope[info.name].bytes or 0 for info in (*body.value_info, *body.output)}
-    weights = sum(scope[tensor.name].bytes or 0 for tensor in body.initializer)
-    works = []
-    for node in body.node:
-        if node.op_type == "Constant":
-            weights += sum(sizes.pop(name, 0) for name in node.output)
-        works.append(Work() if node.op_type == "Constant" else node_work(node, scope, chip))
-    kept = {info.name for info in body.output}
-    steps = [
-        Step(
-            {name: sizes.get(name, 0) if results or name not in kept else 0 for name in node.output},
-            reads_of(node),
-            work.workspace_bytes,
-        )
-        for node, work in zip(body.node, works, strict=True)
-    ]
-    total = in_turn(works)
-    return total._replace(workspace_bytes=peak_bytes(steps, kept), weight_bytes=weights + total.weight_bytes)

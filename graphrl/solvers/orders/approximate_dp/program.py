@@ -40,183 +40,7 @@ from graphrl.solvers.orders.approximate_dp.model import (
 )
 
 _SLOTS = 4  # of the hash table, for each candidate at least
-
-
-def least_of_equals(hashes: jax.Array, peak: jax.Array, real: jax.Array) -> jax.Array:
-    """Which real candidates have the least peak of their set, one for each set (the first): `[m]` bool.
-
-    Args:
-      hashes: `[2, m]` uint32, of the sets.
-      peak: `[m]` int32.
-      real: `[m]` bool.
-    """
-    first = _first_of_equals(hashes, real)
-    m = len(real)
-    index = jnp.arange(m, dtype=jnp.int32)
-    least = _least(first, peak, m, real)
-    real = real & (peak == take(least, first))
-    return real & (take(_least(first, index, m, real), first) == index)
-
-
-def _first_of_equals(hashes: jax.Array, real: jax.Array) -> jax.Array:
-    """A candidate that stands for all of the same set, `[m]` int32.
-
-    A round puts all that have no such candidate yet in a hash table, where the first of each slot stays; the others of
-    its set have found theirs. Those of other sets try again with another hash.
-    """
-    m = len(real)
-    bits = (_SLOTS * m - 1).bit_length()
-    index = jnp.arange(m, dtype=jnp.int32)
-
-    def search(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        first, searching, round_ = state
-        mixed = (hashes[1] + round_ * hashes[0]) * jnp.uint32(0x9E3779B1)
-        slot = jnp.where(searching, (mixed >> jnp.uint32(32 - bits)).astype(jnp.int32), 1 << bits)
-        stays = take(_least(slot, index, (1 << bits) + 1, searching), slot)
-        stays = jnp.where(searching, stays, 0)
-        equal = searching & (take(hashes[0], stays) == hashes[0]) & (take(hashes[1], stays) == hashes[1])
-        return jnp.where(equal, stays, first), searching & ~equal, round_ + jnp.uint32(1)
-
-    return lax.while_loop(lambda state: jnp.any(state[1]), search, (index, real, jnp.uint32(0)))[0]
-
-
-def _least(group: jax.Array, value: jax.Array, groups: int, real: jax.Array) -> jax.Array:
-    """The least value of the real members of each group: `[groups]` int32, garbage for groups without any."""
-    return -put_max(jnp.full(groups, -(2**31 - 1), jnp.int32), group, jnp.where(real, -value, -(2**31 - 1)))
-
-
 _SAMPLE = 2**13  # candidates to find a threshold from: it may be wrong by some percent
-
-
-class Threshold(NamedTuple):
-    """A place in the sorted sequence of all candidates: after all keys of at most (first, second)."""
-
-    first: jax.Array  # [] int32
-    second: jax.Array  # [] uint32
-
-
-def start() -> Threshold:
-    """The place before all candidates: no key is negative."""
-    return Threshold(jnp.int32(-1), jnp.uint32(LAST_TIE))
-
-
-def end() -> Threshold:
-    """The place after all candidates."""
-    return Threshold(jnp.int32(LAST - 1), jnp.uint32(LAST_TIE))
-
-
-def threshold_after(keys: Keys, goal: jax.Array) -> Threshold:
-    """The earliest threshold with at least `goal` of the keys before it; `end()` if there are not that many."""
-    real = keys.first < LAST
-    low = jnp.min(keys.first)
-    high = jnp.where(jnp.sum(real, dtype=jnp.int32) >= goal, jnp.max(jnp.where(real, keys.first, -1)), low)
-    first = _bisect(lambda value: jnp.sum(keys.first <= value, dtype=jnp.int32) >= goal, low, high)
-    before = jnp.sum(keys.first < first, dtype=jnp.int32)
-    tied = keys.first == first
-    second = _bisect(
-        lambda value: before + jnp.sum(tied & (keys.second <= value), dtype=jnp.int32) >= goal,
-        jnp.min(jnp.where(tied, keys.second, jnp.uint32(LAST_TIE))),
-        jnp.max(jnp.where(tied, keys.second, jnp.uint32(0))),
-    )
-    enough = jnp.sum(real, dtype=jnp.int32) >= goal
-    return jax.tree.map(lambda reached, last: jnp.where(enough, reached, last), Threshold(first, second), end())
-
-
-def _bisect(holds: Callable[[jax.Array], jax.Array], low: jax.Array, high: jax.Array) -> jax.Array:
-    """The least value from low to high for which `holds`, which is monotone; high if none before it does."""
-
-    def narrow(bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = bounds
-        middle = low + (high - low) // 2
-        enough = holds(middle)
-        return jnp.where(enough, low, middle + 1), jnp.where(enough, middle, high)
-
-    return lax.while_loop(lambda bounds: bounds[0] < bounds[1], narrow, (low, high))[1]
-
-
-def sample(step: Step, rule: Rule) -> tuple[Keys, jax.Array]:
-    """Keys of the candidates of some states, spread evenly: `[l]`; and how many there are, whatever the cap.
-
-    All candidates, if that many fit.
-    """
-    width = step.ready.shape[1]
-    room = min(_SAMPLE, 8 * width)
-    states = step.states.size.astype(jnp.float32)
-    total = jnp.sum(lax.population_count(step.ready), dtype=jnp.uint32).astype(jnp.float32)
-    size = jnp.clip(states * room / total, 1, states)
-    index = jnp.arange(min(width, room), dtype=jnp.int32)
-    chosen = jnp.minimum((index.astype(jnp.float32) * (states / size)).astype(jnp.int32), width - 1)
-    sets = jnp.where((index.astype(jnp.float32) < size)[None], step.ready[:, chosen], jnp.uint32(0))
-    state, op, count = members(sets, room)
-    count = jnp.minimum(count, room)
-    return keys_of(step, take(chosen, state), op, jnp.arange(room) < count, rule), count
-
-
-def between(step: Step, after: Threshold, until: Threshold, rule: Rule) -> jax.Array:
-    """The candidates after one threshold and not after another: sets `[w, k]` uint32."""
-    shifts = jnp.arange(WORD, dtype=jnp.uint32)[:, None]
-
-    def of_word(word: jax.Array, sets: jax.Array) -> jax.Array:
-        keys = keys_of_word(step, word, rule)
-        inside = at_most(keys, *until) & ~at_most(keys, *after)
-        bits = jnp.where(inside, jnp.uint32(1) << shifts, jnp.uint32(0))
-        return lax.dynamic_update_index_in_dim(sets, jnp.sum(bits, 0, dtype=jnp.uint32), word, 0)
-
-    used = jnp.any(step.ready > 0, axis=1)
-    place = jnp.cumsum(used.astype(jnp.int32))
-    order = jnp.searchsorted(place, jnp.arange(1, len(used) + 1, dtype=jnp.int32)).astype(jnp.int32)
-    return lax.fori_loop(0, place[-1], lambda i, sets: of_word(order[i], sets), jnp.zeros_like(step.ready))
-
-
-def members(sets: jax.Array, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The first `size` members of sets `[w, k]`, state by state.
-
-    Returns:
-      state, op: `[size]` int32.
-      count: [] int32, how many there are in all; what is beyond is not real.
-    """
-    words, width = sets.shape
-    here = lax.population_count(sets).astype(jnp.int32)
-    _, upto = lax.scan(lambda total, row: (total + row, total + row), jnp.zeros(width, jnp.int32), here)
-    ends = jnp.cumsum(upto[-1])
-    index = jnp.arange(size, dtype=jnp.int32)
-    state = jnp.minimum(jnp.searchsorted(ends, index, side="right", method="scan").astype(jnp.int32), width - 1)
-    rank = index - (take(ends, state) - take(upto[-1], state))
-    word = jnp.zeros_like(index)
-    for half in _halves(words):
-        middle = jnp.minimum(word + half, words) - 1
-        passed = (word + half < words) & (take(upto.reshape(-1), middle * width + state) <= rank)
-        word = jnp.where(passed, word + half, word)
-    flat = word * width + state
-    rank = rank - (take(upto.reshape(-1), flat) - take(here.reshape(-1), flat))
-    op = word * WORD + _place_of_bit(take(sets.reshape(-1), flat), rank)
-    return state, op, ends[-1]
-
-
-def first_true(mask: jax.Array, size: int) -> jax.Array:
-    """Indices of the first `size` true elements: `[size]` int32, 0 for what is beyond."""
-    place = jnp.cumsum(mask.astype(jnp.int32)) - 1
-    index = jnp.arange(len(mask), dtype=jnp.int32)
-    return put(jnp.zeros(size + 1, jnp.int32), jnp.where(mask, jnp.minimum(place, size), size), index)[:size]
-
-
-def _halves(count: int) -> list[int]:
-    """Powers of two below `count`, the largest first: the steps of a binary search."""
-    return [1 << i for i in reversed(range((count - 1).bit_length()))]
-
-
-def _place_of_bit(word: jax.Array, rank: jax.Array) -> jax.Array:
-    """The place of the bit of a word that has `rank` others below it."""
-    place = jnp.zeros_like(rank)
-    for width in (16, 8, 4, 2, 1):
-        low = lax.population_count(word & jnp.uint32((1 << width) - 1)).astype(jnp.int32)
-        above = rank >= low
-        rank = jnp.where(above, rank - low, rank)
-        word = jnp.where(above, word >> jnp.uint32(width), word)
-        place = jnp.where(above, place + width, place)
-    return place
-
-
 _ROUND = 2
 _AIM = 0.8  # part of that room to aim at: the threshold is an estimate
 
@@ -230,24 +54,6 @@ class Beam(NamedTuple):
     step: jax.Array  # [] int32
     least_cut: jax.Array  # [] int32, units: every order that was cut off has at least this peak; LAST if none was
     candidates: jax.Array  # [] float32, looked at in all
-
-
-class _Candidates(NamedTuple):
-    """The best candidates so far of a step, k or more."""
-
-    keys: Keys  # [m]
-    hashes: jax.Array  # [2, m] uint32
-    state: jax.Array  # [m] int32
-    op: jax.Array  # [m] int32
-    real: jax.Array  # [m] bool
-
-
-class _Rounds(NamedTuple):
-    best: _Candidates  # k
-    upto: Threshold  # candidates before it were taken
-    taken: jax.Array  # [] float32, about how many that is
-    stride: jax.Array  # [] float32, how many more to take
-    least_cut: jax.Array
 
 
 @functools.partial(jax.jit, static_argnames=("width",))
@@ -340,6 +146,71 @@ def _choose(step: Step, total: jax.Array, rule: Rule) -> tuple[Choice, jax.Array
     return Choice(best.state, best.op, best.keys.peak, count), jnp.minimum(rounds.least_cut, rest)
 
 
+def sample(step: Step, rule: Rule) -> tuple[Keys, jax.Array]:
+    """Keys of the candidates of some states, spread evenly: `[l]`; and how many there are, whatever the cap.
+
+    All candidates, if that many fit.
+    """
+    width = step.ready.shape[1]
+    room = min(_SAMPLE, 8 * width)
+    states = step.states.size.astype(jnp.float32)
+    total = jnp.sum(lax.population_count(step.ready), dtype=jnp.uint32).astype(jnp.float32)
+    size = jnp.clip(states * room / total, 1, states)
+    index = jnp.arange(min(width, room), dtype=jnp.int32)
+    chosen = jnp.minimum((index.astype(jnp.float32) * (states / size)).astype(jnp.int32), width - 1)
+    sets = jnp.where((index.astype(jnp.float32) < size)[None], step.ready[:, chosen], jnp.uint32(0))
+    state, op, count = members(sets, room)
+    count = jnp.minimum(count, room)
+    return keys_of(step, take(chosen, state), op, jnp.arange(room) < count, rule), count
+
+
+class _Candidates(NamedTuple):
+    """The best candidates so far of a step, k or more."""
+
+    keys: Keys  # [m]
+    hashes: jax.Array  # [2, m] uint32
+    state: jax.Array  # [m] int32
+    op: jax.Array  # [m] int32
+    real: jax.Array  # [m] bool
+
+
+class Threshold(NamedTuple):
+    """A place in the sorted sequence of all candidates: after all keys of at most (first, second)."""
+
+    first: jax.Array  # [] int32
+    second: jax.Array  # [] uint32
+
+
+class _Rounds(NamedTuple):
+    best: _Candidates  # k
+    upto: Threshold  # candidates before it were taken
+    taken: jax.Array  # [] float32, about how many that is
+    stride: jax.Array  # [] float32, how many more to take
+    least_cut: jax.Array
+
+
+def start() -> Threshold:
+    """The place before all candidates: no key is negative."""
+    return Threshold(jnp.int32(-1), jnp.uint32(LAST_TIE))
+
+
+def threshold_after(keys: Keys, goal: jax.Array) -> Threshold:
+    """The earliest threshold with at least `goal` of the keys before it; `end()` if there are not that many."""
+    real = keys.first < LAST
+    low = jnp.min(keys.first)
+    high = jnp.where(jnp.sum(real, dtype=jnp.int32) >= goal, jnp.max(jnp.where(real, keys.first, -1)), low)
+    first = _bisect(lambda value: jnp.sum(keys.first <= value, dtype=jnp.int32) >= goal, low, high)
+    before = jnp.sum(keys.first < first, dtype=jnp.int32)
+    tied = keys.first == first
+    second = _bisect(
+        lambda value: before + jnp.sum(tied & (keys.second <= value), dtype=jnp.int32) >= goal,
+        jnp.min(jnp.where(tied, keys.second, jnp.uint32(LAST_TIE))),
+        jnp.max(jnp.where(tied, keys.second, jnp.uint32(0))),
+    )
+    enough = jnp.sum(real, dtype=jnp.int32) >= goal
+    return jax.tree.map(lambda reached, last: jnp.where(enough, reached, last), Threshold(first, second), end())
+
+
 def _round(step: Step, rounds: _Rounds, until: Threshold, goal: jax.Array, rule: Rule) -> _Rounds:
     """One round, which takes the candidates up to `until`; or, if they are too many, only aims lower."""
     width = len(step.states.live)
@@ -363,6 +234,69 @@ def _round(step: Step, rounds: _Rounds, until: Threshold, goal: jax.Array, rule:
     )
 
 
+def _peak_after(threshold: Threshold, rule: Rule) -> jax.Array:
+    """A bound of the peaks of the candidates after a threshold: keys tell only with the rank "peak"."""
+    return threshold.first if rule.rank == "peak" else jnp.int32(0)
+
+
+def members(sets: jax.Array, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The first `size` members of sets `[w, k]`, state by state.
+
+    Returns:
+      state, op: `[size]` int32.
+      count: [] int32, how many there are in all; what is beyond is not real.
+    """
+    words, width = sets.shape
+    here = lax.population_count(sets).astype(jnp.int32)
+    _, upto = lax.scan(lambda total, row: (total + row, total + row), jnp.zeros(width, jnp.int32), here)
+    ends = jnp.cumsum(upto[-1])
+    index = jnp.arange(size, dtype=jnp.int32)
+    state = jnp.minimum(jnp.searchsorted(ends, index, side="right", method="scan").astype(jnp.int32), width - 1)
+    rank = index - (take(ends, state) - take(upto[-1], state))
+    word = jnp.zeros_like(index)
+    for half in _halves(words):
+        middle = jnp.minimum(word + half, words) - 1
+        passed = (word + half < words) & (take(upto.reshape(-1), middle * width + state) <= rank)
+        word = jnp.where(passed, word + half, word)
+    flat = word * width + state
+    rank = rank - (take(upto.reshape(-1), flat) - take(here.reshape(-1), flat))
+    op = word * WORD + _place_of_bit(take(sets.reshape(-1), flat), rank)
+    return state, op, ends[-1]
+
+
+def _bisect(holds: Callable[[jax.Array], jax.Array], low: jax.Array, high: jax.Array) -> jax.Array:
+    """The least value from low to high for which `holds`, which is monotone; high if none before it does."""
+
+    def narrow(bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = bounds
+        middle = low + (high - low) // 2
+        enough = holds(middle)
+        return jnp.where(enough, low, middle + 1), jnp.where(enough, middle, high)
+
+    return lax.while_loop(lambda bounds: bounds[0] < bounds[1], narrow, (low, high))[1]
+
+
+def end() -> Threshold:
+    """The place after all candidates."""
+    return Threshold(jnp.int32(LAST - 1), jnp.uint32(LAST_TIE))
+
+
+def between(step: Step, after: Threshold, until: Threshold, rule: Rule) -> jax.Array:
+    """The candidates after one threshold and not after another: sets `[w, k]` uint32."""
+    shifts = jnp.arange(WORD, dtype=jnp.uint32)[:, None]
+
+    def of_word(word: jax.Array, sets: jax.Array) -> jax.Array:
+        keys = keys_of_word(step, word, rule)
+        inside = at_most(keys, *until) & ~at_most(keys, *after)
+        bits = jnp.where(inside, jnp.uint32(1) << shifts, jnp.uint32(0))
+        return lax.dynamic_update_index_in_dim(sets, jnp.sum(bits, 0, dtype=jnp.uint32), word, 0)
+
+    used = jnp.any(step.ready > 0, axis=1)
+    place = jnp.cumsum(used.astype(jnp.int32))
+    order = jnp.searchsorted(place, jnp.arange(1, len(used) + 1, dtype=jnp.int32)).astype(jnp.int32)
+    return lax.fori_loop(0, place[-1], lambda i, sets: of_word(order[i], sets), jnp.zeros_like(step.ready))
+
+
 def _best(candidates: _Candidates, width: int, rule: Rule) -> tuple[_Candidates, jax.Array]:
     """The best `width` of different sets, and a bound of the peaks of the other sets (LAST if there are none)."""
     different = least_of_equals(candidates.hashes, candidates.keys.peak, candidates.real)
@@ -378,6 +312,68 @@ def _best(candidates: _Candidates, width: int, rule: Rule) -> tuple[_Candidates,
     return best, jnp.where(lost, _peak_after(threshold, rule), LAST)
 
 
-def _peak_after(threshold: Threshold, rule: Rule) -> jax.Array:
-    """A bound of the peaks of the candidates after a threshold: keys tell only with the rank "peak"."""
-    return threshold.first if rule.rank == "peak" else jnp.int32(0)
+def _halves(count: int) -> list[int]:
+    """Powers of two below `count`, the largest first: the steps of a binary search."""
+    return [1 << i for i in reversed(range((count - 1).bit_length()))]
+
+
+def _place_of_bit(word: jax.Array, rank: jax.Array) -> jax.Array:
+    """The place of the bit of a word that has `rank` others below it."""
+    place = jnp.zeros_like(rank)
+    for width in (16, 8, 4, 2, 1):
+        low = lax.population_count(word & jnp.uint32((1 << width) - 1)).astype(jnp.int32)
+        above = rank >= low
+        rank = jnp.where(above, rank - low, rank)
+        word = jnp.where(above, word >> jnp.uint32(width), word)
+        place = jnp.where(above, place + width, place)
+    return place
+
+
+def least_of_equals(hashes: jax.Array, peak: jax.Array, real: jax.Array) -> jax.Array:
+    """Which real candidates have the least peak of their set, one for each set (the first): `[m]` bool.
+
+    Args:
+      hashes: `[2, m]` uint32, of the sets.
+      peak: `[m]` int32.
+      real: `[m]` bool.
+    """
+    first = _first_of_equals(hashes, real)
+    m = len(real)
+    index = jnp.arange(m, dtype=jnp.int32)
+    least = _least(first, peak, m, real)
+    real = real & (peak == take(least, first))
+    return real & (take(_least(first, index, m, real), first) == index)
+
+
+def first_true(mask: jax.Array, size: int) -> jax.Array:
+    """Indices of the first `size` true elements: `[size]` int32, 0 for what is beyond."""
+    place = jnp.cumsum(mask.astype(jnp.int32)) - 1
+    index = jnp.arange(len(mask), dtype=jnp.int32)
+    return put(jnp.zeros(size + 1, jnp.int32), jnp.where(mask, jnp.minimum(place, size), size), index)[:size]
+
+
+def _first_of_equals(hashes: jax.Array, real: jax.Array) -> jax.Array:
+    """A candidate that stands for all of the same set, `[m]` int32.
+
+    A round puts all that have no such candidate yet in a hash table, where the first of each slot stays; the others of
+    its set have found theirs. Those of other sets try again with another hash.
+    """
+    m = len(real)
+    bits = (_SLOTS * m - 1).bit_length()
+    index = jnp.arange(m, dtype=jnp.int32)
+
+    def search(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        first, searching, round_ = state
+        mixed = (hashes[1] + round_ * hashes[0]) * jnp.uint32(0x9E3779B1)
+        slot = jnp.where(searching, (mixed >> jnp.uint32(32 - bits)).astype(jnp.int32), 1 << bits)
+        stays = take(_least(slot, index, (1 << bits) + 1, searching), slot)
+        stays = jnp.where(searching, stays, 0)
+        equal = searching & (take(hashes[0], stays) == hashes[0]) & (take(hashes[1], stays) == hashes[1])
+        return jnp.where(equal, stays, first), searching & ~equal, round_ + jnp.uint32(1)
+
+    return lax.while_loop(lambda state: jnp.any(state[1]), search, (index, real, jnp.uint32(0)))[0]
+
+
+def _least(group: jax.Array, value: jax.Array, groups: int, real: jax.Array) -> jax.Array:
+    """The least value of the real members of each group: `[groups]` int32, garbage for groups without any."""
+    return -put_max(jnp.full(groups, -(2**31 - 1), jnp.int32), group, jnp.where(real, -value, -(2**31 - 1)))
