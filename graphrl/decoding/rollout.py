@@ -229,7 +229,7 @@ def waits(graph: PaddedGraph) -> jax.Array:
     return jnp.minimum(graph.indegree[:, : graph.sizes.ops], most).astype(jnp.int16)
 
 
-_TOPS = 32  # at most so many sums on the highest level, if blocks of `_WIDEST` do
+_TOPS = 32  # about as many sums on the highest level
 
 
 class _Tables(NamedTuple):
@@ -257,7 +257,7 @@ class _State(NamedTuple):
 
 
 def sampled_orders(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array, samples: int) -> jax.Array:
-    """Orders drawn by eq. 8: `[g, s, n]` int32, n after the last op. Arguments as `rollout.sample`."""
+    """Orders drawn by eq. 8: `[g, s, n]` int32, n after the last op. Arguments as of `sample`."""
     g, n = priorities.shape
     count, block = g * samples, _block_width(n)
     tables = _make_tables(graph, weights(graph, priorities), keys, samples, block)

@@ -1,7 +1,7 @@
 """Costs of choices of `Compile-v0` on the device: the objective's value, validity, and the run of the plan.
 
 `run` makes kernels of the choices, and keys of the priorities, and calls the cost model. `by_rule` is the device's twin
-of `solvers.sending.rule`: sends by the rule, as keys of a decoder. `Outcome` has the result under the instance's
+of `solvers.sending.plans`: sends by the rule, as keys of a decoder. `Outcome` has the result under the instance's
 objective. The objective enters the environment here alone: the type of an instance's `problem` says which it is.
 
 The decoder has a lane for each candidate solution of each graph of a batch, and runs all lanes together. An environment
@@ -31,7 +31,7 @@ _ALONE = DeviceProblem.of(Problem("makespan", 1, "free"))
 def by_rule(
     graph: PaddedGraph, placement: jax.Array, op_keys: jax.Array, devices: int, transfer: Transfer
 ) -> Decisions:
-    """Decisions whose transfers go as `solvers.sending.rule` says: bundled under `rendezvous`, else right before the
+    """Decisions whose transfers go as `solvers.sending.plans` says: bundled under `rendezvous`, else right before the
     first op that waits for them; as nearly as keys of thousands of ops can say it (`costs.device.lanes`).
 
     Args:
