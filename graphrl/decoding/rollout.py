@@ -230,7 +230,7 @@ def waits(graph: PaddedGraph) -> jax.Array:
     return jnp.minimum(graph.indegree[:, : graph.sizes.ops], most).astype(jnp.int16)
 
 
-_TOPS = 32  # sums on the highest level at most, while blocks have less than 32
+_TOPS = 32  # sums on the highest level at most, unless blocks are of 32
 
 
 class _Tables(NamedTuple):

@@ -4,7 +4,7 @@
 |---|---|---|
 | min-cut | the fewest bytes without which heavy values that can be kept are computed again | time, the limit |
 | knapsack | heavy values by bytes and the seconds of computing them again, by branch and bound | readers |
-| cp-sat | the kept values at most, and recomputation, of small gradients; and a bound | segments, a step's own bytes |
+| cp-sat | the values to keep and to compute again, of small gradients; and a bound | segments, a step's own bytes |
 
 - `minimum_cut` follows PyTorch's "min-cut rematerialisation": values are nodes that cost their bytes, values that may
   not be computed again are the source, reads of the backward pass are the sink.
