@@ -7,7 +7,7 @@ from graphrl.costs.problem import MAX_DEVICES, SCHEDULED, Problem, Transfer
 from graphrl.envs.base import Environment
 from graphrl.envs.compile.env import CompileEnv
 from graphrl.envs.compile.generator import OBJECTIVES, Task, check_tasks
-from graphrl.envs.compile.reward import Sends
+from graphrl.envs.compile.sends import Sends
 from graphrl.errors import ProblemError, clipped
 from graphrl.learning.learner import MOST, check_ranges
 from graphrl.learning.ppo import PpoSettings

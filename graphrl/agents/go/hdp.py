@@ -22,7 +22,7 @@ import optax
 from graphrl.costs.device.decisions import Decisions, DeviceProblem, to_genes
 from graphrl.costs.device.evaluate import fitness
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.reward import transfer_keys
+from graphrl.envs.compile.sends import transfer_keys
 from graphrl.errors import ProblemError
 from graphrl.graphs.features import node_features, type_features
 from graphrl.graphs.graph import ComputationGraph

@@ -24,11 +24,10 @@ from graphrl.agents.go.config import SENDS, GoSettings
 from graphrl.agents.go.decode import DECODERS, PlanDecoder, hinted, saved
 from graphrl.agents.go.network import networks, smallest
 from graphrl.costs.problem import SCHEDULED, Problem, Transfer
-from graphrl.envs.compile.env import INVALID
 from graphrl.envs.compile.features import Played
 from graphrl.envs.compile.generator import Choices, CompileParams
 from graphrl.envs.compile.observation import shown
-from graphrl.envs.compile.reward import outcome, possible_choices
+from graphrl.envs.compile.reward import INVALID, outcome, possible_choices
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 from graphrl.learning import learner as learning

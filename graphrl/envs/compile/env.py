@@ -10,10 +10,9 @@ from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
 from graphrl.envs.compile.generator import Choices, CompileParams, Task, check_tasks
 from graphrl.envs.compile.observation import Observation, observe, options_of, seen
-from graphrl.envs.compile.reward import Sends, outcome, possible_choices
+from graphrl.envs.compile.reward import outcome, possible_choices, reward
+from graphrl.envs.compile.sends import Sends
 from graphrl.errors import ProblemError
-
-INVALID = -10.0  # reward of what cannot run
 
 
 class State(NamedTuple):
@@ -96,11 +95,10 @@ class CompileEnv:
         params = jax.tree.map(jnp.asarray, params)
         chosen = possible_choices(params, params.start._replace(**{task: action[task] for task in self.tasks}))
         came = outcome(params, chosen, self.sends)
-        ratio = came.seconds / jnp.maximum(params.baseline, 1e-30)
         state = State(chosen, state.step + jnp.int32(1))
         return state, TimeStep(
             observe(params, chosen, self.tasks, came),
-            reward=jnp.where(came.valid, -jnp.sqrt(ratio), INVALID),
+            reward=reward(params, came),
             terminated=state.step >= self.episode_steps,
             truncated=jnp.asarray(False),
             info={"runtime": came.seconds * params.second_unit, "valid": came.valid},

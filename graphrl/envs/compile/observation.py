@@ -9,7 +9,8 @@ import jraph
 
 from graphrl.envs.compile.features import Played
 from graphrl.envs.compile.generator import Choices, CompileParams
-from graphrl.envs.compile.reward import Outcome, Sends, outcome, possible_choices
+from graphrl.envs.compile.reward import Outcome, outcome, possible_choices
+from graphrl.envs.compile.sends import Sends
 from graphrl.errors import ProblemError
 from graphrl.graphs.jraph_view import to_graphs_tuple
 

@@ -1,8 +1,8 @@
-"""Costs of choices of `Compile-v0` on the device: the objective's value, validity, and the run of the plan.
+"""Reward of `Compile-v0`: choices are run on the device, and their run time is compared with the baseline's.
 
-`run` makes kernels of the choices, and keys of the priorities, and calls the cost model. `by_rule` is the device's twin
-of `solvers.sending.plans`: sends by the rule, as keys of a decoder. `Outcome` has the result under the instance's
-objective. The objective enters the environment here alone: the type of an instance's `problem` says which it is.
+`reward` is of an `outcome`: the objective's value, validity, and the schedule of the plan. `run` makes kernels of
+the choices and keys of the priorities (`sends`: of transfers), and calls the cost model. The objective enters the
+environment here alone: the type of an instance's `problem` says which it is.
 
 The decoder has a lane for each candidate solution of each graph of a batch, and runs all lanes together. An environment
 has one graph and one candidate. Where PPO maps it (`jax.vmap`) over choices, and then over graphs, these become the
@@ -11,135 +11,27 @@ each candidate has its own graph, and these are the graphs of a batch.
 """
 
 import functools
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
 from graphrl.costs.device.decisions import Decisions, DeviceProblem
-from graphrl.costs.device.evaluate import evaluate, measured
+from graphrl.costs.device.evaluate import measured
 from graphrl.costs.device.loads import PaddedPipeline
-from graphrl.costs.problem import Problem, Transfer
 from graphrl.envs.compile.features import DEVICE_LOADS, DEVICE_TIMES, OP_LOADS, OP_TIMES, Played, loaded, played
 from graphrl.envs.compile.generator import Choices, CompileParams, kernels_of
+from graphrl.envs.compile.sends import Sends, by_rule, places_of_ops, transfer_keys
 from graphrl.graphs.padding import PaddedGraph
 
-_ALONE = DeviceProblem.of(Problem("makespan", 1, "free"))
+INVALID = -10.0  # reward of what cannot run
 
 
-def by_rule(
-    graph: PaddedGraph, placement: jax.Array, op_keys: jax.Array, devices: int, transfer: Transfer
-) -> Decisions:
-    """Decisions whose transfers go as `solvers.sending.plans` says: bundled under `rendezvous`, else right before the
-    first op that waits for them; as nearly as keys of thousands of ops can say it (`costs.device.lanes`).
-
-    Args:
-      graph: a batch of graphs (leading axis g).
-      placement: `[n, g, p]` int32.
-      op_keys: `[n, g, p]` float32 in [0, 1): of the ready ops the largest runs first.
-      devices: d.
-      transfer: the model.
-    """
-    keys = _bundled if transfer == "rendezvous" else _late
-    of_all = jax.vmap(jax.vmap(keys, (None, 1, 1, None), (1, 2)), (0, 1, 1, None), (1, 2))
-    return Decisions(placement, *of_all(graph, placement, ranks(graph, op_keys), devices))
-
-
-def ranks(graph: PaddedGraph, op_keys: jax.Array) -> jax.Array:
-    """The places `[n, g, p]` int32 of ops in the order of their keys; those of padding mean nothing."""
-    n, g, p = op_keys.shape
-    on_one = Decisions(jnp.zeros((n, g, p), jnp.int32), op_keys, jnp.zeros((1, graph.sizes.tensors, g, p)))
-    events = evaluate(graph, on_one, _ALONE, makespan=False, memory=False).events
-    return places_of_ops(events.reshape(-1, g * p), n, 1).reshape(n, g, p)
-
-
-def places_of_ops(events: jax.Array, ops: int, devices: int) -> jax.Array:
-    """The place `[n, L]` int32 of each op among the ops that events `[c, L]` run (`decode.Schedule`); n for padding."""
-    op = jnp.minimum(events // devices, ops)
-    place = jnp.cumsum(op < ops, 0, dtype=jnp.int32) - 1
-    lane = jnp.arange(events.shape[1], dtype=jnp.int32)
-    return jnp.full((ops + 1, events.shape[1]), ops, jnp.int32).at[op, lane].min(place)[:ops]
-
-
-def _bundled(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> tuple[jax.Array, jax.Array]:
-    """Keys of one graph's ops and transfers, `[n]` and `[d, t]` float32, for `placement` and `rank`, `[n]` int32."""
-    count = jnp.maximum(graph.num_ops, 1)
-
-    def keys(place: jax.Array, is_send: int) -> jax.Array:
-        key = jnp.maximum(2 * (count - 1 - place) + is_send, 0)
-        return key.astype(jnp.float32) / (2 * count).astype(jnp.float32)
-
-    return keys(rank, 0), keys(_bundled_before(graph, placement, rank, devices), 1)
-
-
-def _late(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> tuple[jax.Array, jax.Array]:
-    """The same where each transfer goes right before the first op that waits; what is written first goes first.
-
-    What one op writes for another has one place of its own among those of the ops.
-    """
-    uses = _uses(graph, placement, rank)
-    transfers = devices * graph.sizes.tensors
-    index = jnp.where(uses.crosses, uses.target * graph.sizes.tensors + uses.tensor, transfers)
-    first = jnp.full(transfers + 1, len(rank), jnp.int32).at[index].min(uses.needed)[index]
-    by_place = jnp.lexsort((uses.written, first))
-    first, written, index = (each[by_place] for each in (first, uses.written, index))
-    is_new = (first != jnp.roll(first, 1)) | (written != jnp.roll(written, 1))
-    count = jnp.cumsum((is_new.at[0].set(True) & (first < len(rank))).astype(jnp.int32))
-    steps = jnp.maximum(graph.num_ops, 1) + count[-1]
-    sent = jnp.append(jnp.zeros(1, jnp.int32), count)[jnp.searchsorted(first, rank, side="right")]
-
-    def keys(place: jax.Array) -> jax.Array:
-        return jnp.maximum(steps - 1 - place, 0).astype(jnp.float32) / steps.astype(jnp.float32)
-
-    sends = jnp.zeros(transfers).at[index].max(keys(first + count - 1), mode="drop")
-    return keys(rank + sent), sends.reshape(devices, -1)
-
-
-class _Uses(NamedTuple):
-    """Of each use by an op, `[u]` each."""
-
-    crosses: jax.Array  # bool, whether the tensor comes from another device
-    tensor: jax.Array  # int32
-    source: jax.Array  # int32, device
-    target: jax.Array  # int32, device
-    written: jax.Array  # int32, the place of the op that writes it
-    needed: jax.Array  # int32, the place of the op; n where nothing crosses
-
-
-def _uses(graph: PaddedGraph, placement: jax.Array, rank: jax.Array) -> _Uses:
-    n, t = len(rank), graph.sizes.tensors
-    op, tensor = jnp.minimum(graph.use_op, n - 1), jnp.minimum(graph.use_tensor, t - 1)
-    writer = graph.producer[tensor]
-    source, target = placement[writer], placement[op]
-    crosses = (graph.use_op < n) & (source != target)
-    return _Uses(crosses, tensor, source, target, rank[writer], jnp.where(crosses, rank[op], n))
-
-
-def _bundled_before(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> jax.Array:
-    """Of each tensor to each device the place of the op that it is sent before, bundled: `[d, t]` int32.
-
-    Of one graph: `placement` and `rank`, `[n]` int32 each.
-    """
-    n, t, uses = len(rank), graph.sizes.tensors, _uses(graph, placement, rank)
-    by_place = jnp.argsort(uses.needed)
-    pair = jnp.minimum(uses.source, uses.target) * devices + jnp.maximum(uses.source, uses.target)
-
-    def step(last: jax.Array, use: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        which, written, needed = use
-        is_cause = last[which] <= written  # nothing was sent since it was written
-        return last.at[which].set(jnp.where(is_cause, needed, last[which])), is_cause
-
-    pair, written, place = jax.tree.map(lambda each: each[by_place], (pair, uses.written, uses.needed))
-    is_cause = jax.lax.scan(step, jnp.full(devices * devices, -1, jnp.int32), (pair, written, place))[1]
-    span = jnp.int32(n + 1)
-    causes = jnp.sort(jnp.where(is_cause, pair * span + place, jnp.iinfo(jnp.int32).max))
-    before = causes[jnp.searchsorted(causes, pair * span + written, side="right")] - pair * span
-    index = jnp.where(uses.crosses, uses.target * t + uses.tensor, devices * t)[by_place]
-    return jnp.full(devices * t, n, jnp.int32).at[index].min(before, mode="drop").reshape(devices, t)
-
-
-Sends = Literal["urgent", "rule"]
+def reward(params: CompileParams, result: "Outcome") -> jax.Array:
+    """Minus the square root of the run time in baselines, `[]` float32; `INVALID` for what cannot run."""
+    ratio = result.seconds / jnp.maximum(params.baseline, 1e-30)
+    return jnp.where(result.valid, -jnp.sqrt(ratio), INVALID)
 
 
 class _Keyed(NamedTuple):
@@ -214,14 +106,6 @@ def op_keys(params: CompileParams, priority: jax.Array) -> jax.Array:
     reach = jnp.asarray(params.reach) * count
     place = jnp.where(rank < count, priority.astype(jnp.float32) * reach + count - 1 - rank, 0)
     return place / ((params.levels.shape[0] - 1) * reach + count)
-
-
-def transfer_keys(graph: PaddedGraph, placement: jax.Array, keys: jax.Array, devices: int) -> jax.Array:
-    """`[d, t]` float32 in [0, 1): a transfer is as urgent as the most urgent op that waits for it."""
-    t, n = graph.sizes.tensors, graph.sizes.ops
-    op = jnp.minimum(graph.use_op, n - 1)
-    index = jnp.where(graph.use_op < n, placement[op] * t + graph.use_tensor, devices * t)
-    return jnp.zeros(devices * t).at[index].max(keys[op], mode="drop").reshape(devices, t)
 
 
 @custom_vmap
