@@ -1,6 +1,6 @@
 """ONNX models read without their weights, checked, and with their functions inlined.
 
-- `load`: the model of a file's bytes, ready for shape inference; `check_and_sort` checks and sorts its nodes.
+- `load`: the model of a file's bytes, its functions inlined; `check_and_sort` checks and sorts its nodes.
 - `without_weights`: `onnx.load(load_external_data=False)` still reads every byte that is embedded, and parses it into
   a second copy. Here the file is mapped, a walk over the protobuf wire format touches only the headers of large
   tensors, and what is parsed afterwards has no weights. Small tensors stay whole: shape inference needs the shapes and
