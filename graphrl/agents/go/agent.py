@@ -1,8 +1,8 @@
 """Agents GO and its predecessor GDP, and the methods that search with GO's trained policy.
 
 - `AGENT`, `GDP`: the agents of the training loop.
-- `solve` improves a list schedule with the policy, in rounds of one call of the network each; with `finetune` the policy
-  learns on the graph first.
+- `solve` improves a list schedule with the policy, in rounds of one call of the network each. With `finetune` the
+  policy learns on the graph first.
 - `solve_portfolio` is `auto`, with a round of `solve` before its searches if the budget is enough.
 - `coarse` clusters a large graph, so that the policy sees some hundred clusters: as many nodes as the graphs that it
   was trained on have. A change of a cluster moves all its ops.
