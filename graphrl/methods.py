@@ -1,7 +1,9 @@
 """Registry of all methods by name: solvers and trained agents. Importing this imports none of them.
 
-A method registers itself in its own module, by `@solver(name, help, ...)`. This file names the modules only; a module
-is imported when one of its methods is asked for.
+A method registers itself in its own module, by `@solver(name, help, ...)`. `METHODS` and, for memory maps,
+`MAP_METHODS` name the modules only; a module is imported when one of its methods is asked for. `KINDS` and `MAP_KINDS`
+have the kind of each for the table of methods: part of `auto`, rule of a compiler, published baseline (agents have none
+in `KINDS`).
 """
 
 import contextlib

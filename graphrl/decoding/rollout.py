@@ -1,4 +1,4 @@
-"""Orders of a policy: from priorities (Topoformer, section 4.2), or asked at every step (appendix B); `Rollout`.
+"""Orders of a policy: by priorities (Topoformer, section 4.2) or by logits before every step (appendix B).
 
 A `Rollout` is the result of every decoder: orders, their log-probabilities and their costs. All of `decoding` takes a
 batch of graphs, and its results have the batch's leading axis g. In an order `[n]` the first `num_ops` places are ops
@@ -6,14 +6,15 @@ and the rest n. Lanes (samples of graphs) come last inside, as everywhere in `co
 
 - `greedy` and `sample` take priorities: the next op is the likeliest, or is drawn among the ready ones in proportion to
   exp(priority) (eq. 8).
-- `rollout_with` asks a policy for logits before every step.
+- `rollout_with` asks a policy for logits before every step; `log_prob_with` gives the log-probability of complete
+  orders.
+- `sampled_orders` is the loop of `sample`.
 
-Sampling by priorities (`sampled_orders`) is the loop of `costs/device/decode.py`, for one device, with sums in its
-queue in place of maxima. A ready op has its weight exp(priority), every other 0, under two levels of sums (of blocks of
-slots, and of blocks of blocks). A step draws one uniform number and walks it down the levels. When an op leaves, the
-sums of its block and of the block above are computed again; when one becomes ready, its weight is added. Only positive
-numbers are ever added, so rounding errors stay near 1e-7 of a sum however long the order and however different the
-weights are.
+The loop of `sampled_orders` is that of `costs/device/decode.py`, for one device, with sums in its queue in place of
+maxima. A ready op has its weight exp(priority), every other 0, under two levels of sums (of blocks of slots, and of
+blocks of blocks). A step draws one uniform number and walks it down the levels. When an op leaves, the sums of its
+block and of the block above are computed again; when one becomes ready, its weight is added. Only positive numbers are
+ever added, so rounding errors stay near 1e-7 of a sum however long the order and however different the weights are.
 
 The uniform has 24 bits: a step's probabilities are right to 6e-8. Weights represent priorities down to `RANGE` below
 the graph's highest; lower ones count as that, here and in `likelihood.py`.
@@ -229,7 +230,7 @@ def waits(graph: PaddedGraph) -> jax.Array:
     return jnp.minimum(graph.indegree[:, : graph.sizes.ops], most).astype(jnp.int16)
 
 
-_TOPS = 32  # at most so many sums on the highest level, if blocks of `_WIDEST` do
+_TOPS = 32  # sums on the highest level at most, unless blocks are of 32
 
 
 class _Tables(NamedTuple):
@@ -257,7 +258,7 @@ class _State(NamedTuple):
 
 
 def sampled_orders(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array, samples: int) -> jax.Array:
-    """Orders drawn by eq. 8: `[g, s, n]` int32, n after the last op. Arguments as `rollout.sample`."""
+    """Orders drawn by eq. 8: `[g, s, n]` int32, n after the last op. Arguments as of `sample`."""
     g, n = priorities.shape
     count, block = g * samples, _block_width(n)
     tables = _make_tables(graph, weights(graph, priorities), keys, samples, block)

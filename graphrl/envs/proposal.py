@@ -1,9 +1,16 @@
 """`Proposal-v0`: choose the proposal distributions of a genetic algorithm; the reward is its best fitness (REGAL).
 
-A `Coding` says which Beta distributions an action can choose for a gene. The two papers differ. The ICLR paper
-quantises mean and variance (a gene has one index; its best agent has "a choice of 16 different node placement
-actions"); the workshop paper samples alpha and beta from a softmax each (a gene has two indices, eq. 1). Neither prints
-its values. Ours:
+- `ProposalEnv`: the environment. `instance` makes its problem instances on the host, in NumPy: padded graphs with their
+  features.
+- `reward`, `objective`: of the best fitness of a search (`fitness` in costs/device/evaluate.py).
+- `search`: BRKGA for many environments at once. Its `jax.vmap` is one program on a batch of graphs. `jax.vmap` alone
+  would give each of the decoder's gathers and loops one more axis. BRKGA is written for a batch of graphs, so a mapped
+  axis is folded into that one; on a CPU, the batch then runs some graphs at a time (solvers/chromosomes/brkga.py).
+- `Coding`: the Beta distributions that an action can choose for a gene.
+
+The two papers code actions differently. The ICLR paper quantises mean and variance (a gene has one index; its best
+agent has "a choice of 16 different node placement actions"); the workshop paper samples alpha and beta from a softmax
+each (a gene has two indices, eq. 1). Neither prints its values. Ours:
 
 - "moments": the uniform distribution, and fifteen means of one small spread, alpha + beta = 128. The variance of a Beta
   distribution is mean (1 - mean) / (alpha + beta + 1), below mean (1 - mean) always. Many means and a small variance
@@ -12,13 +19,6 @@ its values. Ours:
 - "shapes": alpha and beta each from powers of two from 1/2 to 16; (1, 1) is the uniform.
 
 The uniform is among the choices of both, and is exact: an action that chooses it for all genes earns -1.
-
-Problem instances are padded graphs with their features, made on the host in NumPy. `reward` and `objective` are of the
-best fitness of a search (`fitness` in costs/device/evaluate.py).
-
-`search` is BRKGA for many environments at once: its `jax.vmap` is one program on a batch of graphs. `jax.vmap` alone
-would give each of the decoder's gathers and loops one more axis. BRKGA is written for a batch of graphs, so a mapped
-axis is folded into that one; on a CPU, the batch then runs some graphs at a time (solvers/chromosomes/brkga.py).
 """
 
 import dataclasses

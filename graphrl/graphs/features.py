@@ -1,22 +1,22 @@
 """Features of ops, edges and pairs of ops for networks: NumPy and SciPy, on the host.
 
-`node_features` and `edge_features` are REGAL's (section 3.2 and the workshop paper: tensor sizes and run times of ops)
-and the structure that a list scheduler reads: degrees, depths, top and bottom levels. Nothing depends on the units of
-bytes or seconds (amounts are over the graph's own mean, then log1p, or over its own longest path or largest value), nor
-on the names or places of ops: the features of a renumbered graph are the renumbered features. An amount over a zero
-mean is 0. A tensor that is an alias counts no bytes: it has no buffer of its own.
+Features do not depend on the units of bytes or seconds, except `layer_features`, nor on the names or places of ops: the
+features of a renumbered graph are the renumbered features. An amount over a zero mean is 0. A tensor that is an alias
+counts no bytes: it has no buffer of its own.
 
-`type_features` are those of an op's type, which is any text ("dot_general", "Conv", "reduce"): a network must take one
-that it was never trained on. So the three-letter parts of the name, in lower case, are counted in `BUCKETS` buckets by
-a hash, with a sign by another, and scaled to length 1. Names with parts in common ("reduce_max" and "reduce_sum") are
-close, others nearly at right angles. The kind of the type in `layers.py` is added.
-
-`order_features` are Topoformer's (Gagrani et al. 2022, appendix C.5): eight features, each over its largest value in
-the graph, so that neither units nor the size of the graph matter, and 20 Laplacian encodings.
-
-`laplacian_encodings` are those of Dwivedi and Bresson (2020). `relations` are Topoformer's seven graphs over pairs of
-ops (section 4.1), of all `GraphArrays.dependencies`. Two ops with several tensors between them have one dependency.
-`relations` of 2,000 ops take 11 to 21 ms.
+- `node_features`, `edge_features`: REGAL's (section 3.2 and the workshop paper: tensor sizes and run times of ops), and
+  the structure that a list scheduler reads: degrees, depths, top and bottom levels. Amounts are over the graph's own
+  mean, then log1p, or over its own longest path or largest value.
+- `type_features`: of an op's type, which is any text ("dot_general", "Conv", "reduce"): a network must take one that it
+  was never trained on. The three-letter parts of the name, in lower case, are counted in `BUCKETS` buckets by a hash,
+  with a sign by another, and scaled to length 1. Names with parts in common ("reduce_max" and "reduce_sum") are close,
+  others nearly at right angles. Whether the type is in `LIGHT` or in `REDUCTIONS` is added.
+- `layer_features`: EGRL's, of layers (table 1 of its paper).
+- `order_features`: Topoformer's (Gagrani et al. 2022, appendix C.5): eight features, each over its largest value in the
+  graph, and 20 Laplacian encodings.
+- `laplacian_encodings`: those of Dwivedi and Bresson (2020).
+- `relations`: Topoformer's seven graphs over pairs of ops (section 4.1), of all `GraphArrays.dependencies`. Two ops
+  with several tensors between them have one dependency. `relations` of 2,000 ops take 11 to 21 ms.
 """
 
 import dataclasses

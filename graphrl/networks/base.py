@@ -1,7 +1,9 @@
-"""The interface of networks to agents: two pure functions, whatever library made them.
+"""The interface between networks and agents, and the layers that all networks share.
 
-Also here: the observations that networks take, the multilayer perceptron that all networks are made of, and two
-functions over the ops of a graph, their mean (`mean_of`) and each relative to the others (`standardised`).
+- `Network`: two pure functions, `init` and `apply`, whatever library made them; `network` makes one of a Linen module.
+- `GraphObservation`, `PairObservation`, `DecisionObservation`: the observations that networks take.
+- `MLP`: the multilayer perceptron that all networks are made of.
+- `mean_of`, `standardised`: the mean over the ops of a graph, and each op relative to the others.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,10 @@
 """Settings of a run: nested frozen dataclasses, filled from files (TOML, JSON) and `key=value` texts, checked by type.
 
-`Schedule` says at which steps the loop validates and saves. Not tyro: it writes its own multi-line errors and
-wants to own the command line, which here is argparse's, with errors of one line.
+- `RunConfig`: all settings of a run; `Schedule`: the steps at which the loop validates and saves.
+- `read_values`, `parsed`, `merged`, `updated`: from files and texts to a dataclass; `as_dict`: back to JSON.
+
+Not tyro: it writes its own multi-line errors and wants to own the command line, which here is argparse's, with errors
+of one line.
 """
 
 import dataclasses

@@ -1,10 +1,13 @@
 """Plans that run: XLA's compiled modules as graphs, and schedules handed back to XLA.
 
-- jit.py: `graphrl.jit` and `graphrl.compile`; settings.py: what a user may ask of them; report.py: what planning
-  gained;
-- libraries.py: modules of Flax NNX and Equinox as arguments;
-- hook.py, callback.py: XLA's compiler with a say in its schedule;
+- jit.py: `graphrl.jit` and `graphrl.compile`; settings.py: their options; report.py: what planning gained;
+- decorated.py: the base of `graphrl.jit`'s and `graphrl.checkpoint`'s functions; libraries.py: modules of Flax NNX and
+  Equinox as arguments;
+- hook.py, callback.py: compilation with a schedule of ours;
+- bodies.py: computations of a module (loops' bodies, branches) as programs of their own;
+- donation.py: donated arguments of a program whose schedule was changed;
 - planning/: from a captured module to a decision about it, in memory and on disk;
-- assignment/: what an order's temporaries will take, as XLA assigns buffers; recompute/: what to compute again;
+- assignment/: the temporary memory of an order, as XLA assigns buffers;
+- recompute/: instructions to compute again;
 - checkpoint/: `graphrl.checkpoint`.
 """

@@ -1,5 +1,8 @@
-"""Methods as lines of a table: a label, what is run under it with each seed, and the rows of a whole table; and the
-table of the same methods at several times.
+"""Comparison of methods as lines of a table, over seeds and over times.
+
+- `Entrant`: a line of a table, its label and the method of each seed.
+- `run_contest`: the rows of all entrants, as a `Contest`.
+- `times_markdown`: the table of the same methods at several times.
 """
 
 import dataclasses

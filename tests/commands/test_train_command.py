@@ -30,7 +30,7 @@ from graphrl.training.checkpoints import find, read
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the agent of tests/tiny_agent.py known."""
+    """Makes the agent of tests/helpers/tiny_agent.py known."""
     monkeypatch.setitem(AGENTS, "tiny", "tiny_agent")
 
 

@@ -143,7 +143,7 @@ def of_graph(
 
 
 def host_order(events: np.ndarray, graph: ComputationGraph, devices: int, ops: int, tensors: int) -> np.ndarray:
-    """A lane's events `[c]`, of a graph padded to `ops` and `tensors`, as the node ids of `exact.py`."""
+    """A lane's events `[c]`, of a graph padded to `ops` and `tensors`, as the node ids of `costs/exact`."""
     node, device = events // devices, events % devices
     ran = node < ops + tensors * (devices - 1)
     node, device = node[ran], device[ran]

@@ -1,12 +1,15 @@
-"""GO and its predecessor GDP as agents of the training loop, and GO's methods with a trained policy.
+"""Agents GO and its predecessor GDP, and the methods that search with GO's trained policy.
 
-`solve` improves a list schedule with the policy: in one call of the network, or with further learning on the graph.
-`solve_portfolio` runs the stages of `auto` first.
+- `AGENT`, `GDP`: the agents of the training loop.
+- `solve` improves a list schedule with the policy, in rounds of one call of the network each. With `finetune` the
+  policy learns on the graph first.
+- `solve_portfolio` is `auto`, with a round of `solve` before its searches if the budget is enough.
+- `coarse` clusters a large graph, so that the policy sees some hundred clusters: as many nodes as the graphs that it
+  was trained on have. A change of a cluster moves all its ops.
 
-`coarse` clusters a large graph, so that the policy sees some hundred clusters: as many nodes as the graphs that it was
-trained on have. A change of a cluster moves all its ops. Only the observation is coarse. To cost a plan, the device of
-a cluster is given to each of its ops, in the order of the whole graph. So the clusters may depend on one another in a
-cycle. They are sorted by the mean position of their ops, and the policy does not see edges against this order.
+Only the observation is coarse. To cost a plan, the device of a cluster is given to each of its ops, in the order of the
+whole graph. So the clusters may depend on one another in a cycle. They are sorted by the mean position of their ops,
+and the policy does not see edges against this order.
 """
 
 import dataclasses

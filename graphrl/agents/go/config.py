@@ -107,7 +107,7 @@ class GoSettings:
       slowness: the time that the mean tensor takes from one device to another, over the mean op's run time; each graph
         has one of these. A fifth of it is latency.
       levels: of priorities.
-      reach: by how much of the hint's order a level moves an op, see `compile.instance`.
+      reach: by how much of the hint's order a level moves an op, see `envs.compile.generator.instance`.
       samples: plans that are drawn of each held-out graph in a round of validation.
       problem: what `graphrl evaluate` asks for; its objective is what is trained for, makespan or max_load.
       evaluations: what it gives every method.

@@ -1,13 +1,12 @@
-"""Choices of `Compile-v0` as plans, and their exact costs, on the host.
+"""Decoders from choices of `Compile-v0` to plans and their exact costs, on the host.
 
-A decoder says all that GO needs to know of an objective: the plan that episodes begin with, and what choices mean. For
-the makespan, `Decoder` makes schedules. For the largest load of pipelined execution (`max_load`), `LoadDecoder` makes
-plans. All other files of GO are the same for every objective; the environment has its own functions for each
-(`envs/compile/reward.py`).
-
-Episodes begin with the plan of a quick heuristic, as choices of `Compile-v0`. Devices are alike: without such a plan a
-policy cannot tell them apart and can only guess. GO's authors do not say what breaks this symmetry. With a plan,
-devices differ by the ops on them.
+- `Decoder` makes schedules, for the makespan.
+- `LoadDecoder` makes plans for the largest load of pipelined execution (`max_load`).
+- `DECODERS` has the decoder of each objective. All other files of GO are the same for every objective; the environment
+  has its own functions for each (`envs/compile/reward.py`).
+- `hinted` makes an instance that begins at the plan of a quick heuristic, as choices. Devices are alike: without such a
+  plan a policy cannot tell them apart and can only guess. With a plan, devices differ by the ops on them. GO's authors
+  do not say what breaks this symmetry.
 """
 
 import functools

@@ -1,13 +1,12 @@
-"""GO's learner: imitation of a teacher, then PPO on `Compile-v0`, from a heuristic's plan on.
+"""GO's learner: imitation of a greedy teacher or PPO on `Compile-v0`, both from a heuristic's plan (the hint).
 
-The teacher climbs from the hint. It computes the gain of every change of one op, makes the best change, and repeats
-this as long as the best change gains. Each of its stops is a `Lesson`: exact costs of thousands of plans. PPO would
-have to estimate these from rewards that sum the effects of many changes.
-
-In PPO, a round draws plans around the one that the policy sees. The next round begins at the best plan so far. Every
-round is an episode of one step, as it is when a trained policy plans (`agent.py`).
-
-`Batch` has the problems of training graphs.
+- `lesson`, `imitation_loss`: the teacher climbs from the hint. It computes the gain of every change of one op, makes
+  the best change, and repeats this as long as the best change gains. Each of its stops is part of a `Lesson`: exact
+  costs of thousands of plans. PPO would have to estimate these from rewards that sum the effects of many changes.
+- `batch`: training graphs as instances for PPO, or as lessons for imitation, under each transfer model.
+- `learner` (`init`, `update`, `evaluate`): PPO draws plans around the one that the policy sees. The next round begins
+  at the best plan so far. Every round is an episode of one step, as when a trained policy plans (`agent.py`).
+- `tuned`: further PPO on one graph, for methods with `finetune`.
 """
 
 import dataclasses

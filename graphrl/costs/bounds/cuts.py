@@ -180,7 +180,7 @@ def probed_bound(graph: ComputationGraph, cuts: Cuts, cost: int, ops: Sequence[i
     Args:
       graph: of n ops.
       cuts: of the graph.
-      cost: of a cut of the whole graph, in microseconds or so (`cuts.work`).
+      cost: of a cut of the whole graph, in microseconds or so (`work`).
       ops: those that need most first.
       low: a bound.
       high: bytes that some order stays within.

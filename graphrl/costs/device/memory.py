@@ -1,15 +1,15 @@
 """Peak memory of every device along an order, from births and deaths of buffers: no loop over ops.
 
-Memory is counted by place in the order, not by time: a buffer is born where its op or transfer stands and dies after
-the last node that needs it, and what is live is a running sum over the order.
+`peak_memory` counts memory by place in the order, not by time. A buffer is born at its op or transfer and dies after
+the last node that needs it. Live memory is a running sum over the order.
 
 A tensor has up to d **copies**: the one where its producer runs (copy 0) and one on each foreign device that reads it
 (copy 1 + s, see lanes.py). An **instance** is a copy of a tensor on a device: copy c of tensor i is instance c * t + i.
 
-Buffers that tensors share (`alias` and `reuses`) follow the rules of `costs/exact/memory.py`. Only graphs that are
-padded for shares use this code: others compile to the same program as without it. A **share** is an output x that uses
-the buffer of an input y of its op. That buffer belongs to the transferred copy of y on the op's device or, if y was
-made there, to y itself or, if y is an alias, to what y shares with.
+`share_buffers` adds buffers that tensors share (`alias` and `reuses`), by the rules of `costs/exact/memory.py`. Only
+graphs that are padded for shares run it: others compile to the same program as without it. A **share** is an output x
+that uses the buffer of an input y of its op. That buffer belongs to the transferred copy of y on the op's device or, if
+y was made there, to y itself or, if y is an alias, to what y shares with.
 
 - An alias only makes the buffer live until its own end.
 - An output that reuses takes the buffer over if that would end at the op itself. Then its own allocation is spared, its
@@ -109,8 +109,8 @@ def _bytes_of_nodes(graph: PaddedGraph, devices: int) -> jax.Array:
 class Shared(NamedTuple):
     """What sharing makes of ends, frees and allocations."""
 
-    end: jax.Array  # [d, t, g, p] int32, see `memory.Copies`
-    freed: jax.Array  # [d, t, g, p] float32, byte units, see `memory.Copies`
+    end: jax.Array  # [d, t, g, p] int32, see `Copies`
+    freed: jax.Array  # [d, t, g, p] float32, byte units, see `Copies`
     allocated: jax.Array  # [c, L] float32, byte units
 
 

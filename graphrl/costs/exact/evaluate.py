@@ -1,8 +1,9 @@
-"""Exact costs of a placement and an order, both checked first. `graphrl.costs` defines them.
+"""Exact costs of a placement and an order, both checked first: `evaluate` returns `Costs`.
 
-`run_times` gives the start and end of every op and transfer along an order, the host twin of the clocks in
-`device/decode.py`. `Stages` has the work of each device for a sample in pipelined execution, the host twin of
-`device/loads.py`.
+The costs are defined in the docstring of `graphrl.costs`. They are computed on the host, in int64 and float64.
+
+- `run_times`: start and end of every op and transfer along an order, the host twin of the clocks in `device/decode.py`.
+- `Stages`: the work of each device for a sample in pipelined execution, the host twin of `device/loads.py`.
 """
 
 import dataclasses

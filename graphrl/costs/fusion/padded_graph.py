@@ -1,7 +1,7 @@
 """The graph of kernels as a `PaddedGraph`, made on the device: the input of `costs/device`.
 
 The twin of `padding.pad(fused_graph(...))`, except for units, which stay the graph's, and for control successors, which
-have rows of their own. Letters in shapes are those of `graphs/padding.py`, and M and A of `padding.py` here. One graph
+have rows of their own. Letters in shapes are those of `graphs/padding.py`, and M and A of `device.py`. One graph
 and one fusion; `jax.vmap` over more.
 
 `kernel_buffers` finds which buffers the kernels' outputs share, the twin of what `fused_graph` does by names.

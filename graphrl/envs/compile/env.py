@@ -59,7 +59,7 @@ class CompileEnv:
       tasks: what is decided: one or more of "placement", "priority" and "fusion", the last on instances with fusion.
       episode_steps: more than 1 refine the last choice.
       sends: "urgent": a transfer has a priority as said above. "rule": they follow from the order of ops alone
-        (`solvers.sending.rule`), as in plans of `anneal-ops` and `go`: right before the first op that waits, under
+        (`solvers.sending.plans`), as in plans of `anneal-ops` and `go`: right before the first op that waits, under
         `rendezvous` with all that the same two devices have for one another by then.
 
     Version history: v0, the first.

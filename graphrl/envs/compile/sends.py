@@ -21,7 +21,7 @@ Sends = Literal["urgent", "rule"]
 def by_rule(
     graph: PaddedGraph, placement: jax.Array, op_keys: jax.Array, devices: int, transfer: Transfer
 ) -> Decisions:
-    """Decisions whose transfers go as `solvers.sending.rule` says: bundled under `rendezvous`, else right before the
+    """Decisions whose transfers go as `solvers.sending.plans` says: bundled under `rendezvous`, else right before the
     first op that waits for them; as nearly as keys of thousands of ops can say it (`costs.device.lanes`).
 
     Args:

@@ -1,10 +1,13 @@
-"""All families of random graphs by name, with the same arguments for each: what launchers and manifests speak of.
+"""Registry of the families of random graphs by name, and the family `pipeline`.
+
+`sample` draws a graph of any family in `FAMILIES`, with the same arguments for each. Launchers and manifests name
+families and options as here.
 
 `pipeline` draws neural networks for pipelined execution, like the layers and operators of Tarnawski et al. (2020): a
 chain of ops with branches and skips; parameters are ops of no time that only the next ones read. Few ops have most of
-the work, and transfers take next to nothing, as between layers, or longer than most ops, as between operators: so it is
-in their graphs, of which these have the ranges. Half of the graphs are training steps: every op has one of the backward
-pass, with which it shares a device. The machine has 2 to 6 accelerators and a CPU.
+the work. Transfers take next to nothing, as between layers, or longer than most ops, as between operators. The ranges
+are those of the paper's graphs. Half of the graphs are training steps: every op has one of the backward pass, with
+which it shares a device. The machine has 2 to 6 accelerators and a CPU.
 """
 
 import dataclasses

@@ -1,14 +1,16 @@
 """Random graphs whose optimum is known: least peak memory on one device, or least makespan.
 
-Trees and series-parallel graphs have a known least peak. Every edge is a tensor of its own with one reader, of random
-size; ops have a random workspace and run times of 1 to 9 seconds. Sizes are whole bytes, log-uniform, so that a few
-large ones dominate as they do in real graphs.
+- `in_tree`, `out_tree`, `series_parallel`: graphs with their least peak. Every edge is a tensor of its own with one
+  reader, of random size; ops have a random workspace and run times of 1 to 9 seconds. Sizes are whole bytes,
+  log-uniform, so that a few large ones dominate as they do in real graphs.
+- `op_segment`, `series`, `parallel`: the exact algorithm for the least peak of such graphs.
+- `planted`: instances of P|prec|Cmax with a planted optimum.
 
-An op of such a graph changes the live bytes by a fixed amount, whatever ran before: it needs `hill` bytes above the
-level at its start and leaves the level changed by `net`. Minimising the highest level over series-parallel precedences
-is polynomial (Abdel-Wahab and Kameda 1978; Monma and Sidney 1979). Trees (Liu 1987, "An application of generalized tree
-pebbling to sparse matrix factorization") and two-terminal series-parallel graphs (Kayaaslan, Lambert, Marchal and Ucar,
-TCS 707, 2018) are cases of it:
+**Least peak.** An op of such a graph changes the live bytes by a fixed amount, whatever ran before: it needs `hill`
+bytes above the level at its start and leaves the level changed by `net`. Minimising the highest level over
+series-parallel precedences is polynomial (Abdel-Wahab and Kameda 1978; Monma and Sidney 1979). Trees (Liu 1987, "An
+application of generalized tree pebbling to sparse matrix factorization") and two-terminal series-parallel graphs
+(Kayaaslan, Lambert, Marchal and Ucar, TCS 707, 2018) are cases of it:
 
 - A *segment* is a run of ops that some best order keeps together, with the hill and the net of the run.
 - Of two segments that may run in either order, this one goes first: one that frees (net < 0) before one that does not;
@@ -24,10 +26,10 @@ An in-tree ends in its root: every other op writes one tensor, which its parent 
 and writes one tensor for each child: it is an in-tree run backwards, and has the same optimum. Out-trees whose ops
 write a single tensor for all children are another problem, and are not made here.
 
-`planted` gives instances of P|prec|Cmax with a planted optimum (the RGPOS graphs of Kwok and Ahmad 1999, in our form).
-The time lines of all devices are filled from 0 to the makespan without idle time and cut into ops; edges are added
-that this schedule respects. It meets the bound work / devices, so it is optimal, under transfers "free" and as long as
-no transfer takes longer than the slack between its ends; every other plan is as long or longer in all transfer models.
+**Least makespan.** `planted` makes the RGPOS graphs of Kwok and Ahmad (1999), in our form. The time lines of all
+devices are filled from 0 to the makespan without idle time and cut into ops; edges are added that this schedule
+respects. It meets the bound work / devices, so it is optimal, under transfers "free" and as long as no transfer takes
+longer than the slack between its ends; every other plan is as long or longer in all transfer models.
 """
 
 import dataclasses

@@ -1,9 +1,13 @@
 """BRKGA, the biased random-key genetic algorithm, in pure JAX (Goncalves & Resende 2011; REGAL, BACKGROUND).
 
-One generation: sort by fitness; keep the elites; make children, each gene from an elite parent with probability
-`elite_bias` and else from a non-elite one; sample the rest, the mutants, from the proposal distribution.
+- `init`, `evolve`, `best`: the algorithm on a batch of graphs.
+- `run_batch`, `run_grouped`: whole runs, on several devices or on one.
+- `beta_table`, `shared_betas`, `beta_quantile`: proposal distributions.
 
-Deviations, all for speed and none in distribution after the first generation:
+**Generations.** Sort by fitness; keep the elites; make children, each gene from an elite parent with probability
+`elite_bias` and else from a non-elite one; sample the rest, the mutants, from the proposal distribution. Deviations,
+all for speed and none in distribution after the first generation:
+
 - the first population has `population - elites` chromosomes, as many as every later generation evaluates, so that the
   program holds one copy of the decoder; elites keep their fitness and are never evaluated again;
 - random words come from a seeded hash (`graphrl/random_bits.py`).
@@ -11,19 +15,19 @@ Deviations, all for speed and none in distribution after the first generation:
 A run of G generations makes exactly G * (population - elites) evaluations. Every graph of a batch draws from its own
 key, and a gene's words do not depend on padding. So a result depends neither on the rest of the batch nor on its sizes.
 
-Mutants come from a Beta distribution for every gene (REGAL's proposals). REGAL reports that sampling, not its network,
-was its overhead. Here each distribution's quantile function is tabulated once, however many genes have it, and a sample
-is a look-up with linear interpolation. Uniform genes need no table and are exact: proposals that are all uniform give
-the same run as no proposals.
+**Proposals.** Mutants come from a Beta distribution for every gene (REGAL's proposals). REGAL reports that sampling,
+not its network, was its overhead. Here each distribution's quantile function is tabulated once, however many genes have
+it, and a sample is a look-up with linear interpolation. Uniform genes need no table and are exact: proposals that are
+all uniform give the same run as no proposals.
 
 With x = sigmoid(y), the density of y is e^(alpha y) / (1 + e^y)^(alpha + beta): smooth, without the poles that
 Beta(alpha, beta) has at 0 and 1 for small parameters, and with exponential tails of rates alpha and beta. So the table
 holds y. In the first and last cell the tails are inverted in closed form.
 
-`run_batch` spreads many graphs over the devices of this process, each with its share (`jax.shard_map` over one axis).
-On an accelerator a device runs its share as one program. On a CPU it runs a few graphs at a time: more lanes than the
-caches hold cost more than shared kernels save (512 ops: 11,600 evaluations a second in one program, 20,900 one graph at
-a time). A graph's result depends on its key alone, not on how the batch is cut.
+**Batches.** `run_batch` spreads many graphs over the devices of this process, each with its share (`jax.shard_map` over
+one axis). On an accelerator a device runs its share as one program. On a CPU it runs a few graphs at a time: more lanes
+than the caches hold cost more than shared kernels save (512 ops: 11,600 evaluations a second in one program, 20,900 one
+graph at a time). A graph's result depends on its key alone, not on how the batch is cut.
 """
 
 import dataclasses

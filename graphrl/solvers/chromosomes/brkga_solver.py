@@ -1,19 +1,19 @@
 """Population searches as methods: "brkga", "brkga+", "brkga-tuned" and "random".
 
-`search_population` runs any search whose state lives on the device: in chunks that report progress, stop in time and
-survive Ctrl-C. `chromosome` encodes a known plan as genes for a warm start, `decisions` decodes genes on the host.
-
 - "brkga" starts from random chromosomes, as REGAL's baseline does.
 - "brkga+" has list scheduling and the given order in its first population.
-- "random" draws independent uniform chromosomes and keeps the best: the baseline of any search at equal evaluations.
 - "brkga-tuned" is REGAL's baseline with parameters that a grid search on training graphs chose, one setting for all
-  graphs.
+  graphs of an objective (`tune`). `scripts/tune_brkga.py` runs `tune` and stores the best settings in
+  `brkga_tuned.json`.
+- "random" draws independent uniform chromosomes and keeps the best: the baseline of any search at equal evaluations.
+
+`search_population` runs any search whose state lives on the device: in chunks that report progress, stop in time and
+survive Ctrl-C. `chromosome` encodes a known plan as genes for a warm start, `decisions` decodes genes on the host.
 
 The grid is over the sizes of the population, of its elites and of its mutants, the elite bias, and the two parameters
 of one Beta distribution, from which the affinities and op keys of the first population and of mutants are drawn.
 Transfer keys stay uniform, as in REGAL, whose policy does not set them: a distribution that all genes share would
-change nothing (`brkga.op_proposals`). `tune` scores the grid. `scripts/tune_brkga.py` runs `tune` and stores the best
-setting of each objective in `brkga_tuned.json`.
+change nothing (`brkga.op_proposals`).
 """
 
 import dataclasses

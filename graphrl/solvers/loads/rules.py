@@ -1,14 +1,12 @@
-"""Placements for `max_load` without search: the greedy rule, a split read from a file, and the best of quick ones.
+"""Placements for `max_load` without search: methods "greedy-load" and "split", and quick starts of learned searches.
 
-`quick_plan` gives the best of some quick placements, from which learned searches begin.
-
-Method "greedy-load" places block after block where the largest load stays least.
-
-Method "split" reads a file such as the human experts' of dnn-partitioning:
-{"fpgas": [{"nodes": [1, 2]}, ...], "cpus": [...]}. Nodes are the ids of the graph's file: 7 is the op "7" or
-"7:anything" (`graphs/readers/partitioning.py`). The n-th entry of `fpgas` is accelerator n, that of `cpus` CPU n. Ops
-that are not named go to the device of the ops that they are colocated with, so that an expert's split of the forward
-pass is one of the training step, too.
+- "greedy-load" (`solve_greedy`) places block after block where the largest load stays least.
+- "split" (`solve_split`) reads a file such as the human experts' of dnn-partitioning:
+  {"fpgas": [{"nodes": [1, 2]}, ...], "cpus": [...]}. Nodes are the ids of the graph's file: 7 is the op "7" or
+  "7:anything" (`graphs/readers/partitioning.py`). The n-th entry of `fpgas` is accelerator n, that of `cpus` CPU n. Ops
+  that are not named go to the device of the ops that they are colocated with, so that an expert's split of the forward
+  pass is one of the training step, too.
+- `quick_plan` gives the best of some quick placements, from which learned searches begin.
 """
 
 import math

@@ -1,10 +1,10 @@
-"""The search context of memory maps, the registration of their methods, and the compiled costs of maps.
+"""Search for memory maps: `MapTask`, the registration of methods, and costs of maps compiled for the host.
 
-A method is a function `solve(task, *, width=...) -> MemoryMap`; `map_solver` registers it, and `MapTask` is the search.
-
-`cost` and `evaluate_all` are the compiler and the latency of `costs/maps/exact.py`, compiled for the host. One map is a
-row of 2n memories, those of the weights and then those of the outputs. Room takes two numbers a memory, as in
-`costs/maps/device.py`.
+- `MapTask`: one search, with its budget, its evaluations and the best map so far.
+- `map_solver` registers a method: a function `solve(task, *, width=...) -> MemoryMap`.
+- `cost`, `evaluate_all`: the compiler and the latency of `costs/maps/exact.py`, compiled for the host. One map is a row
+  of 2n memories, those of the weights and then those of the outputs. Room takes two numbers a memory, as in
+  `costs/maps/device.py`.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,9 @@
-"""State, makespan and transfers of plans that are a placement and an order of ops alone: sends follow by a rule.
+"""Plans that are a placement and an order of ops alone: sends follow by a rule.
 
-The state is flat arrays of small records, as caches do not hold the largest graphs. `walk` computes the makespan
-without making the order of transfers; `with_sends` makes that order. `in_order_of` takes keys of ops: of the ready ops
-the one with the least key is next.
+- `placed`, `put`, `in_order_of`: the plan as flat arrays of small records, since caches do not hold the largest graphs.
+  `in_order_of` takes keys of ops: of the ready ops the one with the least key is next.
+- `walk`: the makespan, without making the order of transfers.
+- `with_sends`: the order of ops and transfers.
 
 The rule: a list schedule sends a tensor right before the op that waits for it. Under `rendezvous` both devices wait for
 one another then, each time. "Bundled" sends wait as often as an order of ops makes necessary: where an op cannot do

@@ -1,12 +1,13 @@
 """XLA's buffer assignment on the CPU, followed closely enough to predict its temporary memory without compiling.
 
-What XLA reports as `temp_size_in_bytes` is not the peak of the live bytes: results of the program lie in buffers of
-their own, into which earlier temporaries go that fit; some instructions write over an operand; the rest lies in a heap
-whose packing leaves holes. One module per step:
+`TempPredictor` predicts `temp_size_in_bytes`. XLA's figure is not the peak of the live bytes: results of the program
+lie in buffers of their own, into which earlier temporaries go that fit; some instructions write over an operand; the
+rest lies in a heap whose packing leaves holes. The steps, in the order of XLA:
 
-- `buffers`: the values of a module, and which of them share a buffer;
-- `heap`: when values are needed in a schedule, and the packing of the heap;
-- `outputs`: buffers outside the heap.
+- buffers.py: the values of a module, and which of them share a buffer;
+- heap.py: when values are needed in a schedule (`live_ranges`), buffers outside the heap (`assign_outputs`), and the
+  packing of the heap (`heap_blocks`, `heap_size`);
+- here: the blocks joined to one figure.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +25,7 @@ class TempPredictor:
     """Predicts a module's temporary memory for many schedules: what does not depend on the schedule is found once.
 
     Args:
-      module: optimised for the CPU. With another schedule XLA makes another one of it: see `search.undonated`.
+      module: optimised for the CPU. With another schedule XLA makes another one of it: see `graphrl.xla.donation`.
     """
 
     def __init__(self, module: HloModule) -> None:

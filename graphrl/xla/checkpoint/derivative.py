@@ -4,14 +4,14 @@
 equation it is the derivative of.
 
 XLA's compiler for GPUs writes more than the operands and results of kernels, since its libraries take operands in fewer
-forms. The first functions here give these bytes:
+forms. Three functions give these bytes:
 
-- cuDNN pads both sides of a picture alike. Where a convolution does not, the picture is copied with its padding, in its
-  gradients too (`padded_bytes`).
-- The gradient of a maximum of windows is scattered into zeros, which are written when the step begins, as is the other
-  operand (`resident_bytes`).
-- cuBLAS wants the batch, free and contracted dimensions of a product each in a row and in one order. Other operands are
-  transposed first (`orders_of`).
+- `padded_bytes`: cuDNN pads both sides of a picture alike. Where a convolution does not, the picture is copied with its
+  padding, in its gradients too.
+- `resident_bytes`: the gradient of a maximum of windows is scattered into zeros, which are written when the step
+  begins, as is the other operand.
+- `orders_of`: cuBLAS wants the batch, free and contracted dimensions of a product each in a row and in one order. Other
+  operands are transposed first.
 """
 
 import functools

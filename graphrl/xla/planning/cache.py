@@ -52,7 +52,7 @@ class Decision:
       argument_bytes: of the program's arguments.
       result_bytes: of results that XLA writes into no donated argument.
       undonated_bytes: of further ones under the best order found, which XLA's own schedule writes into such arguments.
-      bound: bytes that the temporaries of no order are below (`search.temp_bound`).
+      bound: bytes that the temporaries of no order are below (`temp_search.temp_bound`).
       search_seconds: what planning took in all.
       evaluations: of the search, see `Plan`.
       scheduler: of XLA, for its own schedule.

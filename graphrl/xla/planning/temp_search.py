@@ -1,18 +1,18 @@
-"""The order of a module's instructions for which XLA needs least temporary memory: the search behind method "auto".
+"""Search for the order of a module's instructions for which XLA needs least temporary memory: method "auto".
 
-What XLA needs is near the peak of live bytes, but not equal to it (graphrl/xla/assignment): buffers of results take
-earlier temporaries, and packing leaves holes, some percent either way. So orders of low peak are made in several ways,
-and the prediction of XLA's own figure chooses among them:
+- `ordered` improves the orders of a module's computations: those that loops, branches and calls run first, then the
+  entry's. Each is planned as if it were a program of its own (`bodies.as_program`). The temporary memory of the
+  computations that it runs, in their new orders, is the workspace of the call.
+- `least_temp` is the solver of one computation.
+- `temp_bound` is a lower bound for XLA's temporaries in any order of a module's entry computation.
+
+XLA's temporary memory is near the peak of live bytes, but not equal to it (graphrl/xla/assignment): buffers of results
+take earlier temporaries, and packing leaves holes, some percent either way. So orders of low peak are made in several
+ways, and the prediction of XLA's own figure chooses among them:
 
 - orders of rules, and passes through minimum cuts (solvers/orders/min_cut.py), on the graph of temporaries alone and on
   the graph in which results count from when they are written;
 - random orders near the best so far whose peak is hardly higher: they change the packing.
-
-`temp_bound` is a lower bound for XLA's temporaries in any order of a module's entry computation.
-
-`ordered` improves the orders of a module's computations: those that loops, branches and calls run first, then the
-entry's. Each is planned as if it were a program of its own (`bodies.as_program`). What the computations that it runs
-need in their new orders is the workspace of the call.
 """
 
 import dataclasses

@@ -1,15 +1,15 @@
 """Candidates of recomputation: instructions that may be computed again, their clones, and their run times.
 
-`repeatable` says which ops XLA may compute twice, `Routes` how instructions come to the tensors that they read, and so
-which of them may read a clone in place of the original. A `Clone` is an instruction that is computed again, by name
-and, for the disk, by number (`numbered`, `named`). Searches choose among a graph's ops; `wired` adds clones of the
-views through which they are read.
-
-`RunTimes` estimates the seconds of instructions on one modest pair of CPU cores. Only ratios count: which part of a
-program's run time is spent again. `roofline` has all arithmetic run at one rate, which on CPUs it does not: matrix
-products use the vector units fully, a transcendental function takes XLA some twenty additions, a transposition waits
-for memory. The rates are round figures from a profile of EfficientNetB0's training step on two cores of a cloud
-machine: 6.6 s estimated, 7.5 s measured, the loops among it 0.8 s and 0.75 s.
+- `repeatable`: the ops that XLA may compute twice.
+- `Routes`: the views between instructions and the tensors that they read, and so the instructions that may read a clone
+  in place of the original.
+- `Clone`: an instruction that is computed again, by name and, for the disk, by number (`numbered`, `named`). Searches
+  choose among a graph's ops; `wired` adds clones of the views through which they are read.
+- `RunTimes`: estimated seconds of instructions on one modest pair of CPU cores. Only ratios count: the part of a
+  program's run time that is spent again. `roofline` has all arithmetic run at one rate, which on CPUs it does not:
+  matrix products use the vector units fully, a transcendental function takes XLA some twenty additions, a transposition
+  waits for memory. The rates are round figures from a profile of EfficientNetB0's training step on two cores of a cloud
+  machine: 6.6 s estimated, 7.5 s measured, the loops among it 0.8 s and 0.75 s.
 """
 
 import dataclasses

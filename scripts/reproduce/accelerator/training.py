@@ -73,11 +73,11 @@ class _Timer(Stop):
         return self.is_over
 
     def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
-        """See `loop.Observer`."""
+        """See `training.run.Observer`."""
         self._pace.add("update")
 
     def validation(self, step: int, values: Values) -> None:
-        """See `loop.Observer`."""
+        """See `training.run.Observer`."""
         self._pace.add("validation")
         self._last = time.time()
         each = self._pace.each("update")

@@ -118,7 +118,7 @@ def runs_of(settings: Settings, workload: str, entrants: Sequence[Entrant]) -> R
 
 @functools.lru_cache(maxsize=32)
 def problem_of(workload: str) -> MapProblem:
-    """What the maps are for: a workload, or a model as `graphrl.read` takes it."""
+    """What the maps are for: a workload, or a model as `graphrl.read_graph` takes it."""
     return map_problem(WORKLOADS[workload]() if workload in WORKLOADS else layers_of(workload), find_chip(CHIP))
 
 

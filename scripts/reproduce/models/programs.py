@@ -155,7 +155,7 @@ def _flax_parts(module: Any, inputs: Any, call: dict[str, Any]) -> Parts:
 def abstract_variables() -> Iterator[None]:
     """Keras layers built inside have no values in variables of more than `SMALL` elements.
 
-    Such a model has shapes, and can be called through `stateless_call` (as `programs.inference` does) after the `with`
+    Such a model has shapes, and can be called through `stateless_call` (as `inference` does) after the `with`
     too; calling it directly, or loading weights, fails.
 
     Raises:

@@ -1,6 +1,6 @@
 """`anneal-schedule` and `auto` against a compiled yardstick, what each move earns, and how far from the best all are.
 
-The yardstick is that of --schedule-yardstick (see `yardstick.py`), without which list scheduling takes its place. It
+The yardstick is that of --schedule-yardstick (see `annealing.py`), without which list scheduling takes its place. It
 and `anneal-schedule` have one chain and start at the same list schedule, which they are not charged. `auto` is not
 charged for its plans without search, of which that list schedule is one. All run on one core each and stop by the CPU
 time of their process, so that other work on the machine matters little.

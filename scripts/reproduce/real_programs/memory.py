@@ -209,7 +209,7 @@ def of_plan(settings: Settings, subject: Subject, seconds: float) -> Figures | N
 
 
 def of_bound(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
-    """What no order needs less than: `bound` (`search.temp_bound`), found with the help of a plan's order."""
+    """What no order needs less than: `bound` (`temp_search.temp_bound`), found with the help of a plan's order."""
 
     def measure() -> Figures:
         module = subject.module("default")

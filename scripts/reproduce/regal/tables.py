@@ -1,14 +1,15 @@
-"""The paper's table of a task: every method at equal evaluations, with its picture and the goals.
+"""The paper's table of a task: every method at equal evaluations, by the two metrics of the papers.
 
-The two metrics of the papers, by seed, with 95% intervals over seeds.
-
-A seed is that of the search and, for learned methods, of training: with seed i every method searches with seed i, and
-a learned one plays the policy that was trained with seed i. A method that has one seed only (it draws no numbers, or
-is too slow for more) is compared with each seed of the baseline.
+`table` gives the table, the histogram of improvements and a comparison with the goals. `scores` gives the figures of
+every method, with 95% intervals over seeds:
 
 - Improvement over BRKGA 5K (ICLR paper, section 4.2): the arithmetic mean over graphs of 1 - o / o_BRKGA.
 - Gap from best known (workshop paper, section 5: "geometric averages"): the geometric mean over graphs of o / best,
   less 1. Best known is the lowest value of all methods, seeds and budgets that the file has; not only CP-SAT's.
+
+A seed is that of the search and, for learned methods, of training: with seed i every method searches with seed i, and
+a learned one plays the policy that was trained with seed i. A method that has one seed only (it draws no numbers, or
+is too slow for more) is compared with each seed of the baseline.
 """
 
 import math

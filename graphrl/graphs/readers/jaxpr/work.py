@@ -1,22 +1,21 @@
 """Sizes, FLOPs, memory traffic and shapes of jaxpr equations; the work of loops and branches from that of their bodies.
 
-Conventions: a multiply-add is two operations; everything element-wise, transcendental or integer, is one per output
-element; moving data is none. A convolution counts its padding (as kernels compute it) but not the holes of dilation, so
-that forward and backward convolutions of one layer count the same. Dense factorisations take the leading terms of Golub
-and Van Loan, "Matrix Computations". Primitives that nobody knows count one per output element.
+- `equation_flops`: a multiply-add is two operations; everything element-wise, transcendental or integer, is one per
+  output element; moving data is none. A convolution counts its padding (as kernels compute it) but not the holes of
+  dilation, so that forward and backward convolutions of one layer count the same. Dense factorisations take the leading
+  terms of Golub and Van Loan, "Matrix Computations". Primitives without a rule count one per output element.
+- `bytes_moved`, `array_bytes`: memory traffic and sizes, bytes.
+- `equation_layer`: shapes of a layer. Arrays count as batch first and channels last, except for convolutions, which
+  state their dimensions.
+- `inner_work`: an equation with inner jaxprs, given the work of one run of each, by its primitive:
 
-In `equation_layer` arrays count as batch first and channels last, except for convolutions, which state their
-dimensions.
-
-`inner_work` is that of an equation with inner jaxprs, given the work of one run of each:
-
-- `scan`: the body times its length;
-- `while`: condition and body times the trip count where it is known (a counter that starts at, is compared with and
-  grows by literal integers), else one trip;
-- `cond`: the most expensive branch, for each figure by itself;
-- `shard_map`: run time and workspace of one shard, FLOPs of all;
-- `pallas_call`: its own cost estimate, else the body's FLOPs times the grid;
-- `custom_linear_solve`: its `solve`; any other primitive: each inner jaxpr once.
+  - `scan`: the body times its length;
+  - `while`: condition and body times the trip count where it is known (a counter that starts at, is compared with and
+    grows by literal integers), else one trip;
+  - `cond`: the most expensive branch, for each figure by itself;
+  - `shard_map`: run time and workspace of one shard, FLOPs of all;
+  - `pallas_call`: its own cost estimate, else the body's FLOPs times the grid;
+  - `custom_linear_solve`: its `solve`; any other primitive: each inner jaxpr once.
 """
 
 import functools

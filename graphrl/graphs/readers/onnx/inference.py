@@ -1,11 +1,11 @@
-"""ONNX's shape inference, of models whose nodes may be of several opsets, and the values that shapes are computed with.
+"""ONNX's shape inference, and constant folding of the values that shapes depend on.
 
-ONNX infers with one version of each operator set per model. So a node of another version becomes the call of a function
-that has this one node. Inside bodies ONNX does not know the values of constants around them, so bodies get copies.
-
-Exporters write `x.reshape(x.shape[0], -1)` as a chain of Shape, Gather, Div, Concat, ... whose results other shapes
-depend on. ONNX's own data propagation follows some of these ops; `fold` runs the rest by ONNX's reference
-implementation and puts the values into the model, where inference finds them.
+- `infer_shapes`: inference for models whose nodes may be of several opsets. ONNX infers with one version of each
+  operator set per model. So a node of another version becomes the call of a function that has this one node. Inside
+  bodies ONNX does not know the values of constants around them, so bodies get copies.
+- `fold`, `computed_values`: exporters write `x.reshape(x.shape[0], -1)` as a chain of Shape, Gather, Div, Concat, ...
+  whose results other shapes depend on. ONNX's own data propagation follows some of these ops. `fold` runs the rest by
+  ONNX's reference implementation and puts the values into the model, where inference finds them.
 """
 
 import math

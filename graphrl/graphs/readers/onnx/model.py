@@ -1,13 +1,13 @@
 """ONNX models read without their weights, checked, and with their functions inlined.
 
-`onnx.load(load_external_data=False)` still reads every byte that is embedded, and parses it into a second copy. Here
-the file is mapped, a walk over the protobuf wire format touches only the headers of large tensors, and what is parsed
-afterwards has no weights. Small tensors stay whole: shape inference needs the shapes and axes that they carry.
-(Encoding: protobuf.dev, "Encoding"; field numbers: onnx/onnx.proto.)
-
-A function may be written for another operator set than the model. Each of its nodes keeps that version: one whose
-operator is another in the model's version (`Squeeze` had an attribute where it has an input now) is tagged with its
-own.
+- `load`: the model of a file's bytes, its functions inlined; `check_and_sort` checks and sorts its nodes.
+- `without_weights`: `onnx.load(load_external_data=False)` still reads every byte that is embedded, and parses it into
+  a second copy. Here the file is mapped, a walk over the protobuf wire format touches only the headers of large
+  tensors, and what is parsed afterwards has no weights. Small tensors stay whole: shape inference needs the shapes and
+  axes that they carry. (Encoding: protobuf.dev, "Encoding"; field numbers: onnx/onnx.proto.)
+- `prepare_inlining`: a function may be written for another operator set than the model. Each of its nodes keeps that
+  version: one whose operator is another in the model's version (`Squeeze` had an attribute where it has an input now)
+  is tagged with its own.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""Shapes of the tensors of an ONNX model: ONNX's inference and the steps that help it on.
+"""Shapes of the tensors of an ONNX model: ONNX's inference, repeated with the steps that help it on.
 
-One of these steps gives loops the shapes of their results, which inference leaves open because a body might change
-them.
+- `inferred` repeats inference and the other steps (listed in the package's docstring) until no shape is new.
+- `fill_loops` gives loops the shapes of their results, which inference leaves open because a body might change them.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,8 @@
-"""Model of a graph for the beam, its states, and the keys by which candidates are ranked. Tables have fixed sizes, with
-the same shapes for all graphs of a bucket.
+"""Model of a graph for the beam: tables of the graph, states of the beam, and the keys that rank candidates.
+
+- `model` makes the tables. They have fixed sizes, with the same shapes for all graphs of a bucket.
+- `initial`, `ready`, `expand`: states and the steps between them.
+- `keys_of_word`, `keys_of`: the ranks of candidates.
 
 Letters used in shapes here and in the package: n ops and b buffers, both padded to whole words of 32; w words of ops, x
 words of buffers; k states; m candidates; p, q planes of counters. A set of ops (or of buffers) is `[w]` uint32: op i is
@@ -8,22 +11,24 @@ bit i % 32 of word i / 32. **Planes** are counters cut into bits: bit i of plane
 Ops are renumbered so that those that can run at about the same time are neighbours. Then the ops that are ready in any
 state of a beam fill few words.
 
-Memory (rules in `costs/exact/memory.py`): what an op adds, and what it frees, depends only on the set of ops that ran
-before it, so that live memory belongs to the set:
+**Memory** (rules in `costs/exact/memory.py`): what an op adds, and what it frees, depends only on the set of ops that
+ran before it, so that live memory belongs to the set:
+
 - an op is compared with live + `allocated` - what it takes over by `reuses`, and leaves live + `held` - what it frees;
 - an op frees a buffer, or may take it over, if all other users of the buffer have run.
 
-A buffer that is taken over keeps its old size in truth, and here has its new owner's. They are equal in graphs whose
+A buffer that is taken over keeps its old size in truth, and has its new owner's here. They are equal in graphs whose
 `reuses` are of equal bytes; otherwise the model is below the truth. Bytes are int32 in whole units: the greatest common
 divisor of all bytes, or, where sums would pass 2^31, a larger unit, every size rounded down. So the model never costs
 an order more than it costs in truth, and a bound of the model's optimum is a bound of the true one.
 
-A state is a set of ops that have run, stored as counters of what the remaining ops wait for. A candidate is a state and
-an op that is ready in it. Its rank is a primary and a secondary key, the smaller first.
+**States and ranks.** A state is a set of ops that have run, stored as counters of what the remaining ops wait for. A
+candidate is a state and an op that is ready in it. Its rank is a primary and a secondary key, the smaller first:
 
-Rank "peak" sorts by the peak so far (Topoformer, appendix C.3), rank "live" by live memory after the op. Rule "random"
-breaks ties at random, by a hash of the set of ops, so that equal sets have equal keys whatever state they come from.
-Rule "live", with rank "peak", prefers less live memory, in 2^20 steps, and then breaks ties at random.
+- Rank "peak" sorts by the peak so far (Topoformer, appendix C.3), rank "live" by live memory after the op.
+- Rule "random" breaks ties at random, by a hash of the set of ops, so that equal sets have equal keys whatever state
+  they come from. Rule "live", with rank "peak", prefers less live memory, in 2^20 steps, and then breaks ties at
+  random.
 """
 
 import dataclasses

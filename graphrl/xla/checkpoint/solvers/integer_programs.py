@@ -1,19 +1,21 @@
-"""Integer programs: minimum cuts, knapsacks and constraint programs of what is kept, in segments.
+"""Integer programs of a gradient's kept values: minimum cuts, knapsacks and constraint programs.
 
-| method | program | what it leaves out |
+| method | program | not modelled |
 |---|---|---|
 | min-cut | the fewest bytes without which heavy values that can be kept are computed again | time, the limit |
 | knapsack | heavy values by bytes and the seconds of computing them again, by branch and bound | readers |
-| cp-sat | what is kept at most and computed again, of small gradients; and a bound | segments, a step's own bytes |
+| cp-sat | the values to keep and to compute again, of small gradients; and a bound | segments, a step's own bytes |
 
-`minimum_cut` follows PyTorch's "min-cut rematerialisation": values are nodes that cost their bytes, what may not be
-computed again is the source, what the backward pass reads is the sink. The knapsack is that of PyTorch's activation
-memory budget, which takes values for independent; exact prices then decide how much room it needs to reach the goal.
-The constraint program leaves out what a step of the backward pass holds beside kept values, and segments with the
-gradients that they wait for: its bound is below all choices. All are priced in segments of several kinds afterwards.
+- `minimum_cut` follows PyTorch's "min-cut rematerialisation": values are nodes that cost their bytes, values that may
+  not be computed again are the source, reads of the backward pass are the sink.
+- The knapsack is that of PyTorch's activation memory budget, which takes values for independent. Exact prices then
+  decide how much room it needs to reach the goal.
+- The constraint program leaves out the bytes of a step of the backward pass beside kept values, and segments with the
+  gradients that they wait for: its bound is below all choices.
+- `unit_of` gives units in which bytes and seconds are the integers that OR-Tools and SciPy take: both abort or wrap
+  where sums or products leave 32 or 64 bits.
 
-`unit_of` gives units in which bytes and seconds are the integers that OR-Tools and SciPy take: both abort or wrap where
-sums or products leave 32 or 64 bits.
+All solutions are priced in segments of several kinds afterwards.
 """
 
 import itertools

@@ -1,16 +1,14 @@
-"""The decision problem as arrays: the values of a forward pass, and their readers in the backward pass.
+"""The decision problem as arrays, and the parts of it that are alike.
 
-A level is a function, or one step of a loop's body. Its values are those of the forward pass, derivatives' factors too;
-its kernels are what the backward pass runs that writes into memory. A value that is not `solid` lies in no memory
-unless it is kept: its readers compute it on the way from solid ones.
-
-Networks repeat their layers, and what is good for one layer is good for all. So values and places are grouped by
-likeness: colour refinement (Weisfeiler and Leman 1968) on the values that read one another. Two values are alike if
-they look the same to a distance of `ROUNDS` reads.
-
-`repeated` finds stretches of a level that are alike, such as layers. Moves of alike values change all layers at once,
-moves of one value a single one. Neither leads from a choice that treats all layers alike to one that treats some of
-them as another choice does; copying a choice from one stretch to the next does.
+- `Level`: a function, or one step of a loop's body. Its values are those of the forward pass, derivatives' factors too;
+  its kernels are the ops of the backward pass that write into memory. A value that is not `solid` lies in no memory
+  unless it is kept: its readers compute it on the way from solid ones. `Gradient` has all levels of a function.
+- `alike_values`, `alike_places`: networks repeat their layers, and a choice that is good for one layer is good for all.
+  So values and places are grouped by colour refinement (Weisfeiler and Leman 1968) on the values that read one another.
+  Two values are alike if they look the same to a distance of `ROUNDS` reads.
+- `repeated`: stretches of a level that are alike, such as layers. Moves of alike values change all layers at once,
+  moves of one value a single one. Neither leads from a choice that treats all layers alike to one that treats some of
+  them as another choice does; copying a choice from one stretch to the next does.
 """
 
 from collections import defaultdict
