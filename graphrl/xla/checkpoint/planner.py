@@ -35,7 +35,7 @@ from graphrl.xla.checkpoint.solvers.choice import Choice, Pricing, is_untouched
 from graphrl.xla.checkpoint.solvers.goal import Goal
 from graphrl.xla.checkpoint.solvers.level import KEPT, MOVED, Level
 
-FORMAT = "graphrl-checkpoint"
+FORMAT = "graphrl-checkpoint-plan"
 VERSION = 17  # rises when searches or their model change, so that older plans are not kept
 
 
