@@ -2,27 +2,78 @@
 
 A line is `{"key": {...}, "value": {...} or null, "error": text or null, "machine", "graphrl", "jax", "date"}`; of lines
 with equal keys the last counts (`graphrl.compare.comparison`). `timed` and its like exclude compilation.
+
+`each_apart` works in processes of a core each, side by side, whose times then do not depend on their number.
 """
 
 import datetime
 import functools
 import json
+import multiprocessing
+import os
+import signal
 import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
 import graphrl
 from graphrl.bench.machine import device_name
+from graphrl.compare.cluster import share
 from graphrl.compare.comparison import Kind, Store, open_store
 from graphrl.errors import GraphrlError
 from graphrl.process import count_cores
-from reproduce.apart import each_apart
 from reproduce.results import Origin, Table, bullets
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def each_apart(work: Callable[[T], R], items: Sequence[T], processes: int) -> Iterator[R]:
+    """What work makes of each item, as it comes. A process does one item after another.
+
+    Raises:
+      GraphrlError: a process died, or there are fewer cores than processes.
+    """
+    share(processes)
+    if not items:
+        return
+    context = multiprocessing.get_context("spawn")  # JAX has threads
+    cores: SimpleQueue[int] = context.SimpleQueue()
+    for core in sorted(os.sched_getaffinity(0))[:processes]:
+        cores.put(core)
+    with ProcessPoolExecutor(processes, context, _begin, (cores,)) as pool:
+        try:
+            for future in as_completed([pool.submit(work, item) for item in items]):
+                yield future.result()
+        except BrokenProcessPool:
+            raise GraphrlError("a process died: the same command goes on from here") from None
+        finally:
+            for process in multiprocessing.active_children():
+                process.kill()
+
+
+def _begin(cores: "SimpleQueue[int]") -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.sched_setaffinity(0, {cores.get()})
+
+
+def _end_with_parent() -> None:
+    """A killed parent ends nobody, and its processes would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # only the pool begins one
+    parent.join()
+    os._exit(1)
+
 
 MIB = 2**20
 

@@ -14,7 +14,7 @@ import work_apart
 from comparison_rows import read_rows
 from launched import Launch, launch
 from processes import PACKAGE, ROOT, check_fault
-from reproduce.apart import each_apart
+from reproduce.measurements import each_apart
 
 from graphrl.errors import GraphrlError
 
@@ -80,7 +80,7 @@ def test_processes_end_with_a_killed_parent(tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path
 import work_apart
-from reproduce.apart import each_apart
+from reproduce.measurements import each_apart
 if __name__ == "__main__":
     list(each_apart(work_apart.stay, [Path({str(told)!r})], 1))
 """

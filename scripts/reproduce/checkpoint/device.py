@@ -24,10 +24,9 @@ from graphrl.errors import GraphrlError
 from graphrl.files import write_atomically
 from graphrl.plan.plot import write_figure
 from graphrl.xla.checkpoint.seconds import gradient_seconds
-from reproduce.apart import each_apart
 from reproduce.checkpoint.measured import GRADIENTS, LIMITS, NONE, PLANNED, RULES, Point, Settings, build, planned
 from reproduce.checkpoint.rules import Curves, figure, targets
-from reproduce.measurements import Figures, Measurements, in_a_line, mebibytes, ratio
+from reproduce.measurements import Figures, Measurements, each_apart, in_a_line, mebibytes, ratio
 from reproduce.results import Table, bullets
 
 _WARM, _LEAST, _MOST, _SECONDS = 3, 5, 50, 0.7  # steps before those that are timed; of these so many, or so long
