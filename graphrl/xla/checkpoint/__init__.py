@@ -13,6 +13,6 @@ Chapters, from a call to its report:
 | What takes time? | seconds.py |
 | How is a function made to follow a plan? | rewrite.py; primitives.py: barriers, and copies to the host |
 | Which plan is best? | solvers/auto.py decides; search.py meets the limit, also as XLA compiles it |
-| Where are plans kept? | planner.py: all of it together for a function, in memory and on disk |
+| Where are plans kept? | plans.py: all of it together for a function, in memory and on disk |
 | What was decided? | report.py |
 """

@@ -23,7 +23,7 @@ from graphrl.process import uncollected
 from graphrl.units import parse_bytes
 from graphrl.xla import libraries
 from graphrl.xla.checkpoint.derivative import differentiable
-from graphrl.xla.checkpoint.planner import Planned, fingerprint_of, planned
+from graphrl.xla.checkpoint.plans import Planned, fingerprint_of, planned
 from graphrl.xla.checkpoint.program import Program, opened, program_of
 from graphrl.xla.checkpoint.report import CheckpointCurve, CheckpointReport
 from graphrl.xla.checkpoint.rewrite import evaluate

@@ -13,7 +13,7 @@ from checkpoint_programs import WEIGHTS, X, assert_same, mlp, scanned
 
 import graphrl
 from graphrl.xla.checkpoint import planner
-from graphrl.xla.checkpoint.planner import VERSION
+from graphrl.xla.checkpoint.plans import VERSION
 from graphrl.xla.checkpoint.report import CheckpointReport
 
 OPTIONS: dict[str, Any] = {"budget": 0.6, "seconds": 0.1}

@@ -12,7 +12,7 @@ from budget_costs import handed_seconds
 from graphrl.graphs.roofline import find_chip
 from graphrl.xla.checkpoint.derivative import gradient_jaxpr
 from graphrl.xla.checkpoint.gradient import NamedGradient, gradient_of
-from graphrl.xla.checkpoint.planner import plan_of
+from graphrl.xla.checkpoint.plans import plan_of
 from graphrl.xla.checkpoint.program import Program, program_of
 from graphrl.xla.checkpoint.rewrite import evaluate
 from graphrl.xla.checkpoint.seconds import gradient_seconds

@@ -12,7 +12,7 @@ from jax.extend.core.primitives import name_p
 import graphrl
 from graphrl.graphs.roofline import find_chip
 from graphrl.xla.checkpoint.gradient import gradient_of
-from graphrl.xla.checkpoint.planner import plan_of
+from graphrl.xla.checkpoint.plans import plan_of
 from graphrl.xla.checkpoint.primitives import after, moved, together
 from graphrl.xla.checkpoint.program import CheckpointPlan, Program, Region, checkpointed, program_of
 from graphrl.xla.checkpoint.rewrite import evaluate

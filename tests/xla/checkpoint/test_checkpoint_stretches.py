@@ -14,7 +14,7 @@ from jax import lax
 import graphrl
 from graphrl.graphs.roofline import find_chip
 from graphrl.xla.checkpoint.gradient import gradient_of
-from graphrl.xla.checkpoint.planner import plan_of
+from graphrl.xla.checkpoint.plans import plan_of
 from graphrl.xla.checkpoint.program import CheckpointPlan, Program, Region, program_of
 from graphrl.xla.checkpoint.rewrite import evaluate, fits
 from graphrl.xla.checkpoint.solvers.choice import Pricing, State, stretches_of
