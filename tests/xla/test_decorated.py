@@ -19,7 +19,7 @@ from processes import environment
 import graphrl
 
 X = jnp.linspace(0.1, 1.0, 3)
-PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
+PROTOCOLS = (0, pickle.HIGHEST_PROTOCOL)
 checkpointed = functools.partial(graphrl.checkpoint, budget=0.5, seconds=0.1, cache=False)
 planned = functools.partial(graphrl.jit, seconds=0.1, cache=False)
 DECORATORS = pytest.mark.parametrize("decorate", [checkpointed, planned])
@@ -108,19 +108,7 @@ class Wrapping:
         return (jnp.sin(x) * self.weight).sum()
 
 
-NAMED = [
-    kept,
-    ordered,
-    ordered_kept,
-    kept_jitted,
-    kept_twice,
-    Model.loss,
-    Child.loss,
-    Model.step,
-    Model.static,
-    Child(2.0).static,
-    Model.Inner.loss,
-]
+NAMED = [kept, ordered, ordered_kept, kept_jitted, kept_twice, Child.loss, Model.step, Child.static, Model.Inner.loss]
 
 
 @pytest.mark.parametrize("fn", NAMED)

@@ -112,13 +112,12 @@ def _shuffled(module: HloModule, seed: int) -> list[str]:
 
 
 @pytest.mark.skipif(hook.available() is not None, reason="this jaxlib has no hook for schedules")
-@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("name", ["gradient", "convolutions", "scan", "donated step"])
-def test_the_prediction_is_exact_for_other_schedules(name: str, seed: int) -> None:
+def test_the_prediction_is_exact_for_other_schedules(name: str) -> None:
     function, arguments, options = _PROGRAMS[name]
     lowered = jax.jit(function, **options).lower(*arguments)
     ties = tied(hook.captured(lowered))
-    order = _shuffled(ties.module, seed)
+    order = _shuffled(ties.module, 1)
     predicted = TempPredictor(ties.module)(order)
     answer = Answer(rescheduled(ties.module, {ties.module.entry.name: order}), aliases=ties.aliases)
     assert predicted == _temp(hook.compile_by(lowered, lambda _: answer))
@@ -190,28 +189,20 @@ def test_a_wrong_schedule_is_refused(sequence: str, message: str) -> None:
         TempPredictor(parse_module(_CHAIN))([*sequence])
 
 
-def test_the_heap_is_packed_into_the_smallest_hole() -> None:
+def test_heaps_by_hand() -> None:
     large, small = Block(0, 256, [(0, 2)]), Block(1, 128, [(0, 1)])
     assert heap_size([large, small], 64) == 384
-    # Where small was is room for late, above large, which stays.
-    late = Block(2, 64, [(2, 4)])
-    assert heap_size([Block(0, 256, [(0, 9)]), small, late], 64) == 384
     assert heap_size([], 64) == 0
-
-
-def test_addresses_are_aligned() -> None:
+    # Where small was is room for late, above large, which stays.
+    assert heap_size([Block(0, 256, [(0, 9)]), small, Block(2, 64, [(2, 4)])], 64) == 384
+    # Addresses are aligned.
     assert heap_size([Block(0, 100, [(0, 3)]), Block(1, 100, [(1, 2)])], 64) == 228
-
-
-def test_the_better_order_of_packing_counts() -> None:
     # By size: 256 and 128 side by side, then 192 above 256: 448. By time: 128, 256 above it, 192 above that: 576.
     assert heap_size([Block(0, 256, [(3, 4)]), Block(1, 128, [(4, 6)]), Block(2, 192, [(2, 3)])], 64) == 448
     # By time the longest lies lowest: 448. By size it lies above 256 and 192, and its like of late above it: 512.
     blocks = [Block(0, 256, [(0, 2)]), Block(1, 128, [(0, 6)]), Block(2, 128, [(5, 6)]), Block(3, 192, [(5, 7)])]
     assert heap_size(blocks, 64) == 448
-
-
-def test_values_in_one_place_keep_it_free_between_them() -> None:
+    # Values in one place keep it free between them.
     shared = Block(0, 64, [(0, 1), (6, 7)])
     assert heap_size([shared, Block(1, 64, [(3, 4)])], 64) == 64
     assert heap_size([shared, Block(1, 64, [(3, 6)])], 64) == 128

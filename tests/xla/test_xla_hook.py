@@ -1,5 +1,6 @@
 """The hook into XLA: what it shows, what it takes back, and that it leaves everybody else alone."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -10,7 +11,6 @@ from xla_programs import branches, plans, temporaries, vector
 from graphrl.errors import GraphrlError, PlanError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla import callback, hook
-from graphrl.xla.hook import SCHEDULERS
 from graphrl.xla.planning.cache import places_of
 
 pytestmark = pytest.mark.usefixtures("plans")
@@ -20,13 +20,6 @@ __all__ = ["plans"]
 
 def lowered() -> jax.stages.Lowered:
     return jax.jit(branches).lower(vector())
-
-
-def test_the_module_comes_scheduled_by_either_scheduler() -> None:
-    program = lowered()
-    default, memory = (hook.captured(program, which) for which in SCHEDULERS)
-    assert default.fingerprint == memory.fingerprint
-    assert default.order(default.entry) != memory.order(memory.entry)
 
 
 def test_xla_runs_the_order_that_it_is_given() -> None:
@@ -57,27 +50,15 @@ def test_other_compilations_are_left_alone() -> None:
     assert temporaries(jax.jit(lambda x: branches(x)).lower(vector()).compile()) == before
 
 
-def without_last(names: list[str]) -> list[str]:
-    return names[:-1]
-
-
-def one_twice(names: list[str]) -> list[str]:
-    return [*names[:-1], names[0]]
-
-
-def backwards(names: list[str]) -> list[str]:
-    return names[::-1]
-
-
 @pytest.mark.parametrize(
     ("spoil", "text"),
     [
-        (without_last, "must be each of the [0-9]+ of computation 'main.* once"),
-        (one_twice, "must be each of the"),
-        (backwards, "jit_branches: the schedule has '.*' before '.*', its input"),
+        (lambda names: names[:-1], "must be each of the [0-9]+ of computation 'main.* once"),
+        (lambda names: [*names[:-1], names[0]], "must be each of the"),
+        (lambda names: names[::-1], "jit_branches: the schedule has '.*' before '.*', its input"),
     ],
 )
-def test_what_is_no_order_of_the_module_is_refused(spoil, text: str) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_no_order_of_the_module_is_refused(spoil: Callable[[list[str]], list[str]], text: str) -> None:
     program = lowered()
     module = hook.captured(program)
     with pytest.raises(PlanError, match=text):
@@ -95,14 +76,13 @@ def test_what_a_rule_raises_comes_out_and_the_next_compilation_is_none_the_worse
     assert not callback._reasons
 
 
-def test_another_platform_is_not_planned() -> None:
+def test_other_platforms_and_several_processes_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hook.available("cpu") is None
     assert str(hook.available("tpu")) == "XLA's own order stands on tpu: graphrl plans programs for cpu and no other"
-
-
-@pytest.mark.parametrize("name", ["gpu", "cuda", "rocm"])
-def test_xla_s_order_stands_on_gpus(name: str) -> None:
-    assert "own order stands on GPUs: it is near the least memory already" in str(hook.available(name))
+    for name in ("gpu", "cuda", "rocm"):
+        assert "own order stands on GPUs: it is near the least memory already" in str(hook.available(name))
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert "for one process" in str(hook.available("cpu"))
 
 
 def test_another_jaxlib_has_no_hook(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,11 +93,6 @@ def test_another_jaxlib_has_no_hook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callback, "register", register)
     with pytest.raises(GraphrlError, match=r"has no hook for schedules .*from 0.10.2.* requires jaxlib"):
         hook.compile_in_order(program)
-
-
-def test_several_processes_have_no_hook(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    assert "for one process" in str(hook.available("cpu"))
 
 
 def test_jax_s_cache_on_disk_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
