@@ -68,11 +68,9 @@ LOSSES: dict[str, tuple[Callable[..., Any], Any]] = {
 @pytest.mark.parametrize(
     ("name", "stretch", "kind"),
     [
-        ("recurrent", 4, "loops"),
         ("recurrent", 5, "again"),
         ("recurrent", 12, "loops"),
         ("from the end", 4, "loops"),
-        ("from the end", 5, "unrolled"),
         ("over nothing", 5, "again"),
         ("loops in loops", 5, "unrolled"),
     ],
