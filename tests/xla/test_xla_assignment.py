@@ -55,27 +55,6 @@ def _recurrent(w: jax.Array, xs: jax.Array) -> Any:
     return jax.value_and_grad(loss)(w)
 
 
-def _loops(x: jax.Array, w: jax.Array) -> Any:
-    def outer(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        a, b = carry
-        return jax.lax.fori_loop(0, 3, lambda _, c: c @ w + b, a) * 0.5, jnp.cos(a)
-
-    a, b = jax.lax.while_loop(lambda c: jnp.sum(c[0]) < 10.0, outer, (x, jnp.sin(x)))
-    return a @ b, jnp.sum(b)
-
-
-def _choices(p: jax.Array, x: jax.Array) -> Any:
-    a = jnp.sin(x)
-    b, s = jax.lax.cond(p > 0, lambda a: (a @ a @ a, jnp.sum(a)), lambda a: (a * 2.0 + a.T, jnp.mean(a)), a)
-    return jax.lax.switch(p, [lambda q: q + 1.0, lambda q: q @ q.T, lambda q: jnp.sort(q, 0)], b) * a, s
-
-
-def _indexed(table: jax.Array, at: jax.Array, rows: jax.Array) -> Any:
-    summed = jnp.zeros_like(table).at[at].add(rows)
-    moved = jax.lax.dynamic_update_slice(summed * 2.0, table[at], (3, 0))
-    return moved + table, jnp.argsort(jnp.sum(moved, 1)), jax.lax.sort((rows[:, 0], at), num_keys=1)
-
-
 _WEIGHTS = [_array(64, 48), _array(48, 100), _array(100, 20)]
 # function, arguments, options of jit
 _PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
@@ -83,9 +62,6 @@ _PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]
     "donated step": (_step, (_WEIGHTS, _array(32, 64)), {"donate_argnums": 0}),
     "convolutions": (_convolutions, ([_array(3, 3, 3, 8), _array(3, 3, 8, 8)], _array(2, 16, 16, 3)), {}),
     "scan": (_recurrent, (_array(24, 24), _array(10, 8, 24)), {}),
-    "while": (_loops, (_array(32, 32), _array(32, 32)), {}),
-    "conditional": (_choices, (_array(dtype=jnp.int32), _array(40, 40)), {}),
-    "in place": (_indexed, (_array(100, 16), _array(12, dtype=jnp.int32), _array(12, 16)), {}),
 }
 
 

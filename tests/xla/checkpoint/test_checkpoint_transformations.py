@@ -1,13 +1,14 @@
 """`graphrl.checkpoint` under jax's transformations: the same values and gradients as without it."""
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
-from checkpoint_programs import TOKENS, WEIGHTS, X, assert_same, kept_bytes, mlp, nested, scanned
+from checkpoint_programs import TOKENS, WEIGHTS, X, assert_same, checkpointed, kept_bytes, mlp, nested, scanned
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType, NamedSharding
@@ -15,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import graphrl
 from graphrl.xla.checkpoint.program import program_of
+from graphrl.xla.checkpoint.rewrite import scan_in_stretches
 
 quick = functools.partial(graphrl.checkpoint, budget=0.6, seconds=0.1, cache=False)
 Loss = Callable[..., Any]
@@ -158,3 +160,50 @@ def test_labels_are_others_than_those_within() -> None:
     for around in (named, with_rule, looped, lambda x: lax.cond(x.sum() > 0, jnp.cos, jax.jit(named), x)):
         assert program_of(jax.make_jaxpr(around)(X)).label == "graphrl7"
     assert program_of(jax.make_jaxpr(jnp.sin)(X)).label == "graphrl0"
+
+
+# jax_remat3, jax's new implementation of `jax.checkpoint`
+
+
+REMAT3 = pytest.mark.skipif(not hasattr(jax.config, "jax_remat3"), reason="jax before 0.10.2 has no jax_remat3")
+
+
+@contextlib.contextmanager
+def remat3() -> Iterator[None]:
+    """Switches to the new implementation."""
+    jax.config.update("jax_remat3", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_remat3", False)
+
+
+@REMAT3
+@pytest.mark.parametrize(("loss", "offload"), [(mlp, False), (scanned, True), (nested, False)])
+def test_a_plan_keeps_the_same_bytes(loss: Loss, offload: bool) -> None:
+    fn = quick(loss, offload=offload)
+    fn.report(WEIGHTS, X)  # one search serves both
+    before = kept_bytes(fn, WEIGHTS, X), str(jax.make_jaxpr(jax.grad(fn))(WEIGHTS, X))
+    with remat3():
+        assert (kept_bytes(fn, WEIGHTS, X), str(jax.make_jaxpr(jax.grad(fn))(WEIGHTS, X))) == before
+
+
+@REMAT3
+def test_the_users_own_checkpoints_compute_the_same() -> None:
+    with remat3():
+        fn = quick(checkpointed)
+        assert_same(jax.value_and_grad(fn)(WEIGHTS, X), jax.value_and_grad(checkpointed)(WEIGHTS, X))
+
+
+@REMAT3
+def test_loops_in_stretches_compute_the_same_steps_again() -> None:
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        (h,), _ = scan_in_stretches(
+            lambda carry, w: ([jnp.tanh(carry[0] @ w[0])], []), [x], [weights], 3,
+            unrolled=False, length=len(weights), reverse=False, unroll=1,
+        )  # fmt: skip
+        return h.sum()
+
+    before = str(jax.make_jaxpr(jax.grad(loss))(WEIGHTS, X))
+    with remat3():
+        assert str(jax.make_jaxpr(jax.grad(loss))(WEIGHTS, X)) == before

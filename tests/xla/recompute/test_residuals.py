@@ -120,21 +120,6 @@ def test_the_limit_holds_and_more_of_it_drops_more(layer: str, limit: float) -> 
     assert choice.bytes == sum(one.bytes for residuals in pairs.values() for one in residuals)
 
 
-def test_loops_carry_what_is_dropped_no_longer() -> None:
-    module = module_of("gelu")
-    lean = without_residuals(module, chosen(module, 0.05).dropped)
-    (before,), (after,) = loops_of(module), loops_of(lean)
-    ((*_, gone),) = chosen(module, 0.05).dropped
-    assert gone
-    assert [r.bytes for r in after.residuals] == [r.bytes for r in before.residuals if r.place not in gone]
-    for name in ("forward", "backward"):
-        loop = getattr(after, name)
-        for computation in (lean.computations[called] for called in loop.called):
-            assert computation.parameters[0].shape == loop.shape
-        assert lean.computations[loop.called[0]].root.shape == loop.shape
-    assert parse_module(lean.message.SerializeToString()).fingerprint == lean.fingerprint
-
-
 def written_twice(x: jax.Array, length: int) -> jax.Array:
     """A loop of 5 trips that keeps a row of each, and another that reads 5 of `length` rows, from the last on."""
     rows = jnp.ones((length, x.size))
