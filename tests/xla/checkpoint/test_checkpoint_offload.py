@@ -61,9 +61,7 @@ def kinds(function: Callable[..., Any], *args: Any) -> list[str]:
 
 
 TRANSFORMATIONS: dict[str, Callable[[Callable[[jax.Array], jax.Array]], Any]] = {
-    "gradient": lambda f: jax.grad(f)(WEIGHTS),
     "under jit": lambda f: jax.jit(jax.grad(f))(WEIGHTS),
-    "forward": lambda f: jax.jvp(f, (WEIGHTS,), (jnp.cos(WEIGHTS),)),
     "forward over reverse": lambda f: jax.jvp(jax.grad(f), (WEIGHTS,), (jnp.cos(WEIGHTS),)),
     "of many": lambda f: jax.vmap(jax.grad(f))(jnp.stack([WEIGHTS, 2 * WEIGHTS])),
 }

@@ -117,25 +117,14 @@ def of_states(x: jax.Array, w: jax.Array) -> jax.Array:
     return (jax.nn.silu(x) * jnp.exp(x[:, None] * WIDE).sum(1)) @ w
 
 
-def added_to(x: jax.Array, w: jax.Array) -> jax.Array:
-    """Others read what is summed, so that it is written."""
-    y = jnp.exp(x[:, None] * WIDE).sum(1)
-    return jnp.sin(y) @ w + y.sum()
-
-
 def normed(x: jax.Array, w: jax.Array) -> jax.Array:
     """A row has but one sum."""
     return (x / jnp.exp(x[:, None] * WIDE).sum((1, 2), keepdims=True)[:, 0]) @ w
 
 
-def of_kernels(x: jax.Array, w: jax.Array) -> jax.Array:
-    """A kernel is between."""
-    return jnp.cumsum(jnp.exp(x[:, None] * WIDE).sum(1), 0) @ w
-
-
 @pytest.mark.parametrize(
     ("function", "expected"),
-    [(of_states, True), (added_to, False), (normed, False), (of_kernels, False), (jnp.dot, False)],
+    [(of_states, True), (normed, False), (jnp.dot, False)],
 )
 def test_no_gradient_waits_for_sums_over_much_more(function: Function, expected: bool) -> None:
     x, w = LARGE, SMALL

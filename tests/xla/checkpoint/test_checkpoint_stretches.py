@@ -166,22 +166,6 @@ def test_loops_keep_less_than_their_states() -> None:
     assert_same(*(jax.jit(jax.value_and_grad(each, (0, 1)))(WEIGHTS, X) for each in (fn, loss)))
 
 
-def test_what_has_effects_runs_once() -> None:
-    def loss(weights: jax.Array, xs: jax.Array) -> jax.Array:
-        def step(h: jax.Array, x: jax.Array) -> tuple[jax.Array, None]:
-            jax.debug.callback(lambda value: printed.append(float(value)), h.sum())
-            return jnp.tanh((h + x) @ weights[0]), None
-
-        return jnp.sin(lax.scan(step, xs[0], xs)[0]).sum()
-
-    printed: list[float] = []
-    fn = quick(loss, budget=1.0)
-    jax.block_until_ready(jax.jit(jax.grad(fn))(WEIGHTS, XS))
-    jax.effects_barrier()
-    assert len(printed) == STEPS
-    assert not fn.report().stretches
-
-
 def test_limits_below_nothing_are_met_or_named() -> None:
     with pytest.raises(graphrl.GraphrlError, match=r"slowdown is -0\.9: no plan was found that is so much faster"):
         quick(recurrent, slowdown=-0.9).report(WEIGHTS, XS)

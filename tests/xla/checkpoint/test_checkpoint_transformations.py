@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from checkpoint_programs import TOKENS, WEIGHTS, X, assert_same, checkpointed, kept_bytes, mlp, nested, scanned
+from checkpoint_programs import WEIGHTS, X, assert_same, checkpointed, kept_bytes, mlp, nested, scanned
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType, NamedSharding
@@ -20,13 +20,6 @@ from graphrl.xla.checkpoint.rewrite import scan_in_stretches
 
 quick = functools.partial(graphrl.checkpoint, budget=0.6, seconds=0.1, cache=False)
 Loss = Callable[..., Any]
-
-
-def over(weights: jax.Array, make: Callable[[Loss], Loss]) -> jax.Array:
-    """Calls what `make` makes of a function that closes over traced weights, which it gets as no argument."""
-    scale = jnp.sin(weights).sum()
-    by_tokens = make(lambda tokens: jnp.tanh(jnp.tanh(weights[0][tokens]) @ weights[1]).sum())
-    return scale * make(lambda x: scale * scanned(weights, x * scale))(X) + by_tokens(TOKENS)
 
 
 def hessian(fn: Loss) -> Loss:
@@ -63,13 +56,6 @@ TAKEN: dict[str, tuple[Loss, Callable[[Loss], Loss]]] = {
 def test_transformations_see_the_function(name: str) -> None:
     fn, take = TAKEN[name]
     assert_same(jax.jit(take(quick(fn)))(WEIGHTS, X), jax.jit(take(fn))(WEIGHTS, X))
-
-
-def test_closures_over_what_is_differentiated() -> None:
-    ours, theirs = (
-        jax.jit(jax.value_and_grad(over), static_argnums=1)(WEIGHTS, make) for make in (quick, lambda fn: fn)
-    )
-    assert_same(ours, theirs)
 
 
 def test_budgets_within_budgets_are_kept() -> None:
