@@ -1,15 +1,17 @@
 """Predicted temporary memory against what XLA reports: equal to the byte, for XLA's schedules and for others."""
 
-import random
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from recompute_programs import random_order
 
 from graphrl.errors import PlanError
-from graphrl.graphs.readers.hlo.module import HloModule, parse_module
+from graphrl.graphs.readers.hlo.module import parse_module
+from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.xla import hook
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.assignment.heap import Block, heap_size
@@ -74,26 +76,14 @@ def test_the_prediction_is_exact_for_xlas_schedules(name: str) -> None:
     assert TempPredictor(module)(module.order(module.entry)) == _temp(compiled)
 
 
-def _shuffled(module: HloModule, seed: int) -> list[str]:
-    """A random order of the entry's instructions, its root last."""
-    entry, random_numbers = module.entry, random.Random(seed)
-    waiting = {i.name: {*i.operands, *i.control_predecessors} for i in entry.instructions}
-    order: list[str] = []
-    while waiting:
-        ready = [name for name, needs in waiting.items() if needs <= set(order)]
-        name = random_numbers.choice([n for n in ready if n != entry.root.name] or ready)
-        order.append(name)
-        del waiting[name]
-    return order
-
-
 @pytest.mark.skipif(hook.available() is not None, reason="this jaxlib has no hook for schedules")
 @pytest.mark.parametrize("name", ["gradient", "convolutions", "scan", "donated step"])
 def test_the_prediction_is_exact_for_other_schedules(name: str) -> None:
     function, arguments, options = _PROGRAMS[name]
     lowered = jax.jit(function, **options).lower(*arguments)
     ties = tied(hook.captured(lowered))
-    order = _shuffled(ties.module, 1)
+    program = read_hlo(ties.module)
+    order = program.sequence(np.array(random_order(program, 1)))
     predicted = TempPredictor(ties.module)(order)
     answer = Answer(rescheduled(ties.module, {ties.module.entry.name: order}), aliases=ties.aliases)
     assert predicted == _temp(hook.compile_by(lowered, lambda _: answer))

@@ -16,11 +16,10 @@ from xla_programs import N, branches, chain, plans, temporaries, vector
 
 import graphrl
 from graphrl.errors import ProblemError
-from graphrl.graphs.readers.hlo.module import HloModule, parse_module
+from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla import hook
 from graphrl.xla import jit as compiling
 from graphrl.xla.callback import Unplanned
-from graphrl.xla.hook import SCHEDULERS
 from graphrl.xla.planning import planner, temp_search
 from graphrl.xla.planning.cache import DecisionCache
 from graphrl.xla.settings import Settings
@@ -142,21 +141,6 @@ def test_what_xla_takes_to_show_the_module_is_taken_off(monkeypatch: pytest.Monk
         assert left - 20 < seen.pop() <= left
 
 
-def test_never_worse_where_a_prediction_was_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Wrong:
-        def __init__(self, module: Any) -> None:
-            self.default = module.order(module.entry)
-
-        def __call__(self, sequence: Any, others: Any = None) -> int:
-            return 10**9 if tuple(sequence) == self.default else 10**8
-
-    for place in ("planner", "temp_search"):
-        monkeypatch.setattr(f"graphrl.xla.planning.{place}.TempPredictor", Wrong)
-    executable, theirs = compiled(chain, vector()), xla(chain, vector())
-    assert temporaries(executable) == temporaries(theirs)
-    assert executable.plan is None
-
-
 @pytest.mark.usefixtures("no_search")
 def test_small_programs_are_left_alone() -> None:
     def small(x: jax.Array) -> jax.Array:
@@ -259,18 +243,6 @@ def test_bodies_of_loops_and_branches_are_planned_too(function: Callable[[jax.Ar
     assert ours.report().graphrl_bytes == temporaries(ours)
     for a, b in zip(jax.tree.leaves(ours(x)), jax.tree.leaves(theirs(x)), strict=True):
         assert np.array_equal(a, b)
-
-
-def test_the_body_runs_in_the_order_that_was_found() -> None:
-    lowered = jax.jit(scanned).lower(vector())
-    default, memory = (hook.captured(lowered, which) for which in SCHEDULERS)
-    assert [c.name for c in default.sequential] == [c.name for c in memory.sequential]
-    body = max(default.sequential, key=lambda c: len(c.instructions))
-    assert body is not default.entry
-    order = memory.order(memory.computations[body.name])
-    assert order != default.order(body)
-    final = parse_module(hook.compile_by(lowered, lambda _: {body.name: order}))
-    assert final.order(final.computations[body.name]) == order
 
 
 def test_the_next_process_finds_the_orders_of_bodies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jit_cases import N as SIDE
+from jit_cases import wide
 from xla_programs import branches, plans, temporaries
 
 import graphrl
@@ -18,17 +20,6 @@ from graphrl.xla.planning.cache import answer_of, named_orders, places_of
 pytestmark = pytest.mark.usefixtures("plans")
 
 __all__ = ["plans"]
-
-SIDE = 256
-
-
-def wide(x: jax.Array) -> jax.Array:
-    """`[SIDE]` -> `[SIDE]`: four branches of `[SIDE, SIDE]`; XLA's default schedule has all at once."""
-    total = jnp.zeros_like(x)
-    for k in range(4):
-        big = jnp.sin(jnp.outer(x, x) * (k + 1.0))
-        total += ((big @ big) * 0.01).sum(0)
-    return total
 
 
 def update(state: dict[str, jax.Array], x: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:

@@ -1,7 +1,6 @@
 """The hook into XLA: what it shows, what it takes back, and that it leaves everybody else alone."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -93,23 +92,3 @@ def test_another_jaxlib_has_no_hook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callback, "register", register)
     with pytest.raises(GraphrlError, match=r"has no hook for schedules .*from 0.10.2.* requires jaxlib"):
         hook.compile_in_order(program)
-
-
-def test_jax_s_cache_on_disk_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jax._src import compilation_cache
-
-    program, least = lowered(), jax.config.values["jax_persistent_cache_min_compile_time_secs"]
-    monkeypatch.setattr(compilation_cache, "put_executable_and_time", lambda *_: pytest.fail("was written"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    try:
-        hook.compile_in_order(program)
-    finally:
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", least)
-
-
-@pytest.mark.parametrize("callbacks", [(), ([],)])  # since jax 0.11 there are none
-def test_jax_s_own_programs_go_into_its_cache_as_they_are(callbacks: tuple[list[object], ...]) -> None:
-    written: list[tuple[object, ...]] = []
-    write = hook._writing_whole(lambda *arguments: written.append(arguments))
-    write("key", 1.0, "name", "client", "executable", *callbacks)
-    assert written == [("key", 1.0, "name", "client", "executable", *callbacks)]

@@ -18,6 +18,7 @@ from xla_programs import N, branches, plans, vector
 
 import graphrl
 from graphrl.xla import hook
+from graphrl.xla import jit as compiling
 from graphrl.xla.libraries import LibraryNeeded
 
 pytestmark = pytest.mark.usefixtures("plans", "loose_numerics")
@@ -138,7 +139,9 @@ def test_nnx_keeps_identity_sharing_and_new_parts() -> None:
     assert (shared.scale[...] == 3).all()
 
 
-def test_compile_takes_modules_of_nnx() -> None:
+def test_compile_takes_modules_of_nnx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "_SECONDS", 0.0)  # of timed steps
+
     def call(model: Scaled, x: jax.Array) -> jax.Array:
         return model(x)
 

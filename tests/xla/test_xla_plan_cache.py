@@ -17,7 +17,6 @@ from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla import hook
 from graphrl.xla.planning import planner
 from graphrl.xla.planning.cache import VERSION, Decision, DecisionCache, jaxlib_version, places_of
-from graphrl.xla.settings import Settings
 
 __all__ = ["plans"]
 
@@ -229,18 +228,3 @@ def test_order_that_needs_more_than_xla_s_default_is_withdrawn(plans: Path, monk
     assert executable.plan is None
     assert temporaries(executable) == temporaries(jax.jit(branches).lower(vector()).compile())
     assert "which is more than was predicted" in executable.report().reason
-
-
-def test_an_order_that_broke_its_word_computes_nothing_again(
-    program: HloModule, plans: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = dataclasses.replace(decision(program), recompute=0.1, recomputed=0.05)
-    DecisionCache(on_disk=True).keep(kept)
-    forget(monkeypatch)
-    planning = planner.Planner(Settings(recompute=0.1, seconds=kept.seconds))
-    answer = planning.rule(program)
-    assert answer is not None
-    answer.mistaken(30, 20, "")
-    report = planning.reports[program.fingerprint]
-    assert (report.planned, report.recomputed) == (False, 0.0)
-    assert planning.rule(program) is None

@@ -73,7 +73,7 @@ def test_static_arguments_by_place_and_by_name() -> None:
         ]
 
     assert_same(taken(quick(powers, static_argnums=(1,), static_argnames=["kind", "sign"])), taken(powers))
-    for number in (1, [1], -2):
+    for number in ([1], -2):
         assert_same(quick(powers, static_argnums=number)(WEIGHTS, 2, X), powers(WEIGHTS, 2, X))
     shapes = (jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (WEIGHTS, X))
     named = quick(powers, static_argnums=1, static_argnames="kind")

@@ -22,6 +22,10 @@ from graphrl.xla.checkpoint.solvers.goal import Goal
 from graphrl.xla.checkpoint.solvers.level import Gradient, Level, Repeated, repeated
 from graphrl.xla.checkpoint.solvers.starts import cuts, starts
 
+LAYERS, WIDTH = 10, 64
+WEIGHTS = jax.random.normal(jax.random.key(0), (LAYERS, WIDTH, 5 * WIDTH)) / 8
+X = jax.random.normal(jax.random.key(1), (8192, WIDTH))
+
 
 def network(weights: jax.Array, x: jax.Array) -> jax.Array:
     x = jnp.sin(x)
@@ -91,15 +95,6 @@ def test_compiled_steps_come_to_what_python_says_of_them(own: Gradient, goal: Go
             now, least = search._energy, search._least
             np.testing.assert_allclose([search.energy(search.state), search.rank(search.best)], [now, least], rtol=1e-9)
             assert least <= search.rank(search.state) + 1e-9
-
-
-LAYERS, WIDTH = 10, 64
-
-
-WEIGHTS = jax.random.normal(jax.random.key(0), (LAYERS, WIDTH, 5 * WIDTH)) / 8
-
-
-X = jax.random.normal(jax.random.key(1), (8192, WIDTH))
 
 
 def layer(w: jax.Array, x: jax.Array) -> jax.Array:

@@ -78,15 +78,15 @@ def small_tasks(count: int) -> Iterator[tuple[Pricing, Goal]]:
 
 def test_auto_comes_to_the_best_of_all_choices() -> None:
     reached = []
-    for pricing, goal in small_tasks(30):
+    for pricing, goal in small_tasks(18):
         found = auto(pricing, goal, seed=0, seconds=0.08)
         assert found.price == pricing(found.choice)
         best, ours = least(pricing, goal), goal.rank(pricing, found.price)
         assert ours >= best - 1e-9
         if goal.rank(pricing, pricing.plain) > best + NEAR:
             reached.append(ours <= best + NEAR)
-    assert len(reached) > 20
-    assert np.mean(reached) >= 0.85  # measured: all of 25
+    assert len(reached) > 10
+    assert np.mean(reached) >= 0.85  # measured: all
 
 
 @pytest.mark.parametrize("name", ["anneal", "cp-sat", "greedy", "knapsack", "min-cut", "regular"])
@@ -109,11 +109,11 @@ def test_a_budget_just_below_a_faster_choice_is_met() -> None:
             assert goal.excess(pricing, found.price) == 0.0
 
 
-@pytest.mark.parametrize("solve", [solve_cp_sat, auto])
-def test_the_constraint_program_s_bound_is_below_all_choices(solve: Solver) -> None:
-    for pricing, goal in small_tasks(9):
+@pytest.mark.parametrize(("solve", "count", "seconds"), [(solve_cp_sat, 9, 2.0), (auto, 3, 0.5)])
+def test_the_constraint_program_s_bound_is_below_all_choices(solve: Solver, count: int, seconds: float) -> None:
+    for pricing, goal in small_tasks(count):
         prices = [pricing(choice) for choice in choices(pricing.gradient)]
-        bound = solve(pricing, goal, seed=0, seconds=0.2).bound
+        bound = solve(pricing, goal, seed=0, seconds=seconds).bound
         if pricing.gradient.stretched():
             assert bound is None
             continue
@@ -123,7 +123,7 @@ def test_the_constraint_program_s_bound_is_below_all_choices(solve: Solver) -> N
         assert bound <= min(values, default=np.inf) + 1e-6
         assert bound > 0.0 or min(values, default=0.0) < 1e-6 or goal.slowdown is None
         moving = dataclasses.replace(goal, moves=True)  # what is moved is in no constraint
-        assert solve(pricing, moving, seed=0, seconds=0.2).bound is None
+        assert solve(pricing, moving, seed=0, seconds=0.1).bound is None
 
 
 def test_solvers_have_names() -> None:

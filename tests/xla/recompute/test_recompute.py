@@ -1,7 +1,6 @@
 """What is computed again, at which cost, and that XLA then needs what was predicted and gives the same bits."""
 
 import functools
-import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxlib import _hlo
-from recompute_programs import HAND, OUTER, network
+from recompute_programs import HAND, OUTER, network, random_order
 from xla_programs import plans, temporaries
 
 import graphrl
@@ -48,21 +47,6 @@ def facts_of(program: HloProgram, dear: bool = False) -> Facts:
     costs, by_name = RunTimes(program.module), program.module.entry.by_name
     seconds = [costs.of(by_name[op.name]) for op in program.graph.ops]
     return Facts(program.graph, seconds, repeatable(program, dear=dear), Routes(program).may_read_clone)
-
-
-def random_order(program: HloProgram, seed: int) -> list[int]:
-    flow, rng = Flow(program.graph), random.Random(seed)
-    left = [len(before) for before in flow.predecessors]
-    ready = [op for op, count in enumerate(left) if not count]
-    order = []
-    while ready:
-        op = ready.pop(rng.randrange(len(ready)))
-        order.append(op)
-        for follower in flow.successors[op]:
-            left[follower] -= 1
-            if not left[follower]:
-                ready.append(follower)
-    return order
 
 
 def xla(program: HloProgram, clones: Sequence[Clone], sequence: Sequence[str]) -> jax.stages.Compiled:

@@ -170,13 +170,6 @@ FUSED = """HloModule fused, is_scheduled=true, entry_computation_layout={(f32[8]
   ROOT %s = f32[8]{0} add(%m.1, %q.1)
 }
 
-%again (p.2: f32[8], q.2: f32[8]) -> f32[8] {
-  %p.2 = f32[8]{0} parameter(0)
-  %q.2 = f32[8]{0} parameter(1)
-  %m.2 = f32[8]{0} multiply(%p.2, %q.2)
-  ROOT %s.2 = f32[8]{0} add(%m.2, %q.2)
-}
-
 %halved (p.3: f32[8], q.3: f32[8]) -> f32[8] {
   %p.3 = f32[8]{0} parameter(0)
   %q.3 = f32[8]{0} parameter(1)
@@ -191,7 +184,7 @@ ENTRY %main (x: f32[8], y: f32[8]) -> f32[8] {
   %y = f32[8]{0} parameter(1)
   %one = f32[8]{0} fusion(%x, %y), kind=kLoop, calls=%product
   %two = f32[8]{0} fusion(%x, %y), kind=kLoop, calls=%sum
-  %three = f32[8]{0} fusion(%x, %y), kind=kLoop, calls=%again
+  %three = f32[8]{0} fusion(%x, %y), kind=kLoop, calls=%sum
   %four = f32[8]{0} fusion(%two, %three), kind=kLoop, calls=%halved
   ROOT %five = f32[8]{0} add(%one, %four)
 }
