@@ -32,7 +32,6 @@ def test_parse_rates_and_times() -> None:
 def test_format() -> None:
     for value, text in (
         (0, "0 B"),
-       
         (1536, "1.50 KiB"),
         (10 * 2**20, "10.0 MiB"),
         (2**40, "1.00 TiB"),

@@ -1,7 +1,7 @@
 """`graphrl.jit` and `graphrl.compile` in the places of other libraries' jit: the same results, and a plan."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -14,7 +14,7 @@ import pytest
 from flax import linen, nnx
 from flax.training.train_state import TrainState
 from jit_searches import jit, same, searches
-from xla_programs import N, branches, plans, vector
+from xla_programs import N, branches, loose_numerics, plans, vector
 
 import graphrl
 from graphrl.xla import hook
@@ -23,14 +23,7 @@ from graphrl.xla.libraries import LibraryNeeded
 
 pytestmark = pytest.mark.usefixtures("plans", "loose_numerics")
 
-__all__ = ["plans", "searches"]
-
-
-@pytest.fixture
-def loose_numerics() -> Iterator[None]:
-    """optax and Keras promote types, as JAX lets them by default."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
+__all__ = ["loose_numerics", "plans", "searches"]
 
 
 class Scaled(nnx.Module):
