@@ -1,5 +1,6 @@
 """JAX functions as graphs: loops and branches."""
 
+from collections.abc import Hashable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from checkpoint_programs import WEIGHTS, X, checkpointed, scanned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
+from jax.experimental.hijax import VJPHiPrimitive
 from traced import TOY, only, shape
 
 from graphrl.graphs.readers.jaxpr.reader import from_jax
@@ -135,13 +137,12 @@ def test_checkpoints_of_jax_s_new_implementation_cost_what_they_compute() -> Non
 
 
 def test_a_high_level_primitive_is_what_it_stands_for() -> None:
-    hijax = pytest.importorskip("jax.experimental.hijax")
-
-    class Cube(hijax.VJPHiPrimitive):
+    class Cube(VJPHiPrimitive):
         """x ** 3 by two products."""
 
         def __init__(self, aval: object) -> None:
-            self.in_avals, self.out_aval, self.params = (aval,), aval, {}
+            self.in_avals, self.out_aval = (aval,), aval
+            self.params: dict[str, Hashable] = {}
             super().__init__()
 
         def expand(self, x: jax.Array) -> jax.Array:

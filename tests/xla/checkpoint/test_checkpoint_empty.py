@@ -74,7 +74,8 @@ LOSSES: dict[str, Loss] = {
 @pytest.mark.parametrize("name", LOSSES)
 def test_values_and_gradients_are_the_same(name: str) -> None:
     loss = LOSSES[name]
-    fn = quick(loss, **({"slowdown": 0.2, "offload": True} if loss is within else {"budget": 0.6}))
+    limit: dict[str, Any] = {"slowdown": 0.2, "offload": True} if loss is within else {"budget": 0.6}
+    fn = quick(loss, **limit)
     ours, theirs = (jax.jit(jax.value_and_grad(each, (0, 1)))(NONE, X) for each in (fn, loss))
     assert_same(ours, theirs)
     assert fn.report().slowdown < 1.0
