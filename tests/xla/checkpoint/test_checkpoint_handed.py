@@ -1,7 +1,7 @@
 """Gradients that segments hand on: what the pricing of choices says of them is what the traced gradient takes."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -58,14 +58,6 @@ def halved(weights: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.square(x).mean()
 
 
-def scaled(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """The gradients of what all layers read are added up behind the layers, which wait for none of them."""
-    scale = jnp.cumsum(x, axis=0)
-    for _ in range(LAYERS):
-        x = jnp.sin(x) * scale
-    return x.sum() + weights.sum()
-
-
 @functools.cache
 def task(loss: Callable[..., jax.Array] = residual) -> tuple[Program, NamedGradient, Pricing]:
     program = program_of(jax.make_jaxpr(loss)(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in SHAPES)))
@@ -94,12 +86,9 @@ def places_of(name: str, loss: Callable[..., jax.Array] = residual) -> list[int]
     return [place for place, eqn in enumerate(task(loss)[0].equations) if eqn.primitive.name == name]
 
 
-@pytest.mark.parametrize(
-    ("loss", "begin"), [(scanned, "dot_general"), (split, "dot_general"), (halved, "dot_general"), (scaled, "sin")]
-)
-def test_slices_and_sums_are_priced_as_they_are_traced(loss: Callable[..., jax.Array], begin: str) -> None:
-    """Slices are read beside one another, and equal ones once."""
-    priced, traced = seconds_both(choice_of(places_of(begin, loss), True, loss), loss)
+@pytest.mark.parametrize("loss", [scanned, split, halved])
+def test_slices_are_read_beside_one_another_and_equal_ones_once(loss: Callable[..., jax.Array]) -> None:
+    priced, traced = seconds_both(choice_of(places_of("dot_general", loss), True, loss), loss)
     assert priced == pytest.approx(traced, rel=0.05)
 
 
@@ -112,3 +101,35 @@ def test_segments_cost_the_gradients_that_they_wait_for(before: str) -> None:
     assert waited > array
     assert priced == pytest.approx(traced, rel=0.1)
     assert abs(priced - traced) < abs(priced - waited - traced)
+
+
+def test_sums_outside_of_segments_wait_for_nothing() -> None:
+    """The gradients of what all layers read are added up behind the layers, not in them."""
+
+    def scaled(x: jax.Array, scale: jax.Array) -> jax.Array:
+        scale = jnp.cumsum(scale, axis=0)
+        for _ in range(LAYERS):
+            x = jnp.sin(x) * scale
+        return x.sum()
+
+    array = jax.ShapeDtypeStruct(SHAPES[1], jnp.float32)
+    program = program_of(jax.make_jaxpr(scaled)(array, array))
+    level = gradient_of(program, [True, True], CHIP).gradient.levels[0]
+    reads = np.diff(level.handed_from)
+    is_summand = np.array([(pair != home).all() for pair, home in rows(reads, level.handed_to, level.handed_home)])
+    assert is_summand.any()
+    level = level._replace(handed_seconds=level.handed_seconds * is_summand)
+    layers = np.array([place for place, eqn in enumerate(program.equations) if eqn.primitive.name == "sin"])
+
+    def waited(begins: np.ndarray) -> float:
+        segment = np.cumsum(np.isin(np.arange(len(level.apart)), begins))
+        keep = np.zeros(len(level.bytes), np.int64)
+        return handed_seconds(level, Cut(keep, segment, np.ones(int(segment[-1]) + 1, bool)))
+
+    assert waited(layers) == 0
+    assert waited(layers[2:]) > 0  # the first layers and what they read are one segment
+
+
+def rows(sizes: np.ndarray, *arrays: np.ndarray) -> Iterator[list[np.ndarray]]:
+    """Parts of such sizes of all arrays."""
+    return map(list, zip(*(np.split(array, np.cumsum(sizes)[:-1]) for array in arrays), strict=True))
