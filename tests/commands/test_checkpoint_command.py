@@ -7,11 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from checkpoint_programs import WEIGHTS, X, calls, mlp, scanned
+from checkpoint_programs import WEIGHTS, X, calls, mlp
 from command_line import check_failure
-from random_gradients import chain
 
 import graphrl
 from graphrl import ComputationGraph, GraphError, Op, Tensor
@@ -28,12 +26,6 @@ from graphrl.xla.checkpoint.solvers.choice import Pricing
 
 CHIP = find_chip("a100-80gb")
 ZOO = "zoo:vgg16/training/b8/jaxpr"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _compiled() -> None:
-    """Searches are compiled before, which on a new machine takes longer than they do, and a line."""
-    prepare(Pricing(chain(np.random.default_rng(0), 6, 3)))
 
 
 def attention(weights: jax.Array, x: jax.Array) -> jax.Array:
@@ -57,8 +49,8 @@ def step_graph(loss: Callable[..., Any], *shapes: jax.ShapeDtypeStruct) -> Compu
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled() -> None:
-    """Searches say so where they compile first."""
-    Pricing(gradient_of_graph(step_graph(mlp), CHIP).gradient)
+    """Searches are compiled before, which on a new machine takes longer than they do, and a line."""
+    prepare(Pricing(gradient_of_graph(step_graph(mlp), CHIP).gradient))
 
 
 @pytest.mark.parametrize("loss", [mlp, attention, calls, sliced])
@@ -81,20 +73,6 @@ def test_zeros_that_a_gradient_is_scattered_to_lie_in_its_memory() -> None:
     table, x = (jax.ShapeDtypeStruct((rows, 8), jnp.float32) for rows in (4096, 3))
     plain = Pricing(gradient_of_graph(step_graph(loss, table, x), CHIP).gradient).plain
     assert plain.peak < table.size * table.dtype.itemsize
-
-
-@pytest.mark.parametrize("loss", [mlp, attention, scanned])
-def test_values_come_before_those_who_read_them(loss: Callable[..., Any]) -> None:
-    graph = step_graph(loss)
-    own = gradient_of_graph(graph, CHIP)
-    (level,) = own.gradient.levels
-    assert (np.diff(level.place) >= 0).all()
-    assert (np.diff(level.kernel_place) <= 0).all()
-    for value, begin in enumerate(level.reads_from[:-1]):
-        assert (level.reads[begin : level.reads_from[value + 1]] < value).all()
-    lines = [own.origin(0, value).line for value in range(len(level.bytes))]
-    assert lines == [graph.ops[place].name for place in own.places]
-    assert not any("transpose(" in line for line in lines)
 
 
 def written_graph(
@@ -149,7 +127,7 @@ def test_a_backward_pass_that_reads_nothing_is_none() -> None:
 
 def test_the_curve_for_machines_and_as_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = str(tmp_path / "curve.png")
-    assert main(["checkpoint", ZOO, "--seconds", "1", "--json", "--plot", picture]) == 0
+    assert main(["checkpoint", ZOO, "--seconds", "0.5", "--json", "--plot", picture]) == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["function"], data["chip"], data["seed"]) == ("vgg16/training/b8/jaxpr", "a100-80gb", 0)
     assert (data["interrupted"], data["written"]) == (False, [picture])
@@ -211,6 +189,7 @@ def test_a_plan_of_a_file_within_a_budget(tmp_path: Path, capsys: pytest.Capture
         ("method is 'luck': must be one of auto, anneal", ["--method", "luck"]),
         ("seed is -1", ["--seed", "-1"]),
         ("unknown chip 'abacus'", ["--chip", "abacus"]),
+        ("launch_seconds is 1e+300: must be a number of seconds from 0 to 1e6", ["--chip=1,1,1e300"]),
     ],
 )
 def test_options_at_fault_are_one_line(fault: str, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,20 +197,8 @@ def test_options_at_fault_are_one_line(fault: str, options: list[str], capsys: p
 
 
 @pytest.mark.parametrize(
-    ("fault", "chip"),
-    [
-        ("flops_per_second is 1e-300: must be a number from 1 to 1e30", "1e-300,1e-300,1e300"),
-        ("bytes_per_second is 1e-300: must be a number from 1 to 1e30", "1,1e-300"),
-        ("bytes_per_second is inf: must be a number from 1 to 1e30", "1,inf"),
-        ("launch_seconds is 1e+300: must be a number of seconds from 0 to 1e6", "1,1,1e300"),
-    ],
+    ("chip", "seconds", "times"), [("1,1,1e6", 1e30, 1), ("1e30,1e30,0", 1e-300, 2**53), ("1e30,1,0", 0.0, 0)]
 )
-def test_chips_beyond_their_limits_are_one_line(fault: str, chip: str, capsys: pytest.CaptureFixture[str]) -> None:
-    check_failure(["checkpoint", ZOO, f"--chip={chip}"], 2, fault, capsys)
-
-
-@pytest.mark.parametrize("chip", ["1,1,1e6", "1e30,1e30,0", "1e30,1,0"])
-@pytest.mark.parametrize(("seconds", "times"), [(1e30, 1), (1e-300, 2**53), (1e30, 2**54), (0.0, 0)])
 def test_all_methods_plan_what_is_at_the_limits(
     chip: str, seconds: float, times: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,20 +227,16 @@ def test_ctrl_c_gives_the_points_until_then(
     searched: list[Any] = []
 
     def interrupted(*args: Any) -> Any:
-        if len(searched) == 2:
+        if len(searched) == most:
             raise KeyboardInterrupt
         searched.append(search(*args))
         return searched[-1]
 
-    search = searching.search
+    search, most = searching.search, 2
     monkeypatch.setattr(searching, "search", interrupted)
     assert main(["checkpoint", ZOO, "--seconds", "0.05", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["interrupted"]
     assert [point["limit"] for point in data["points"]] == list(SLOWDOWNS[:2])
-    monkeypatch.setattr(searching, "search", _stopped)
+    searched, most = [], 0
     check_failure(["checkpoint", ZOO], 1, "interrupted before it was done: nothing more was written", capsys)
-
-
-def _stopped(*args: Any) -> Any:
-    raise KeyboardInterrupt

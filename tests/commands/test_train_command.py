@@ -70,31 +70,23 @@ def test_settings_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.usefixtures("tiny")
 def test_faults_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fault(capsys, "train", "other") == (
-        2,
-        "graphrl: error: unknown agent 'other': known are egrl, gdp, go, regal, regal-hint, topoformer, tiny\n",
-    )
-    code, err = fault(capsys, "train", "tiny", "--set", "agent.rat=1")
-    assert code == 2
-    assert "did you mean agent.rate" in err
-    assert fault(capsys, "train", "tiny", "--config", str(tmp_path / "no.toml"))[0] == 1
-    (tmp_path / "file").write_text("")
-    code, err = fault(capsys, "train", "tiny", "--out", str(tmp_path / "file"))
-    assert code == 1
-    assert "it is a file, and must be a folder" in err
-    code, err = fault(capsys, "train", "tiny", "--out", str(tmp_path / "file" / "run"))
-    assert code == 1
-    assert "cannot make the folder" in err
-    code, err = fault(capsys, "evaluate", str(tmp_path))
-    assert code == 1
-    assert "no checkpoint" in err
-    code, err = fault(capsys, "train", "tiny", "--out", "")
-    assert (code, err) == (2, "graphrl: error: --out is empty: name a folder\n")
-    (tmp_path / "step-00000001").mkdir()
-    (tmp_path / "step-00000001" / "checkpoint.json").write_text('{"format": "graphrl-checkpoint", "version": 9}')
-    code, err = fault(capsys, "evaluate", str(tmp_path))
-    assert code == 1
-    assert "must be graphrl-checkpoint version 1" in err
+    file, old = tmp_path / "file", tmp_path / "old" / "step-00000001"
+    file.write_text("")
+    old.mkdir(parents=True)
+    (old / "checkpoint.json").write_text('{"format": "graphrl-checkpoint", "version": 9}')
+    agents = "egrl, gdp, go, regal, regal-hint, topoformer, tiny"
+    for arguments, code, says in (
+        (("train", "other"), 2, f"graphrl: error: unknown agent 'other': known are {agents}\n"),
+        (("train", "tiny", "--set", "agent.rat=1"), 2, "did you mean agent.rate"),
+        (("train", "tiny", "--config", str(tmp_path / "no.toml")), 1, "no.toml"),
+        (("train", "tiny", "--out", str(file)), 1, "it is a file, and must be a folder"),
+        (("train", "tiny", "--out", str(file / "run")), 1, "cannot make the folder"),
+        (("train", "tiny", "--out", ""), 2, "graphrl: error: --out is empty: name a folder\n"),
+        (("evaluate", str(tmp_path)), 1, "no checkpoint"),
+        (("evaluate", str(old.parent)), 1, "must be graphrl-checkpoint version 1"),
+    ):
+        ended, err = fault(capsys, *arguments)
+        assert (ended, says in err) == (code, True), err
 
 
 @pytest.mark.usefixtures("tiny")
@@ -102,8 +94,6 @@ def test_faults_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ("stored", "code", "says"),
     [
         ("", 1, "holds no settings of a run"),
-        ('{"format": "graphrl-tr', 1, "holds no settings of a run"),
-        ("[1]", 1, "holds no settings of a run"),
         ('{"format": "graphrl-training", "version": 1, "agent": "tiny"}', 1, "holds no settings of a run"),
         ('{"format": "graphrl-training", "version": 2, "agent": "tiny", "config": {}}', 1, "must be graphrl-training"),
         ('{"format": "graphrl-training", "version": 1, "agent": "regal", "config": {}}', 2, "holds a run of 'regal'"),
@@ -116,14 +106,6 @@ def test_a_run_without_its_settings_is_one_line(
     ended, err = fault(capsys, "train", "tiny", "--out", str(tmp_path), "--resume")
     assert (ended, says in err) == (code, True)
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
-
-
-@pytest.mark.usefixtures("tiny")
-def test_a_number_that_is_none_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "tiny", "--out", str(tmp_path), *sets("agent.poisoned=3")]) == 1
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("graphrl: error: step 3: loss is not finite on layered-")
-    assert line.endswith(f"the last good checkpoint is {tmp_path}/step-00000002")
 
 
 @pytest.mark.usefixtures("tiny")

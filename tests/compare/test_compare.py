@@ -17,7 +17,6 @@ from graphrl.compare.comparison import compare
 from graphrl.compare.runs import Executor, Row, fingerprint, make_runs
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.process import maps_run_short
@@ -94,22 +93,14 @@ def test_a_fault_of_a_method_is_a_row(monkeypatch: pytest.MonkeyPatch, error: Ex
     assert [row.value for row in comparison.rows] == [None, 2]
 
 
-def test_a_wrong_plan_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lie(task: Task) -> Plan:
-        return dataclasses.replace(solve_given(task), value=1, peak_memory=(1,))
-
-    replace_solver(monkeypatch, lie)
+@pytest.mark.parametrize(
+    ("lie", "fault"),
+    [({"value": 1, "peak_memory": (1,)}, "stated as 1 bytes: it is 14"), ({"bound": 15}, "below the lower bound 15")],
+)
+def test_a_wrong_plan_is_an_error(monkeypatch: pytest.MonkeyPatch, lie: dict, fault: str) -> None:
+    replace_solver(monkeypatch, lambda task: dataclasses.replace(solve_given(task), **lie))
     (row, _) = compare(runs_of("given")).rows
-    assert "stated as 1 bytes: it is 14" in (row.error or "")
-
-
-def test_a_value_below_a_bound_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def boast(task: Task) -> Plan:
-        return dataclasses.replace(solve_given(task), bound=15)
-
-    replace_solver(monkeypatch, boast)
-    (row, _) = compare(runs_of("given")).rows
-    assert "below the lower bound 15" in (row.error or "")
+    assert fault in (row.error or "")
 
 
 def test_the_warm_up_is_short_and_once_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,20 +147,13 @@ def test_compiling_is_seen() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
-def test_maps_run_short_above_a_share_of_the_limit() -> None:
+def test_programs_are_dropped_where_maps_run_short(monkeypatch: pytest.MonkeyPatch) -> None:
     assert maps_run_short(share=1e-6)
     assert not maps_run_short(share=1.0)
-
-
-@pytest.mark.parametrize("is_short", [False, True])
-def test_programs_are_dropped_where_maps_run_short(is_short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     dropped: list[bool] = []
-    monkeypatch.setattr(runs, "maps_run_short", lambda: is_short)
     monkeypatch.setattr(jax, "clear_caches", lambda: dropped.append(True))
-    (run,) = make_runs(
-        [regal_like(0, num_ops=10)], Problem("makespan", 2), ["list"], [0], Budget(evaluations=10), cores=1
-    )
-    row = runs.Executor().execute(run)
-    assert row.value is not None
-    assert row.error is None
-    assert bool(dropped) == is_short
+    (run,) = runs_of("list", graphs=(diamond(),))
+    for is_short in (False, True):
+        monkeypatch.setattr(runs, "maps_run_short", lambda is_short=is_short: is_short)
+        assert Executor().execute(run).value is not None
+        assert bool(dropped) == is_short

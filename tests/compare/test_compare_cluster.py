@@ -51,11 +51,26 @@ def check_that_only_diamonds_died(comparison: Comparison, runs: Sequence[Run], f
 
 
 @pytest.mark.skipif(count_cores() < 2, reason="one core")
-def test_processes_give_the_same_rows() -> None:
-    before = dict(os.environ)
+def test_processes_give_the_same_rows_and_their_last_messages_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, logger, shown = dict(os.environ), logging.getLogger("distributed"), io.StringIO()
+
+    class Late(distributed.LocalCluster):
+        def close(self, timeout: float | None = None) -> None:
+            super().close(timeout)
+            logger.getChild("batched").error("late")
+
+    monkeypatch.setattr(distributed, "LocalCluster", Late)
     runs = runs_of("given", "list", seeds=2)
     runs += [dataclasses.replace(run, method="no-such-method") for run in runs_of("given", seeds=2)]
-    comparison = compare(runs, processes=2, prepare=die_of_diamonds)
+    handler = logging.StreamHandler(shown)
+    logger.addHandler(handler)
+    try:
+        comparison = compare(runs, processes=2, prepare=die_of_diamonds)
+        assert "late" not in shown.getvalue()
+        logger.error("heard again")
+    finally:
+        logger.removeHandler(handler)
+    assert shown.getvalue().endswith("heard again\n")
     assert comparison.new == 12
     check_that_only_diamonds_died(comparison, runs, " (signal 9, Killed)")
     assert "unknown method" in (comparison.rows[-1].error or "")
@@ -93,27 +108,6 @@ def test_a_local_cluster_that_does_not_start_leaves_nothing(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert dict(os.environ) == before
-
-
-@pytest.mark.skipif(count_cores() < 2, reason="one core")
-def test_the_last_messages_of_a_local_cluster_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    logger, shown = logging.getLogger("distributed"), io.StringIO()
-
-    class Late(distributed.LocalCluster):
-        def close(self, timeout: float | None = None) -> None:
-            super().close(timeout)
-            logger.getChild("batched").error("late")
-
-    monkeypatch.setattr(distributed, "LocalCluster", Late)
-    handler = logging.StreamHandler(shown)
-    logger.addHandler(handler)
-    try:
-        assert len(list(execute_all(runs_of("given"), 2))) == 2
-        assert shown.getvalue() == ""
-        logger.error("heard again")
-    finally:
-        logger.removeHandler(handler)
-    assert shown.getvalue() == "heard again\n"
 
 
 @pytest.mark.skipif(count_cores() < 2, reason="one core")
@@ -226,10 +220,10 @@ def test_a_worker_that_dies_costs_its_run_and_one_that_joins_takes_over(tmp_path
 def test_a_scheduler_that_is_lost_ends_the_comparison(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: signal.Signals
 ) -> None:
-    monkeypatch.setattr("graphrl.compare.cluster._CONNECT_SECONDS", 2.0)
+    monkeypatch.setattr("graphrl.compare.cluster._CONNECT_SECONDS", 1.0)
     rows: list[Row] = []
     with started_scheduler(tmp_path) as (address, process), workers(tmp_path, address, "--no-nanny"):
-        killer = threading.Timer(2.0, process.send_signal, [end])
+        killer = threading.Timer(1.0, process.send_signal, [end])
         killer.start()
         with pytest.raises(GraphrlError, match=f"^the cluster at {address} has gone: "):
             rows.extend(execute_all(runs_of("list", seeds=2), cluster=address, prepare=sleep_a_minute))
@@ -241,7 +235,7 @@ def test_a_scheduler_that_is_lost_ends_the_comparison(
 def test_a_cluster_that_is_not_there_is_one_line(
     model: str, scheduler: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("graphrl.compare.cluster._CONNECT_SECONDS", 2.0)
+    monkeypatch.setattr("graphrl.compare.cluster._CONNECT_SECONDS", 1.0)
     for address, fault in (
         ("tcp://127.0.0.1:9", "no Dask scheduler answers at tcp://127.0.0.1:9: "),
         ("nowhere", "no Dask scheduler answers at nowhere: "),

@@ -57,13 +57,7 @@ def test_table_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> Non
     options = ["--objective", "makespan", "--devices", "2", "--transfer", "free", "--seconds", "1"]
     assert main(["compare", model, "--methods", "list, given", *options, "--seeds", "4,", "--no-warm-up"]) == 0
     out, err = capsys.readouterr()
-    for text in (
-        "tiny",
-        "best known",
-        "makespan on 2 devices, free transfers",
-        "1 graph, 1 seed, 1 s a run",
-        *HEADINGS,
-    ):
+    for text in ("tiny", "makespan on 2 devices, free transfers", "1 graph, 1 seed, 1 s a run", *HEADINGS):
         assert text in out
     assert "seed 4: 5.00 s in" in err
 
@@ -82,22 +76,17 @@ def test_failures_are_told(model: str, capsys: pytest.CaptureFixture[str]) -> No
         (["--methods", "list"], 2, "required: MODEL"),
         (["{model}"], 2, "required: --methods"),
         (["{model}", "--methods", ","], 2, "names no method"),
-        (["{model}", "--methods", "list,list"], 2, "list twice"),
         (["{model}", "--methods", "magic"], 2, "unknown method 'magic'"),
         (["{model}", "--methods", "list", "--seeds", "0"], 2, "0 seeds: must be from 1"),
         (["{model}", "--methods", "list", "--seeds", ","], 2, "names no seed"),
         (["layered:20x0", "--methods", "list"], 2, "a set of no graphs"),
         (["{model}", "--methods", "list", "--seeds", "1,-2"], 2, "seed is -2"),
-        (["{model}", "--methods", "list", "--seed", "4294967295", "--seeds", "2"], 2, "seed is 4294967296"),
         (["{model}", "--methods", "list", "--processes", "99999"], 2, "processes is 99999"),
         (["{model}", "--methods", "list", "--baseline", "given"], 2, "baseline is 'given'"),
         (["{model}", "--methods", "list", "--output", "{model}"], 2, "is an input file"),
-        (["{folder}", "--methods", "list", "--output", "{model}"], 2, "is an input file"),
         (["{model}", "--methods", "list", "--plot", "{folder}/no/x.png"], 1, "there is no folder"),
-        (["{model}", "--methods", "list", "--plot", "{folder}/x.doc"], 1, "its ending must be one of"),
         (["{folder}/missing.json", "--methods", "list"], 1, "No such file"),
         (["layered", "--methods", "list"], 2, "no set of graphs"),
-        (["layered:20x2", "layered:x2", "--methods", "list"], 2, "no file, no folder and no set of graphs"),
     ],
 )
 def test_faults_are_one_line(

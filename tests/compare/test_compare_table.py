@@ -1,15 +1,19 @@
-"""Comparisons in numbers: summaries, gaps, ties, contradictions, and their Markdown."""
+"""Comparisons in numbers: summaries, gaps, ties, contradictions, and their Markdown; and in pictures."""
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from comparison_rows import MEMORY, ROWS, read_again, row
 from scipy.stats import ttest_1samp
 
+from graphrl.compare.pictures import histogram_figure, quality_figure
 from graphrl.compare.report import HEADINGS, as_dict, cells, markdown, notes, percent, values_by_graph
+from graphrl.compare.runs import Row
 from graphrl.compare.table import best_known, contradictions, estimate, gap, improvements, summarise
+from graphrl.plan.plot import write_figure
 
 
 def test_arithmetic() -> None:
@@ -139,3 +143,32 @@ def test_of_one_value_and_of_none() -> None:
     assert estimate([0.5]) == (0.5, None)
     assert math.isnan(estimate([]).mean)
     assert estimate([0.01, 0.03]).percent(True) == "+2.00% ± 12.71"
+
+
+# Pictures
+
+
+@pytest.mark.parametrize("rows", [ROWS, ROWS[:1], [row("g", "a", None)], [row("g", "a$", 0), row("g", "_b^", 3)]])
+def test_pictures_of_anything(rows: list[Row], tmp_path: Path) -> None:
+    budgets = [*rows, *(read_again({**one.to_dict(), "budget": {"evaluations": 9, "seconds": None}}) for one in rows)]
+    for number, figure in enumerate((quality_figure(budgets), histogram_figure(rows, rows[0].method))):
+        write_figure(figure, tmp_path / f"{number}.png")
+        assert (tmp_path / f"{number}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_method_looks_different() -> None:
+    rows = [row("g", f"m{i}", 4 + i) for i in range(30)]
+    lines = quality_figure(rows).axes[0].get_lines()
+    curves, markers = lines[::2], lines[1::2]
+    assert len({(line.get_color(), line.get_linestyle()) for line in curves}) == 30
+    assert len({(line.get_color(), line.get_marker()) for line in markers}) == 30
+
+
+def test_every_panel_of_the_histogram_has_its_ticks() -> None:
+    """A panel with nothing below it in its column is not the last of the grid."""
+    rows = [row("g", method, 4) for method in "abcdefgh"]
+    figure = histogram_figure(rows, "a")
+    figure.draw_without_rendering()
+    for axes in (axes for axes in figure.axes if axes.get_visible()):
+        assert any(label.get_text() and label.get_visible() for label in axes.get_xticklabels())
+        assert axes.get_title().endswith("100.0%, +0.0% to +0.0%")

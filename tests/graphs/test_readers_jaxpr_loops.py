@@ -1,5 +1,6 @@
 """JAX functions as graphs: loops and branches."""
 
+from collections.abc import Hashable
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from checkpoint_programs import WEIGHTS, X, checkpointed, scanned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
+from jax.experimental.hijax import VJPHiPrimitive
 from traced import TOY, only, shape
 
 from graphrl.graphs.readers.jaxpr.reader import from_jax
@@ -114,3 +117,37 @@ def test_cond_costs_its_dearest_branch_and_holds_its_temporaries() -> None:
     assert cond.runtime == 1600
     assert cond.workspace_bytes == 400  # cos(x); the result is the op's own output
     assert from_jax(f, True, shape(100)).ops == from_jax(f, np.bool_(True), shape(100)).ops
+
+
+def test_scans_of_no_steps_cost_nothing() -> None:
+    ops = from_jax(jax.grad(scanned), WEIGHTS[:0], X).ops
+    assert all(op.runtime == op.flops == 0 for op in ops if op.type == "scan")
+
+
+@pytest.mark.skipif(not hasattr(jax.config, "jax_remat3"), reason="jax before 0.10.2 has no jax_remat3")
+def test_checkpoints_of_jax_s_new_implementation_cost_what_they_compute() -> None:
+    graph = from_jax(checkpointed, WEIGHTS, X)
+    jax.config.update("jax_remat3", True)
+    try:
+        other = from_jax(checkpointed, WEIGHTS, X)
+    finally:
+        jax.config.update("jax_remat3", False)
+    assert sum(op.flops for op in other.ops) == sum(op.flops for op in graph.ops) > 0
+    assert [op.type for op in other.ops] == [op.type for op in graph.ops]
+
+
+def test_a_high_level_primitive_is_what_it_stands_for() -> None:
+    class Cube(VJPHiPrimitive):
+        """x ** 3 by two products."""
+
+        def __init__(self, aval: object) -> None:
+            self.in_avals, self.out_aval = (aval,), aval
+            self.params: dict[str, Hashable] = {}
+            super().__init__()
+
+        def expand(self, x: jax.Array) -> jax.Array:
+            """See jax."""
+            return x @ x @ x
+
+    graph = from_jax(lambda x: jnp.sin(Cube(jax.typeof(x))(x)), jnp.ones((8, 8)))
+    assert [op.type for op in graph.ops] == ["dot_general", "dot_general", "sin"]

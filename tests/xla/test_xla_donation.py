@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jit_cases import N as SIDE
+from jit_cases import wide
 from xla_programs import branches, plans, temporaries
 
 import graphrl
@@ -18,17 +20,6 @@ from graphrl.xla.planning.cache import answer_of, named_orders, places_of
 pytestmark = pytest.mark.usefixtures("plans")
 
 __all__ = ["plans"]
-
-SIDE = 256
-
-
-def wide(x: jax.Array) -> jax.Array:
-    """`[SIDE]` -> `[SIDE]`: four branches of `[SIDE, SIDE]`; XLA's default schedule has all at once."""
-    total = jnp.zeros_like(x)
-    for k in range(4):
-        big = jnp.sin(jnp.outer(x, x) * (k + 1.0))
-        total += ((big @ big) * 0.01).sum(0)
-    return total
 
 
 def update(state: dict[str, jax.Array], x: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:
@@ -86,13 +77,6 @@ def test_what_others_own_is_not_written_into() -> None:
     assert ours.plan is not None
     ours(jnp.asarray(kept), X)
     assert np.all(kept == 0.25)
-
-
-def test_an_argument_that_is_given_twice_is_refused_as_jax_does() -> None:
-    ours = graphrl.compile(jax.jit(update, donate_argnums=0), state_of(update), X, seconds=0.5)
-    w = state_of(update)["w"]
-    with pytest.raises(Exception, match="donate"):
-        ours({"w": w, "m": w}, X)
 
 
 def test_copies_of_donated_arguments_go() -> None:

@@ -1,11 +1,10 @@
 """`graphrl.jit` and `graphrl.compile` in the places of other libraries' jit: the same results, and a plan."""
 
-import sys
 import threading
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -15,22 +14,16 @@ import pytest
 from flax import linen, nnx
 from flax.training.train_state import TrainState
 from jit_searches import jit, same, searches
-from xla_programs import N, branches, plans, vector
+from xla_programs import N, branches, loose_numerics, plans, vector
 
 import graphrl
 from graphrl.xla import hook
+from graphrl.xla import jit as compiling
 from graphrl.xla.libraries import LibraryNeeded
 
 pytestmark = pytest.mark.usefixtures("plans", "loose_numerics")
 
-__all__ = ["plans", "searches"]
-
-
-@pytest.fixture
-def loose_numerics() -> Iterator[None]:
-    """optax and Keras promote types, as JAX lets them by default."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
+__all__ = ["loose_numerics", "plans", "searches"]
 
 
 class Scaled(nnx.Module):
@@ -139,18 +132,9 @@ def test_nnx_keeps_identity_sharing_and_new_parts() -> None:
     assert (shared.scale[...] == 3).all()
 
 
-def test_the_functional_way_of_nnx_is_jax_s() -> None:
-    def apply(graphdef: Any, state: Any, x: jax.Array) -> Any:
-        model = nnx.merge(graphdef, state)
-        return model(x), nnx.state(model)
+def test_compile_takes_modules_of_nnx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "_SECONDS", 0.0)  # of timed steps
 
-    graphdef, state = nnx.split(Scaled())
-    result, state = jit(apply)(graphdef, state, vector())
-    assert same(result, jax.jit(apply)(*nnx.split(Scaled()), vector())[0])
-    assert state["calls"][...] == 1
-
-
-def test_compile_takes_modules_of_nnx() -> None:
     def call(model: Scaled, x: jax.Array) -> jax.Array:
         return model(x)
 
@@ -164,18 +148,16 @@ def test_compile_takes_modules_of_nnx() -> None:
         assert same(program(model, vector()), nnx.jit(call)(twin, vector()))
 
 
+class Net(eqx.Module):
+    weight: jax.Array
+    activation: Callable[[jax.Array], jax.Array]
+    rate: float
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.activation(branches(x) * self.weight) * (self.rate if self.rate > 0 else 1)
+
+
 def test_modules_of_equinox_are_filtered() -> None:
-    eqx = pytest.importorskip("equinox")
-    base: Any = eqx.Module
-
-    class Net(base):
-        weight: jax.Array
-        activation: Callable[[jax.Array], jax.Array]
-        rate: float
-
-        def __call__(self, x: jax.Array) -> jax.Array:
-            return self.activation(branches(x) * self.weight) * (self.rate if self.rate > 0 else 1)
-
     optimizer = optax.adam(0.01)
 
     def update(net: Net, state: Any, x: jax.Array, name: str = "sgd") -> tuple[Any, ...]:
@@ -198,24 +180,7 @@ def test_modules_of_equinox_are_filtered() -> None:
     assert same(program(net, state, vector(), "adam")[2], theirs[2])
 
 
-def test_what_is_no_array_in_a_module_is_static(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same with a stand-in for Equinox, which need not be installed."""
-
-    @jax.tree_util.register_pytree_node_class
-    class Net:
-        def __init__(self, *leaves: Any) -> None:
-            self.weight, self.activation, self.rate = leaves
-
-        def tree_flatten(self) -> tuple[Any, None]:
-            return (self.weight, self.activation, self.rate), None
-
-        @classmethod
-        def tree_unflatten(cls, _: None, leaves: Any) -> "Net":
-            return cls(*leaves)
-
-    library = types.ModuleType("equinox")
-    library.Module = Net  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "equinox", library)
+def test_what_is_no_array_in_a_module_is_static() -> None:
     traces = []
 
     @graphrl.jit

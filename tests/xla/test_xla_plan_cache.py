@@ -17,11 +17,12 @@ from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla import hook
 from graphrl.xla.planning import planner
 from graphrl.xla.planning.cache import VERSION, Decision, DecisionCache, jaxlib_version, places_of
-from graphrl.xla.settings import Settings
 
 __all__ = ["plans"]
 
-# Prints what one process sees of the program of `xla_programs.py`.
+# Prints what one process sees of the program of `xla_programs.py`: searches, compilations, bytes of graphrl's and of
+# jax's executable, and whether each report was from disk. Of three steps in place: whether the state is where it was,
+# how many programs XLA compiled, and a result.
 SCRIPT = """
 import json, sys
 sys.path.insert(0, {tests!r})
@@ -33,40 +34,27 @@ jax.monitoring.register_event_duration_secs_listener(
     lambda name, _, **more: compiled.append(more["fun_name"]) if "backend_compile" in name else None)
 import graphrl
 from graphrl.xla.planning import planner
+from test_xla_donation import X, looped, state_of
 from xla_programs import branches, temporaries, vector
 searches, search = [], planner.decide
 planner.decide = lambda *args: searches.append(args) or search(*args)
 fn, x = graphrl.jit(branches, seconds=0.2), vector()
 compiled.clear()
 fn(x)
+counts = len(searches), len(compiled)
 ours = temporaries(fn._call.lower(x).compile())
-print(json.dumps([len(searches), len(compiled), ours, temporaries(jax.jit(branches).lower(x).compile()),
-                  [report.from_cache for report in fn.reports]]))
-"""
-
-
-# Three steps in place; prints whether the state is where it was, how many programs XLA compiled, and a result.
-DONATING = """
-import json, sys
-sys.path.insert(0, {tests!r})
-import jax
-jax.config.update("jax_compilation_cache_dir", {cache!r})
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-import graphrl
-from test_xla_donation import X, looped, state_of
+seen = [*counts, ours, temporaries(jax.jit(branches).lower(x).compile()), [report.from_cache for report in fn.reports]]
 fn, state = graphrl.jit(looped, seconds=0.2, donate_argnums=0), state_of(looped)
 place = state.unsafe_buffer_pointer()
 for _ in range(3):
     state, _ = fn(state, X)
-print(json.dumps([place == state.unsafe_buffer_pointer(), len(fn.reports), state.sum().item()]))
+print(json.dumps([seen, [place == state.unsafe_buffer_pointer(), len(fn.reports), state.sum().item()]]))
 """
 
 
-def process(folder: Path, cache: str | None, source: str = SCRIPT) -> list[Any]:
-    """What the script prints. Of `SCRIPT`: searches, compilations, bytes of graphrl's and of jax's executable, and
-    whether each report was from disk.
-    """
-    command = [sys.executable, "-c", source.format(tests=str(Path(__file__).resolve().parent), cache=cache)]
+def process(folder: Path, cache: str | None) -> list[Any]:
+    """What the script prints."""
+    command = [sys.executable, "-c", SCRIPT.format(tests=str(Path(__file__).resolve().parent), cache=cache)]
     own = environment(XDG_CACHE_HOME=str(folder), JAX_PLATFORMS="cpu")
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=own)
     assert done.returncode == 0, done.stderr
@@ -74,20 +62,15 @@ def process(folder: Path, cache: str | None, source: str = SCRIPT) -> list[Any]:
 
 
 def test_the_next_process_finds_the_plan_and_jax_s_cache_mixes_nothing_up(tmp_path: Path) -> None:
+    """With donated arguments too: an executable that was loaded serializes without its code (jaxlib 0.10.2)."""
     cache = str(tmp_path / "jax")
-    searches, _, ours, theirs, cached = process(tmp_path, cache)
+    (searches, _, ours, theirs, cached), (in_place, compiled, total) = process(tmp_path, cache)
     assert (searches, cached) == (1, [False])
     assert ours < 0.3 * theirs
-    # With jax's cache XLA is not even asked; without it, one compilation, in the order on disk.
-    assert process(tmp_path, cache) == [0, 1, ours, theirs, []]
-    assert process(tmp_path, None) == [0, 1, ours, theirs, [True]]
-
-
-def test_jax_s_cache_keeps_programs_with_donated_arguments(tmp_path: Path) -> None:
-    """An executable that was loaded serializes without its code (jaxlib 0.10.2)."""
-    in_place, compiled, total = process(tmp_path, str(tmp_path / "jax"), DONATING)
     assert (in_place, compiled) == (True, 1)
-    assert process(tmp_path, str(tmp_path / "jax"), DONATING) == [True, 0, total]
+    # With jax's cache XLA is not even asked; without it, one compilation, in the order on disk.
+    assert process(tmp_path, cache) == [[0, 1, ours, theirs, []], [True, 0, total]]
+    assert process(tmp_path, None) == [[0, 1, ours, theirs, [True]], [True, 1, total]]
 
 
 def search_count(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -245,18 +228,3 @@ def test_order_that_needs_more_than_xla_s_default_is_withdrawn(plans: Path, monk
     assert executable.plan is None
     assert temporaries(executable) == temporaries(jax.jit(branches).lower(vector()).compile())
     assert "which is more than was predicted" in executable.report().reason
-
-
-def test_an_order_that_broke_its_word_computes_nothing_again(
-    program: HloModule, plans: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = dataclasses.replace(decision(program), recompute=0.1, recomputed=0.05)
-    DecisionCache(on_disk=True).keep(kept)
-    forget(monkeypatch)
-    planning = planner.Planner(Settings(recompute=0.1, seconds=kept.seconds))
-    answer = planning.rule(program)
-    assert answer is not None
-    answer.mistaken(30, 20, "")
-    report = planning.reports[program.fingerprint]
-    assert (report.planned, report.recomputed) == (False, 0.0)
-    assert planning.rule(program) is None

@@ -83,7 +83,7 @@ def test_lines_are_those_of_the_function_at_hand(checkpoints: Path) -> None:
         return jnp.square(jax.lax.scan(lambda h, w: (jnp.tanh(jnp.sin(h @ w)), None), x, weights)[0]).sum()
 
     reports = [planned(fn) for fn in (first, second)]
-    assert [report.from_cache for report in reports] == [False, True]
+    assert [(report.function, report.from_cache) for report in reports] == [("first", False), ("second", True)]
     lines = [{int(value.line.split(":")[1]) for value in report.values} for report in reports]
     begins = [fn.__code__.co_firstlineno for fn in (first, second)]
     assert lines == [{begins[0] + 1}, {begins[1] + 1}]
@@ -108,8 +108,6 @@ def test_other_versions_plan_anew(checkpoints: Path, monkeypatch: pytest.MonkeyP
         lambda text: text.replace(f'"version": {VERSION}', f'"version": {VERSION - 1}'),
         lambda text: text.replace('"fingerprint": "', '"fingerprint": "0'),
         lambda text: re.sub(r'"first": \d+', '"first": 1000', text),
-        lambda text: text.replace('"stop": ', '"stop": 1000'),
-        lambda text: re.sub(r'"place": \[\s*\d+', '"place": [1000', text),
         lambda text: re.sub(r'"place": \[\s*\d+', '"place": [0, 0', text),
         lambda text: re.sub(r'"place": \[[^]]*', '"place": [', text),
     ],
@@ -145,15 +143,3 @@ def test_budgets_that_cannot_be_met_are_not_kept(checkpoints: Path) -> None:
         with pytest.raises(graphrl.GraphrlError, match=r"budget is 0\.0: the least found is"):
             planned(lambda weights, x: jnp.square(scanned(weights, x)), budget=0.0)
     assert not checkpoints.exists()
-
-
-def test_cached_plans_bear_the_name_of_the_function(checkpoints: Path) -> None:
-    def first(weights: jax.Array) -> jax.Array:
-        return mlp(weights, X)
-
-    def second(weights: jax.Array) -> jax.Array:
-        return mlp(weights, X)
-
-    reports = [planned(fn, WEIGHTS) for fn in (first, second)]
-    assert [report.function for report in reports] == ["first", "second"]
-    assert [report.from_cache for report in reports] == [False, True]

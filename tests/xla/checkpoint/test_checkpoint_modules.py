@@ -1,7 +1,7 @@
 """`graphrl.checkpoint` with modules of Flax NNX and Equinox: trained as without it, states and random numbers too."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -12,18 +12,16 @@ import optax
 import pytest
 from checkpoint_programs import WIDTH, X, assert_same
 from flax import nnx
+from xla_programs import loose_numerics
 
 import graphrl
 
+pytestmark = pytest.mark.usefixtures("loose_numerics")
+
+__all__ = ["loose_numerics"]
+
 quick = functools.partial(graphrl.checkpoint, budget=0.6, seconds=0.1, cache=False)
 Loss = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def loose_numerics() -> Iterator[None]:
-    """optax and Flax promote types, as JAX lets them by default."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 class Network(nnx.Module):

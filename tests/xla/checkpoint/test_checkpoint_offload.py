@@ -61,9 +61,7 @@ def kinds(function: Callable[..., Any], *args: Any) -> list[str]:
 
 
 TRANSFORMATIONS: dict[str, Callable[[Callable[[jax.Array], jax.Array]], Any]] = {
-    "gradient": lambda f: jax.grad(f)(WEIGHTS),
     "under jit": lambda f: jax.jit(jax.grad(f))(WEIGHTS),
-    "forward": lambda f: jax.jvp(f, (WEIGHTS,), (jnp.cos(WEIGHTS),)),
     "forward over reverse": lambda f: jax.jvp(jax.grad(f), (WEIGHTS,), (jnp.cos(WEIGHTS),)),
     "of many": lambda f: jax.vmap(jax.grad(f))(jnp.stack([WEIGHTS, 2 * WEIGHTS])),
 }
@@ -101,7 +99,7 @@ def chain() -> Program:
     return program_of(jax.make_jaxpr(run)(WEIGHTS, X))
 
 
-@pytest.mark.parametrize("end", [2, 4, 6])
+@pytest.mark.parametrize("end", [2, 6])
 def test_a_copy_may_end_in_a_later_region(end: int) -> None:
     program = chain()
     plan = CheckpointPlan((Region(0, 4, moved=((0, 0),), ends=(end,)), Region(4, 8)))

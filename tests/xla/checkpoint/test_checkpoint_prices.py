@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from budget_costs import Cost, cost, handed_seconds, loop_cost_by_steps
+from budget_costs import Cost, cost, loop_cost_by_steps
 from hypothesis import given
 from hypothesis import strategies as st
 from random_gradients import cuts, gradients, levels
@@ -65,24 +65,6 @@ def test_a_loop_costs_its_trips(data: st.DataObject) -> None:
     outer = cost(level, choice[0])
     assert (whole.kept, whole.peak) == (outer.kept, max(outer.forward, outer.backward))
     assert (whole.moved, whole.seconds) == (outer.moved + moved, outer.seconds + seconds)
-
-
-@given(st.data())
-def test_nothing_is_computed_again_where_all_that_is_solid_is_kept(data: st.DataObject) -> None:
-    level = data.draw(levels())
-    cut = data.draw(cuts(level))
-    keep = np.where(level.solid & ~level.free, KEPT, COMPUTED)
-    kept = priced(level._replace(solid=level.solid & ~level.free), cut._replace(keep=keep))
-    keeping = level.keeping[np.array(kept.stored) != COMPUTED].sum()
-    assert kept.seconds == pytest.approx(keeping + handed_seconds(level, cut))
-    assert not kept.computed_again
-
-
-@given(st.data())
-def test_what_is_kept_is_in_memory(data: st.DataObject) -> None:
-    level = data.draw(levels())
-    ours = priced(level, data.draw(cuts(level)))
-    assert min(ours.forward, ours.backward) >= ours.kept
 
 
 @given(st.data())

@@ -16,11 +16,15 @@ from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.program import program_of
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings
-from graphrl.xla.checkpoint.solvers.anneal import Search, move, moves
+from graphrl.xla.checkpoint.solvers.anneal import Search
 from graphrl.xla.checkpoint.solvers.choice import AGAIN, INSIDE, PLAIN, Pricing, State
 from graphrl.xla.checkpoint.solvers.goal import Goal
 from graphrl.xla.checkpoint.solvers.level import Gradient, Level, Repeated, repeated
 from graphrl.xla.checkpoint.solvers.starts import cuts, starts
+
+LAYERS, WIDTH = 10, 64
+WEIGHTS = jax.random.normal(jax.random.key(0), (LAYERS, WIDTH, 5 * WIDTH)) / 8
+X = jax.random.normal(jax.random.key(1), (8192, WIDTH))
 
 
 def network(weights: jax.Array, x: jax.Array) -> jax.Array:
@@ -91,32 +95,6 @@ def test_compiled_steps_come_to_what_python_says_of_them(own: Gradient, goal: Go
             now, least = search._energy, search._least
             np.testing.assert_allclose([search.energy(search.state), search.rank(search.best)], [now, least], rtol=1e-9)
             assert least <= search.rank(search.state) + 1e-9
-
-
-def test_what_one_layer_does_another_may_do() -> None:
-    own = gradient()
-    level = own.levels[0]
-    kind = max(repeated(level), key=lambda kind: len(kind.begins))
-    state, rng = next(iter(starts(own))), np.array([1], np.uint64)
-    state.keep[0][values(level, kind, 0)] = 1
-    # no other moves: neither alike values nor places, and nothing that can be switched
-    none, rows = np.zeros(0, np.int64), np.zeros(1, np.int64)
-    ends, length = np.array([0, len(kind.begins)]), np.array([kind.length])
-    own_moves = moves(level)._replace(values_from=rows, values=none, places_from=rows, places=none)
-    own_moves = own_moves._replace(begins_from=ends, begins=kind.begins, length=length, apart=np.ones_like(level.apart))
-    for _ in range(400):
-        move(own_moves, state.keep[0], state.starts[0], rng, False)
-    layers = [tuple(state.keep[0][values(level, kind, k)]) for k in range(len(kind.begins))]
-    assert len(set(layers)) == 1  # in the end one of the layers is everywhere
-
-
-LAYERS, WIDTH = 10, 64
-
-
-WEIGHTS = jax.random.normal(jax.random.key(0), (LAYERS, WIDTH, 5 * WIDTH)) / 8
-
-
-X = jax.random.normal(jax.random.key(1), (8192, WIDTH))
 
 
 def layer(w: jax.Array, x: jax.Array) -> jax.Array:

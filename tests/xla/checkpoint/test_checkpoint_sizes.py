@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from checkpoint_programs import WEIGHTS, WIDTH, X, assert_same, custom, mlp, scanned
+from checkpoint_programs import WEIGHTS, WIDTH, X, assert_same, mlp, scanned
 from jax import lax
 from jax.export import SymbolicScope, export, symbolic_shape
 
@@ -52,7 +52,6 @@ def by_rows(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 LOSSES: dict[str, Loss] = {
     "scanned layers": scanned,
-    "derivatives of their own": custom,
     "attention": attention,
     "parts of a batch": parts,
     "a loop over the batch": by_rows,
@@ -88,11 +87,8 @@ def test_plans_are_those_for_the_sizes_that_stand_for_dimensions(limit: dict[str
     ("shape", "constraints", "sizes"),
     [
         ("2*b + 1, t", [], {"b": 128, "t": 128}),
-        ("b - 200", [], {"b": 201}),
         ("b", ["b >= 130", "mod(b, 8) == 0"], {"b": 136}),
-        ("b", ["mod(b, 4096) == 0"], {"b": 4096}),
         ("b", ["b <= 1000", "mod(b, 7) == 0"], {"b": 994}),
-        ("b, t", ["b >= 2*t"], {"b": 128, "t": 64}),
         ("b, t", ["b == 2*t", "t <= 30"], {"t": 30}),
         ("b, d", ["floordiv(b, 8) == d"], {"b": 128, "d": 16}),
         ("b^2, max(b, 3)", ["b == 5"], {}),

@@ -1,4 +1,4 @@
-"""Solvers of memory budgets on gradients so small that all choices can be priced."""
+"""Solvers of memory budgets on gradients so small that all choices can be priced; limits of time."""
 
 import dataclasses
 import itertools
@@ -7,20 +7,24 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from checkpoint_programs import WEIGHTS, X, mlp, scanned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_gradients import chain, gradients
 
+import graphrl
 from graphrl.errors import ProblemError
+from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.solvers.anneal import anneal
 from graphrl.xla.checkpoint.solvers.auto import SOLVERS, Solver, auto, find_solver
-from graphrl.xla.checkpoint.solvers.choice import Cut, Price, Pricing, State
-from graphrl.xla.checkpoint.solvers.goal import Goal
+from graphrl.xla.checkpoint.solvers.choice import Choice, Cut, Price, Pricing, State
+from graphrl.xla.checkpoint.solvers.goal import Found, Goal, search_timed
 from graphrl.xla.checkpoint.solvers.integer_programs import solve_cp_sat, unit_of
 from graphrl.xla.checkpoint.solvers.level import ARGUMENT, COMPUTED, KEPT, MOVED, Gradient, Level
-from graphrl.xla.checkpoint.solvers.starts import again, greedy, moved_states, starts, whole
+from graphrl.xla.checkpoint.solvers.starts import greedy, moved_states, starts
 
 NEAR = 2e-3  # of energy: what annealing gives for fewer segments
 
@@ -74,15 +78,15 @@ def small_tasks(count: int) -> Iterator[tuple[Pricing, Goal]]:
 
 def test_auto_comes_to_the_best_of_all_choices() -> None:
     reached = []
-    for pricing, goal in small_tasks(30):
+    for pricing, goal in small_tasks(18):
         found = auto(pricing, goal, seed=0, seconds=0.08)
         assert found.price == pricing(found.choice)
         best, ours = least(pricing, goal), goal.rank(pricing, found.price)
         assert ours >= best - 1e-9
         if goal.rank(pricing, pricing.plain) > best + NEAR:
             reached.append(ours <= best + NEAR)
-    assert len(reached) > 20
-    assert np.mean(reached) >= 0.85  # measured: all of 25
+    assert len(reached) > 10
+    assert np.mean(reached) >= 0.85  # measured: all
 
 
 @pytest.mark.parametrize("name", ["anneal", "cp-sat", "greedy", "knapsack", "min-cut", "regular"])
@@ -96,19 +100,6 @@ def test_no_solver_beats_all_choices_or_auto(name: str) -> None:
         assert goal.rank(pricing, both.price) <= goal.rank(pricing, found.price) + NEAR
 
 
-def test_what_is_a_little_above_a_limit_of_bytes_is_worse_than_all_within_it() -> None:
-    compared = 0
-    for pricing, _ in small_tasks(6):
-        prices = [pricing(choice) for choice in choices(pricing.gradient)]
-        for own in ("peak", "kept"):
-            for limit in sorted({getattr(price, own) for price in prices} - {0.0})[1:]:
-                goal = Goal(**{own: limit * (1 - 1e-5)})
-                best = min(prices, key=lambda price: goal.rank(pricing, price))
-                assert goal.excess(pricing, best) == 0.0
-                compared += 1
-    assert compared > 50
-
-
 def test_a_budget_just_below_a_faster_choice_is_met() -> None:
     for pricing, _ in small_tasks(6):
         peaks = sorted({pricing(choice).peak for choice in choices(pricing.gradient)})
@@ -118,11 +109,11 @@ def test_a_budget_just_below_a_faster_choice_is_met() -> None:
             assert goal.excess(pricing, found.price) == 0.0
 
 
-@pytest.mark.parametrize("solve", [solve_cp_sat, auto])
-def test_the_constraint_program_s_bound_is_below_all_choices(solve: Solver) -> None:
-    for pricing, goal in small_tasks(9):
+@pytest.mark.parametrize(("solve", "count", "seconds"), [(solve_cp_sat, 9, 2.0), (auto, 3, 0.5)])
+def test_the_constraint_program_s_bound_is_below_all_choices(solve: Solver, count: int, seconds: float) -> None:
+    for pricing, goal in small_tasks(count):
         prices = [pricing(choice) for choice in choices(pricing.gradient)]
-        bound = solve(pricing, goal, seed=0, seconds=0.2).bound
+        bound = solve(pricing, goal, seed=0, seconds=seconds).bound
         if pricing.gradient.stretched():
             assert bound is None
             continue
@@ -132,7 +123,7 @@ def test_the_constraint_program_s_bound_is_below_all_choices(solve: Solver) -> N
         assert bound <= min(values, default=np.inf) + 1e-6
         assert bound > 0.0 or min(values, default=0.0) < 1e-6 or goal.slowdown is None
         moving = dataclasses.replace(goal, moves=True)  # what is moved is in no constraint
-        assert solve(pricing, moving, seed=0, seconds=0.2).bound is None
+        assert solve(pricing, moving, seed=0, seconds=0.1).bound is None
 
 
 def test_solvers_have_names() -> None:
@@ -233,11 +224,72 @@ def test_all_solvers_come_to_a_plan_of_extreme_gradients(name: str, task: tuple[
     assert found.rank <= goal.rank(pricing, pricing.plain) + NEAR or name == "cp-sat"
 
 
-def test_greedy_without_time_gives_what_it_got() -> None:
-    pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
-    level = pricing.gradient.levels[0]
-    start = again(pricing.gradient, whole(level), [level.solid])
-    goal = Goal(kept=0.0)
-    for until, changed in ((time.monotonic(), False), (time.monotonic() + 60.0, True)):
-        state = greedy(pricing, goal, start, until)
-        assert (state.keep[0] != start.keep[0]).any() == changed
+# Limits of time, kept by a finer measure than the search's own
+
+NEVER = 1e9  # seconds that no search comes to
+
+
+def measure(pricing: Pricing, factor: float, more: float) -> Any:
+    """A slowdown that is `factor` times the pricing's own, and `more` for whatever is not jax's own choice."""
+
+    def measured(choice: Choice) -> float:
+        own = Goal(slowdown=0.0).slowdown_of(pricing, pricing(choice))
+        return factor * own + more * any(cut.again.any() for cut in choice)
+
+    return measured
+
+
+def annealed(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+    """What a search comes to in so many evaluations, however long they take."""
+    return anneal(pricing, goal, list(starts(pricing.gradient)), seed=seed, evaluations=1500, seconds=seconds)
+
+
+@pytest.mark.parametrize(("factor", "more"), [(1.7, 0.0), (0.4, 0.0), (1.0, 0.05)])
+def test_limits_are_kept_by_the_finer_measure_and_used(factor: float, more: float) -> None:
+    for seed in range(6):
+        pricing = Pricing(chain(np.random.default_rng(seed), 12, 6))
+        measured = measure(pricing, factor, more)
+        found = search_timed(annealed, pricing, Goal(slowdown=0.25), measured, seed=0, seconds=NEVER)
+        assert measured(found.choice) <= 0.25
+        assert found.price == pricing(found.choice)
+        assert found.price.peak < 0.95 * pricing.plain.peak  # measured: 0.90 at most
+
+
+def test_what_is_always_too_slow_is_left_to_jax_and_not_tried_for_ever() -> None:
+    pricing, began = Pricing(chain(np.random.default_rng(0), 12, 6)), time.monotonic()
+    found = search_timed(annealed, pricing, Goal(slowdown=0.1), measure(pricing, 1.0, 0.15), seed=0, seconds=0.5)
+    assert found.price == pricing.plain
+    assert time.monotonic() - began < 5
+
+
+def test_with_the_time_that_is_left_what_is_low_enough_is_made_faster() -> None:
+    limit, gains = Goal(slowdown=0.5), []
+    for seed in range(6):
+        pricing = Pricing(chain(np.random.default_rng(seed), 40, 15))
+        begun = list(starts(pricing.gradient))
+        rough = anneal(pricing, limit, begun, seed=0, evaluations=300, seconds=NEVER)
+
+        def solver(pricing: Pricing, goal: Goal, *, rough: Found = rough, **given: Any) -> Found:
+            if goal.peak is None:
+                return rough
+            return anneal(pricing, goal, [State.of(rough.choice)], evaluations=3000, **given)
+
+        measured = measure(pricing, 1.0, 0.0)
+        found = search_timed(solver, pricing, limit, measured, seed=0, seconds=NEVER)
+        assert found.price == pricing(found.choice)
+        assert found.price.peak <= rough.price.peak
+        gains.append(measured(rough.choice) - measured(found.choice))
+    assert min(gains) >= 0.0
+    assert sum(gains) > 0.2  # measured: 0.27
+
+
+@pytest.mark.parametrize("loss", [mlp, scanned])
+def test_reports_give_the_seconds_of_the_traced_gradient(loss: Any) -> None:
+    fn = graphrl.checkpoint(loss, slowdown=0.3, chip="h200", seconds=0.2, cache=False)
+    plain, own = (
+        gradient_seconds(jax.make_jaxpr(jax.value_and_grad(f, (0, 1)))(WEIGHTS, X), "h200") for f in (loss, fn)
+    )
+    report = fn.report()
+    assert report.plain.seconds == pytest.approx(plain, rel=0.02)
+    assert report.planned.seconds == pytest.approx(own, rel=0.02)
+    assert report.slowdown <= 0.3

@@ -73,16 +73,6 @@ def straight(weights: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.square(x).mean()
 
 
-def transformer(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """Of attention and a gated layer."""
-    x = x[:256].reshape(4, 64, WIDTH)
-    for k in range(0, 8, 4):
-        query, key, value, out = weights[k : k + 4]
-        x = x + jax.nn.softmax((x @ query) @ (x @ key).mT / 6.0) @ (x @ value)
-        x = x + jax.nn.gelu(x @ out) @ out.T
-    return jnp.square(x).mean()
-
-
 @functools.cache
 def foretold() -> CheckpointReport:
     """Of no time more: what jax needs, and what arguments, results and gradients do."""
@@ -175,10 +165,12 @@ def test_a_budget_that_xla_does_not_keep_names_the_least_that_it_needs() -> None
     assert "\n" not in str(fault.value)
 
 
-def test_parts_of_what_jax_keeps_are_searched_for_once() -> None:
-    backend = Backend(1.0)
-    report = planned(verify=backend, budget=0.5).report(WEIGHTS, X)
-    assert backend.figures == [report.compiled_bytes]
+def test_no_plan_is_compiled_twice() -> None:
+    for limit in ({"budget": 0.5}, {"slowdown": 0.3, "method": "regular"}):
+        backend = Backend(1.0)
+        report = planned(verify=backend, **limit).report(WEIGHTS, X)
+        assert report.segments or report.stretches
+        assert backend.figures == [report.compiled_bytes]
 
 
 @pytest.mark.parametrize(("part", "is_better"), [(0.9, True), (0.99, False), (1.2, False)])
@@ -204,11 +196,8 @@ def test_within_a_slowdown_a_regular_plan_is_taken_where_xla_needs_clearly_less_
     ("goal", "plain", "seconds", "is_alone"),
     [
         (Goal(kept=100.0), 900, 1.0, True),  # of a plan that needs 1000 and 2 s
-        (Goal(kept=100.0), 1000, 2.0, True),
         (Goal(kept=100.0), 900, 2.5, False),  # bytes are limited, and it is slower
-        (Goal(kept=100.0), 1001, 1.0, False),
         (Goal(slowdown=0.5), 900, 2.5, True),
-        (Goal(slowdown=0.5), 1000, 2.5, False),
         (Goal(slowdown=-0.2), 900, 1.0, False),  # time must be saved
         (Goal(peak=950.0), 900, 1.0, True),
         (Goal(peak=950.0), 951, 1.0, False),
@@ -242,12 +231,7 @@ def test_what_jax_does_by_itself_is_taken_where_xla_needs_no_more_for_it(
 
 
 @pytest.mark.parametrize(
-    ("program", "limits"),
-    [
-        (straight, {"budgets": (0.25, 0.9, 0.5)}),
-        (transformer, {"slowdowns": (0.5, 0.0, 0.2)}),
-        (loss, {"slowdowns": (0.5, 0.0, 0.2)}),
-    ],
+    ("program", "limits"), [(straight, {"budgets": (0.25, 0.9, 0.5)}), (loss, {"slowdowns": (0.5, 0.0, 0.2)})]
 )
 def test_curves_as_compiled_are_monotone(program: Callable[..., Any], limits: dict[str, Any]) -> None:
     options: dict[str, Any] = {"chip": "cpu", "seconds": 0.3, "cache": False, "verify": True}
@@ -309,13 +293,6 @@ def test_limits_of_curves_at_fault_are_one_line(fault: str, limits: dict[str, An
     with pytest.raises(ProblemError, match=fault) as error:
         graphrl.checkpoint_curve(loss, WEIGHTS, X, **limits)
     assert "\n" not in str(error.value)
-
-
-def test_no_plan_is_compiled_twice() -> None:
-    backend = Backend(1.0)
-    report = planned(slowdown=0.3, method="regular", verify=backend).report(WEIGHTS, X)
-    assert report.segments or report.stretches
-    assert backend.figures == [report.compiled_bytes]
 
 
 def test_the_figure_is_that_of_the_compiled_gradient() -> None:
@@ -411,8 +388,5 @@ def test_backends_that_do_not_say_are_named() -> None:
     silent = types.SimpleNamespace(memory_analysis=lambda: None)
     with pytest.raises(GraphrlError, match="does not say what a compiled function needs"):
         planned(slowdown=0.1, verify=lambda function, *args: silent).report(WEIGHTS, X)
-
-
-def test_what_does_not_give_a_compiled_function_is_named() -> None:
     with pytest.raises(ProblemError, match="verify gave a Lowered: must be a "):
         planned(slowdown=0.1, verify=lambda function, *args: jax.jit(function).lower(*args)).report(WEIGHTS, X)

@@ -100,15 +100,12 @@ def dropping(limit: float, predicted: list[int]) -> Rule:
     return rule
 
 
-@pytest.mark.parametrize(
-    ("layer", "limit", "part"),
-    [("gelu", 0.02, 1.0), ("gelu", 1.0, 0.75), ("gated", 1.0, 0.75), ("attended", 1.0, 0.75)],
-)
-def test_same_bits_as_predicted_in_less_memory(layer: str, limit: float, part: float) -> None:
+@pytest.mark.parametrize("layer", ["gated", "attended"])
+def test_same_bits_as_predicted_in_less_memory(layer: str) -> None:
     own, predicted = lowered(layer).compile(), list[int]()
-    lean = hook.compile_by(lowered(layer), dropping(limit, predicted))
+    lean = hook.compile_by(lowered(layer), dropping(1.0, predicted))
     assert results(lean) == results(own)
-    assert temporaries(lean) == predicted[0] < part * temporaries(own)
+    assert temporaries(lean) == predicted[0] < 0.75 * temporaries(own)
 
 
 @settings(max_examples=20, deadline=None)
@@ -121,21 +118,6 @@ def test_the_limit_holds_and_more_of_it_drops_more(layer: str, limit: float) -> 
     pairs = named(module, choice.dropped)
     assert numbered(module, pairs) == choice.dropped
     assert choice.bytes == sum(one.bytes for residuals in pairs.values() for one in residuals)
-
-
-def test_loops_carry_what_is_dropped_no_longer() -> None:
-    module = module_of("gelu")
-    lean = without_residuals(module, chosen(module, 0.05).dropped)
-    (before,), (after,) = loops_of(module), loops_of(lean)
-    ((*_, gone),) = chosen(module, 0.05).dropped
-    assert gone
-    assert [r.bytes for r in after.residuals] == [r.bytes for r in before.residuals if r.place not in gone]
-    for name in ("forward", "backward"):
-        loop = getattr(after, name)
-        for computation in (lean.computations[called] for called in loop.called):
-            assert computation.parameters[0].shape == loop.shape
-        assert lean.computations[loop.called[0]].root.shape == loop.shape
-    assert parse_module(lean.message.SerializeToString()).fingerprint == lean.fingerprint
 
 
 def written_twice(x: jax.Array, length: int) -> jax.Array:
@@ -188,13 +170,6 @@ FUSED = """HloModule fused, is_scheduled=true, entry_computation_layout={(f32[8]
   ROOT %s = f32[8]{0} add(%m.1, %q.1)
 }
 
-%again (p.2: f32[8], q.2: f32[8]) -> f32[8] {
-  %p.2 = f32[8]{0} parameter(0)
-  %q.2 = f32[8]{0} parameter(1)
-  %m.2 = f32[8]{0} multiply(%p.2, %q.2)
-  ROOT %s.2 = f32[8]{0} add(%m.2, %q.2)
-}
-
 %halved (p.3: f32[8], q.3: f32[8]) -> f32[8] {
   %p.3 = f32[8]{0} parameter(0)
   %q.3 = f32[8]{0} parameter(1)
@@ -209,31 +184,27 @@ ENTRY %main (x: f32[8], y: f32[8]) -> f32[8] {
   %y = f32[8]{0} parameter(1)
   %one = f32[8]{0} fusion(%x, %y), kind=kLoop, calls=%product
   %two = f32[8]{0} fusion(%x, %y), kind=kLoop, calls=%sum
-  %three = f32[8]{0} fusion(%x, %y), kind=kLoop, calls=%again
+  %three = f32[8]{0} fusion(%x, %y), kind=kLoop, calls=%sum
   %four = f32[8]{0} fusion(%two, %three), kind=kLoop, calls=%halved
   ROOT %five = f32[8]{0} add(%one, %four)
 }
 """
 
 
-def test_a_product_is_one_value_wherever_it_stands_and_its_sum_is_not() -> None:
-    module = parse_module(FUSED.replace("FACTOR", "0.3"))
-    values = Expressions(module, module.entry)
+def expressions(factor: str, function: str = "multiply(%p.3, %b)") -> Expressions:
+    module = parse_module(FUSED.replace("FACTOR", factor).replace("multiply(%p.3, %b)", function))
+    return Expressions(module, module.entry)
+
+
+def test_a_product_is_one_value_wherever_it_stands_and_its_sum_is_like_nothing_else() -> None:
+    values = expressions("0.3")
     assert values.number["one", "m"] == values.number["two", "m.1"] == values.number["", "one"]
     assert values.number["", "two"] != values.number["", "three"]  # either may be rounded once or twice
     assert ("four", "d") in values.contracted
-
-
-@pytest.mark.parametrize("factor", ["0.25", "-4", "0.3"])
-def test_a_sum_of_a_product_is_like_nothing_else(factor: str) -> None:
-    """By a power of two, too: it underflows or overflows alone, and not inside of a contracted sum."""
-    module = parse_module(FUSED.replace("FACTOR", factor))
-    assert ("four", "d") in Expressions(module, module.entry).contracted
-
-
-def test_an_error_function_ends_in_a_product() -> None:
-    module = parse_module(FUSED.replace("FACTOR", "1").replace("multiply(%p.3, %b)", "erf(%p.3)"))
-    assert ("four", "d") in Expressions(module, module.entry).contracted
+    # By a power of two, too: it underflows or overflows alone, and not inside of a contracted sum.
+    assert ("four", "d") in expressions("-4").contracted
+    # An error function ends in a product.
+    assert ("four", "d") in expressions("1", "erf(%p.3)").contracted
 
 
 def read_outside(table: jax.Array, x: jax.Array) -> jax.Array:

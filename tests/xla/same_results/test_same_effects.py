@@ -5,7 +5,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.experimental import checkify, io_callback
 from jit_cases import Compiler, N, branches, fates, raised, same, vector, wide
 from xla_programs import plans
@@ -27,36 +26,6 @@ def test_ordered_debug_callbacks(by: Compiler) -> Any:
 
     step = by.jit(program)
     return step(vector()), step(vector(1)), jax.effects_barrier(), log
-
-
-@same
-def test_ordered_io_callbacks_with_state(by: Compiler) -> Any:
-    count = 0
-
-    def draw(value: Any) -> np.ndarray:
-        nonlocal count
-        count += 1
-        return np.float32(count) * np.asarray(value)
-
-    def program(x: jax.Array) -> jax.Array:
-        return sum((io_callback(draw, _VECTOR, part, ordered=True) for part in branches(x)), jnp.zeros_like(x))
-
-    step = by.jit(program)
-    return step(vector()), step(vector(1)), count
-
-
-@same
-def test_unordered_io_callbacks(by: Compiler) -> Any:
-    log: list[float] = []
-
-    def note(value: Any) -> np.ndarray:
-        log.append(float(np.sum(value)))
-        return np.asarray(value) * np.float32(2)
-
-    def program(x: jax.Array) -> jax.Array:
-        return sum((io_callback(note, _VECTOR, part) for part in branches(x)), jnp.zeros_like(x))
-
-    return by.jit(program)(vector()), sorted(log)
 
 
 @same
@@ -203,24 +172,3 @@ def test_keys_in_and_out(by: Compiler) -> Any:
     for _ in range(2):
         key, keys, x = step(key, keys, x)
     return key, keys, x
-
-
-@same
-def test_bits_of_a_generator(by: Compiler) -> Any:
-    def program(state: jax.Array, x: jax.Array) -> Any:
-        parts = []
-        for part in branches(x):
-            state, bits = lax.rng_bit_generator(state, (N,), dtype=jnp.uint32)
-            parts.append(part * (bits >> 8).astype(jnp.float32))
-        return state, sum(parts, jnp.zeros_like(x))
-
-    return by.jit(program, donate_argnums=0)(jnp.arange(4, dtype=jnp.uint32), vector())
-
-
-@same
-def test_distributions_with_loops(by: Compiler) -> Any:
-    def program(key: jax.Array, x: jax.Array) -> Any:
-        keys = jax.random.split(key)
-        return jax.random.gamma(keys[0], jnp.abs(wide(x)) + 0.5), jax.random.permutation(keys[1], N)
-
-    return by.jit(program)(jax.random.key(0), vector())
