@@ -12,7 +12,7 @@ import pytest
 from checkpoint_programs import WEIGHTS, X, assert_same, mlp, scanned
 
 import graphrl
-from graphrl.xla.checkpoint import planner
+from graphrl.xla.checkpoint import plans
 from graphrl.xla.checkpoint.plans import VERSION
 from graphrl.xla.checkpoint.report import CheckpointReport
 
@@ -93,7 +93,7 @@ def test_lines_are_those_of_the_function_at_hand(checkpoints: Path) -> None:
 
 def test_other_versions_plan_anew(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned(mlp)
-    changes = (planner, "VERSION", VERSION + 1), (planner, "installed_version", lambda: "0"), (jax, "__version__", "0")
+    changes = (plans, "VERSION", VERSION + 1), (plans, "installed_version", lambda: "0"), (jax, "__version__", "0")
     for where, name, other in changes:
         monkeypatch.setattr(where, name, other)
         assert not planned(mlp).from_cache
