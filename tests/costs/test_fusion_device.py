@@ -44,7 +44,7 @@ def assert_same(problem: FusionProblem, to: FusionSizes, kernels: device.DeviceK
             assert sorted(read) == sorted(true.arguments[root])
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(st.data())
 def test_the_device_is_the_twin(data: st.DataObject) -> None:
     problem = data.draw(fusion_problems())
@@ -53,6 +53,7 @@ def test_the_device_is_the_twin(data: st.DataObject) -> None:
         assert_same(problem, SIZES, on_device(problem, SIZES, priorities), priorities)
 
 
+@settings(max_examples=25)
 @given(st.data())
 def test_many_problems_and_many_priorities_at_once(data: st.DataObject) -> None:
     problems = [fusion_problem(data.draw(fusable_graphs()), CHIP, max_ops=3) for _ in range(2)]

@@ -1,13 +1,14 @@
 """Kernels as a padded graph on the device: the graph that the host makes of them, and the same costs."""
 
 import dataclasses
+import functools
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from device_graphs import PROBLEMS, SIZES, check, compiled, of_graph, problem_name, random_decisions
+from device_graphs import PROBLEMS, SIZES, check, compiled, of_graph, random_decisions
 from fusion_graphs import CHIP, chain_graph, fusable_graphs, fusion_priorities, turned_graph, viewed_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,6 @@ from graphrl.costs.fusion.device import FusionSizes, PaddedFusion, pad
 from graphrl.costs.fusion.exact import fuse, fused_graph
 from graphrl.costs.fusion.padded_graph import PaddedKernels, kernel_sizes, padded_kernels
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
-from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, Sizes
 from graphrl.graphs.padding import pad as pad_graph
@@ -27,17 +27,20 @@ TO = kernel_sizes(SIZES)
 ROWS = {field.name for field in dataclasses.fields(PaddedGraph) if "row" in field.name}
 
 
-@jax.jit
-def kernels_on_device(graph: PaddedGraph, problem: PaddedFusion, priorities: jax.Array) -> PaddedKernels:
-    return padded_kernels(graph, problem, device.fuse(problem, priorities), TO)
+TIGHT = dataclasses.replace(TO, uses=4)
 
 
-def on_device(problem: FusionProblem, priorities: np.ndarray) -> PaddedKernels:
+@functools.partial(jax.jit, static_argnames="to")
+def kernels_on_device(graph: PaddedGraph, problem: PaddedFusion, priorities: jax.Array, to: Sizes) -> PaddedKernels:
+    return padded_kernels(graph, problem, device.fuse(problem, priorities), to)
+
+
+def on_device(problem: FusionProblem, priorities: np.ndarray, to: Sizes = TO) -> PaddedKernels:
     """The kernels of priorities `[n]`."""
     full = np.full(SIZES.ops, 5, np.int32)
     full[: problem.num_ops] = priorities
     padded = pad_graph(problem.graph, SIZES), pad(problem, FUSION_SIZES)
-    return kernels_on_device(*jax.tree.map(jnp.asarray, padded), jnp.asarray(full))
+    return kernels_on_device(*jax.tree.map(jnp.asarray, padded), jnp.asarray(full), to)
 
 
 @settings(max_examples=100)
@@ -82,48 +85,20 @@ def test_shared_buffers_are_the_hosts(graph: ComputationGraph, priority: int) ->
     assert shares(ours) == shares(theirs)
 
 
-@pytest.mark.parametrize("problem", PROBLEMS[:6], ids=problem_name)
-def test_costs_of_kernels_equal_the_host_twin(problem: Problem) -> None:
-    """Orders, makespans and peaks, with control edges and shared buffers."""
-    generator = np.random.default_rng(problem.devices)
-
-    @settings(max_examples=15)
-    @given(st.data())
-    def run(data: st.DataObject) -> None:
-        fusion = fusion_problem(data.draw(fusable_graphs()), CHIP)
-        priorities = data.draw(fusion_priorities(fusion))
-        graph = fused_graph(fuse(fusion, priorities))
-        padded = jax.tree.map(lambda leaf: leaf[None], on_device(fusion, priorities).graph)
-        decisions = random_decisions(generator, 1, 4, problem.devices)
-        costs = jax.device_get(compiled(problem)(padded, decisions))
-        for lane in range(4):
-            check(graph, costs, padded, (0, lane), (problem, *of_graph(decisions, graph, 0, lane)))
-
-    run()
-
-
-def test_what_has_no_room_is_told() -> None:
-    @settings(max_examples=20)
-    @given(st.data())
-    def run(data: st.DataObject) -> None:
-        problem = fusion_problem(data.draw(fusable_graphs()), CHIP)
-        priorities = data.draw(fusion_priorities(problem))
-        uses = len(fused_graph(fuse(problem, priorities)).arrays.use_op)
-        kernels = tight(
-            *jax.tree.map(jnp.asarray, (pad_graph(problem.graph, SIZES), pad(problem, FUSION_SIZES))),
-            jnp.zeros(SIZES.ops, jnp.int32).at[: problem.num_ops].set(jnp.asarray(priorities, jnp.int32)),
-        )
-        assert bool(kernels.fits) == (uses <= TIGHT.uses)
-
-    run()
-
-
-TIGHT: Sizes = dataclasses.replace(TO, uses=4)
-
-
-@jax.jit
-def tight(graph: PaddedGraph, problem: PaddedFusion, priorities: jax.Array) -> PaddedKernels:
-    return padded_kernels(graph, problem, device.fuse(problem, priorities), TIGHT)
+@settings(max_examples=60)
+@given(st.data())
+def test_costs_of_kernels_equal_the_host_twin(data: st.DataObject) -> None:
+    """Orders, makespans and peaks, with control edges and shared buffers; and whether they have room."""
+    problem, lanes = PROBLEMS[3], 4
+    fusion = fusion_problem(data.draw(fusable_graphs()), CHIP)
+    priorities = data.draw(fusion_priorities(fusion))
+    graph = fused_graph(fuse(fusion, priorities))
+    padded = jax.tree.map(lambda leaf: leaf[None], on_device(fusion, priorities).graph)
+    decisions = random_decisions(np.random.default_rng(fusion.num_ops), 1, lanes, problem.devices)
+    costs = jax.device_get(compiled(problem)(padded, decisions))
+    for lane in range(lanes):
+        check(graph, costs, padded, (0, lane), (problem, *of_graph(decisions, graph, 0, lane)))
+    assert bool(on_device(fusion, priorities, TIGHT).fits) == (len(graph.arrays.use_op) <= TIGHT.uses)
 
 
 def test_many_fusions_at_once_compile_once() -> None:

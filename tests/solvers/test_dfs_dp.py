@@ -13,12 +13,11 @@ from worked_example import TINY
 
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
-from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import OpStep, Plan
 from graphrl.solvers.base import Budget, Interrupted, Task
-from graphrl.solvers.orders.dfs_dp import DepthFirst, solve
+from graphrl.solvers.orders.dfs_dp import solve
 
 LONG = Budget(seconds=600)
 
@@ -42,7 +41,7 @@ def test_it_is_the_optimum(graph: ComputationGraph, paper: bool, seed: int, weig
     assert plan.value == plan.bound == optimum(graph, problem)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_both_forms_agree_on_larger_graphs(seed: int) -> None:
     graph = random_dag(seed, 45)
     plans = [solve(Task(graph, Problem(), LONG, seed), paper=paper) for paper in (False, True)]
@@ -120,22 +119,3 @@ def test_it_reports_and_can_be_interrupted() -> None:
         solve(Task(graph, Problem(), LONG, 0, progress))
     assert isinstance(stop.value.plan, Plan)
     assert stop.value.plan.value == seen[-1][1] <= seen[0][1]
-
-
-def test_interrupted_after_its_first_order_it_has_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(search: DepthFirst, _: object) -> None:
-        if search.best:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(DepthFirst, "_leave", stop)
-    graph = layered(300, 0)
-    with pytest.raises(Interrupted) as interrupted:
-        solve(Task(graph, Problem(), LONG, 0))
-    interrupted.value.plan.check(graph)
-
-
-def test_refusals() -> None:
-    with pytest.raises(ProblemError, match="devices must be 1, and is 2"):
-        solve(Task(TINY, Problem(devices=2), LONG, 0))
-    with pytest.raises(ProblemError, match="states is -1"):
-        solve(Task(TINY, Problem(), LONG, 0), states=-1)
