@@ -237,9 +237,9 @@ def test_what_is_stored_is_of_the_grid_and_says_how_it_was_found() -> None:
 
 def test_the_proposals_of_the_solver_are_the_stored_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, budget = random_dag(0), Budget(evaluations=500)
-    settings: dict[str, Any] = {"settings": {"makespan": dataclasses.asdict(Setting(30, 5, 5, 0.8, 0.5, 2.0))}}
+    settings: dict[str, Any] = {"settings": {"makespan": dataclasses.asdict(Setting(50, 5, 10, 0.8, 0.5, 2.0))}}
     monkeypatch.setattr(brkga_solver, "stored", lambda: settings)
-    parameters = brkga.Parameters(30, 5, 5, 0.8)
+    parameters = brkga.Parameters(50, 5, 10, 0.8)
     proposals = partial(op_proposals, [(0.5, 2.0)], devices=PROBLEM.devices, graphs=1)
     expected = evolve(Task(graph, PROBLEM, budget, 0), parameters, proposals=proposals)
     assert brkga_solver.solve_tuned(Task(graph, PROBLEM, budget, 0)).order == expected.order
