@@ -145,7 +145,7 @@ def test_any_map_can_be_drawn(data: st.DataObject) -> None:
 def test_large_and_odd_maps_can_be_drawn(tmp_path: Path) -> None:
     tower = tuple(ChipMemory(f"$m_{i}", None if i == 0 else 2**40 if i < 3 else 0, 1, 1) for i in range(16))
     ops = (Op("$x_1", outputs=(Tensor("日本", 0),)), Op("a\nb" * 99, inputs=("日本",)))
-    for graph in (layered(3000, 0), ComputationGraph("$graph_{", ops)):
+    for graph in (layered(1000, 0), ComputationGraph("$graph_{", ops)):
         problem = map_problem(graph, MemoryChip("$c_{", 1.0, tower))
         same = np.full(problem.steps, 2)
         figure = made(problem, same, same).plot(graph, tmp_path / "map.png")

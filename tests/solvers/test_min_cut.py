@@ -21,7 +21,7 @@ from graphrl.solvers.orders.min_cut import Passes, solve
 from graphrl.solvers.orders.random_orders import Drawing
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(graphs(max_ops=10), st.integers(0, 99))
 def test_usage_is_the_exact_memory(graph: ComputationGraph, seed: int) -> None:
     flow = Flow(graph)

@@ -84,20 +84,16 @@ def test_the_environment_sends_as_the_rule_says(transfer: Any, devices: int) -> 
     placements, order = [drawn(graph, devices, seed)[0] for seed in range(4)], drawn(graph, devices, 9)[1]
     params = instance(graph, problem, levels=4, order=order, reach=0.1)
 
-    def runtimes(sends: Any, action: dict[str, jax.Array]) -> np.ndarray:
-        env = graphrl.make("Compile-v0", sends=sends)
-        state, _ = env.reset(jax.random.key(0), params)
-        step = jax.jit(jax.vmap(env.step, (None, None, 0, None)))
-        return np.asarray(step(jax.random.key(0), state, action, params)[1].info["runtime"])
-
     priorities = [np.random.default_rng(seed).integers(0, 4, n) for seed in range(4)]
     wide = [(0, 0), (0, len(params.order) - n)]
     action = {
         name: jnp.asarray(np.pad(np.stack(rows).astype(np.int32), wide))
         for name, rows in (("placement", placements), ("priority", priorities))
     }
-    runtime = runtimes("rule", action)
-    assert transfer != "rendezvous" or (np.abs(runtimes("urgent", action) / runtime - 1) > 0.01).any()
+    env = graphrl.make("Compile-v0", sends="rule")
+    state, _ = env.reset(jax.random.key(0), params)
+    step = jax.jit(jax.vmap(env.step, (None, None, 0, None)))
+    runtime = np.asarray(step(jax.random.key(0), state, action, params)[1].info["runtime"])
     rank = np.empty(n)
     rank[order] = np.arange(n)
     for i, (placement, priority) in enumerate(zip(placements, priorities, strict=True)):
