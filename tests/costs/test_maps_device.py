@@ -23,7 +23,7 @@ from graphrl.solvers.maps.task import evaluate_all, maps_of
 
 SIZES = MapSizes(steps=12, rows=24, reads=8)
 PROBLEMS = {name: map_problem(graph(), NNP_I) for name, graph in WORKLOADS.items()}
-LARGE = common_sizes(PROBLEMS.values())
+LARGE = common_sizes(list(PROBLEMS.values()))
 evaluate = jax.jit(device.evaluate)
 
 

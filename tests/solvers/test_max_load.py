@@ -166,7 +166,7 @@ def test_problems_that_are_refused(options: dict[str, object], message: str) -> 
 )
 def test_what_places_does_not_order(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ProblemError, match=message):
-        graphrl.optimize(two_readers()[0], **{"objective": "max_load", "devices": 3, "evaluations": 10} | options)
+        graphrl.optimize(two_readers()[0], **({"objective": "max_load"} | options), devices=3, evaluations=10)
 
 
 def test_plans_are_written_and_read(tmp_path: Path) -> None:
