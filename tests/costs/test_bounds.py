@@ -1,9 +1,7 @@
 """Lower bounds: never above a plan, tight where they should be."""
 
 import dataclasses
-import itertools
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from graphrl.costs import exact
 from graphrl.costs.bounds import lower, lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.optimize import optimize
 
 
 @given(st.data())
@@ -26,35 +23,6 @@ def test_no_plan_is_below_the_bound(data: st.DataObject) -> None:
     for objective in ("peak_memory", "makespan"):
         other = dataclasses.replace(problem, objective=objective)
         assert lower_bound(graph, other) <= costs.objective(other)
-
-
-def all_plans(graph: ComputationGraph, devices: int) -> Iterator[tuple[tuple[int, ...], list[int]]]:
-    """Every placement, and every order of ops whose transfers run right before their first consumer."""
-    a = graph.arrays
-    sources, targets = a.dependencies()
-    for placement in itertools.product(range(devices), repeat=a.num_ops):
-        if placement[0] > 0:
-            continue  # the same with devices renamed
-        for ops in itertools.permutations(range(a.num_ops)):
-            if any(ops.index(i) > ops.index(j) for i, j in zip(sources, targets, strict=True)):
-                continue
-            order: list[int] = []
-            for op in ops:
-                for tensor in a.use_tensor[a.use_op == op].tolist():
-                    node = a.num_ops + tensor * devices + placement[op]
-                    if placement[a.producer[tensor]] != placement[op] and node not in order:
-                        order.append(node)
-                order.append(op)
-            yield placement, order
-
-
-@given(graphs(max_ops=4), st.integers(1, 2), st.booleans())
-def test_bounds_against_all_plans_of_tiny_graphs(graph: ComputationGraph, devices: int, resident: bool) -> None:
-    problem = Problem(devices=devices, transfer="free", resident_weights=resident)
-    costs = [exact.evaluate(graph, problem, placement, order) for placement, order in all_plans(graph, devices)]
-    assert lower_bound(graph, problem) <= min(max(cost.peak_memory) for cost in costs)
-    makespan = lower_bound(graph, dataclasses.replace(problem, objective="makespan"))
-    assert makespan <= min(cost.makespan for cost in costs)
 
 
 @given(graphs(max_ops=10), problems())
@@ -152,13 +120,6 @@ def test_a_makespan_of_whole_seconds_is_bounded_by_a_whole_number(
     assert lower_bound(graph, problem) == bound
 
 
-def test_auto_stops_at_an_optimum_between_the_bound_and_its_next_whole_number() -> None:
-    graph = ComputationGraph("three", tuple(op(name) for name in "abc"))
-    plan = optimize(graph, objective="makespan", devices=2, transfer="free", seconds=60)
-    assert (plan.value, plan.gap) == (2.0, 0.0)
-    assert plan.seconds < 30
-
-
 def test_sums_that_do_not_come_out_even_stay_below_every_order() -> None:
     runtimes = np.random.default_rng(0).random(200)
     graph = ComputationGraph("uneven", tuple(Op(f"op{i}", runtime=float(time)) for i, time in enumerate(runtimes)))
@@ -170,8 +131,8 @@ def test_sums_that_do_not_come_out_even_stay_below_every_order() -> None:
         assert bound <= exact.evaluate(graph, problem, [0] * 200, order).makespan
 
 
-@pytest.mark.parametrize("n", [2_000, 25_000])
-def test_large_graphs_are_quick(n: int) -> None:
+def test_large_graphs_are_quick() -> None:
+    n = 15_000
     rng = np.random.default_rng(0)
     ops = []
     for i in range(n):
@@ -180,6 +141,6 @@ def test_large_graphs_are_quick(n: int) -> None:
     graph = ComputationGraph("large", tuple(ops))
     start = time.process_time()
     bound = lower_bound(graph, Problem())
-    assert time.process_time() - start < 20  # 0.1 s and 1.5 s on one idle core
+    assert time.process_time() - start < 20  # 0.8 s on one idle core
     peak = exact.evaluate(graph, Problem(), np.zeros(n, int), graph.arrays.topological).peak_memory[0]
     assert 0.1 * peak < bound <= peak

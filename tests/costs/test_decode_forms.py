@@ -2,13 +2,12 @@
 
 import dataclasses
 import functools
-import itertools
 import re
 
 import jax
 import numpy as np
 import pytest
-from device_graphs import PROBLEMS, SIZES, compiled, host_order, problem_name, random_decisions, random_graphs
+from device_graphs import PROBLEMS, SIZES, compiled, random_decisions, random_graphs
 
 from graphrl.costs.device import decode, decode_dense, evaluate
 from graphrl.costs.device.decisions import Decisions, DeviceProblem
@@ -19,26 +18,6 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 
 GRAPHS, LANES = 12, 10
-
-
-# every number of devices and every model: each problem is two programs to compile
-@pytest.mark.parametrize("problem", [PROBLEMS[i] for i in (0, 4, 5, 6, 8)], ids=problem_name)
-def test_both_forms_give_the_same(problem: Problem) -> None:
-    rng = np.random.default_rng(200 * problem.devices + len(problem.transfer))
-    graphs = random_graphs(rng, GRAPHS)
-    padded = pad_batch(graphs, SIZES)
-    decisions = random_decisions(rng, GRAPHS, LANES, problem.devices)
-    rows = jax.device_get(compiled(problem, "rows")(padded, decisions))
-    dense = jax.device_get(compiled(problem, "dense")(padded, decisions))
-    np.testing.assert_array_equal(rows.makespan, dense.makespan)
-    np.testing.assert_array_equal(rows.peak_memory, dense.peak_memory)
-    np.testing.assert_array_equal(rows.end, dense.end)
-    for (i, graph), lane in itertools.product(enumerate(graphs), range(LANES)):
-        orders = [
-            host_order(costs.events[:, i, lane], graph, problem.devices, SIZES.ops, SIZES.tensors)
-            for costs in (rows, dense)
-        ]
-        np.testing.assert_array_equal(orders[0], orders[1])
 
 
 def test_dense_steps_come_without_gaps() -> None:

@@ -1,6 +1,5 @@
 """The exact host twin against a naive simulation by intervals, and what holds for every graph."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -158,43 +157,6 @@ def test_decode_runs_the_ready_node_of_the_highest_key(data: st.DataObject) -> N
         done = set(order[:i].tolist())
         ready = [other for other in requires if other not in done and requires[other] <= done]
         assert node == min(ready, key=lambda other: (-keys[other], other))
-
-
-@given(st.data())
-def test_renaming_devices_changes_only_their_order(data: st.DataObject) -> None:
-    graph, problem = data.draw(graphs()), data.draw(problems())
-    placement, order = data.draw(plans(graph, problem))
-    renamed = np.array(data.draw(st.permutations(range(problem.devices))))
-    n = len(graph.ops)
-    tensor, to = np.divmod(order - n, problem.devices)
-    renamed_order = np.where(order < n, order, n + tensor * problem.devices + renamed[to])
-    first = exact.evaluate(graph, problem, placement, order)
-    second = exact.evaluate(graph, problem, renamed[placement], renamed_order)
-    assert second.makespan == first.makespan
-    assert [second.peak_memory[device] for device in renamed] == list(first.peak_memory)
-
-
-@given(st.data())
-def test_memory_scales_with_the_unit_and_ends_with_what_is_kept(data: st.DataObject) -> None:
-    graph, problem = data.draw(graphs(sharing=False)), data.draw(problems())
-    placement, order = data.draw(plans(graph, problem))
-    ops = [
-        dataclasses.replace(
-            op,
-            workspace_bytes=op.workspace_bytes * 2**40,
-            weight_bytes=op.weight_bytes * 2**40,
-            outputs=tuple(dataclasses.replace(tensor, bytes=tensor.bytes * 2**40) for tensor in op.outputs),
-        )
-        for op in graph.ops
-    ]
-    costs = exact.evaluate(graph, problem, placement, order)
-    scaled = exact.evaluate(dataclasses.replace(graph, ops=tuple(ops)), problem, placement, order)
-    assert scaled.peak_memory == tuple(peak * 2**40 for peak in costs.peak_memory)
-    for device in range(problem.devices):
-        here = [op for op, on in zip(graph.ops, placement, strict=True) if on == device]
-        kept = sum(tensor.bytes for op in here for tensor in op.outputs if tensor.name in graph.outputs)
-        weights = problem.resident_weights * sum(op.weight_bytes for op in here)
-        assert costs.memory[device][-1, 1] == kept + weights
 
 
 @given(st.data())

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrl.costs import exact
-from graphrl.costs.fusion.exact import Fusion, fuse, fused_graph, fusion_of
+from graphrl.costs.fusion.exact import fuse, fused_graph, fusion_of
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphError, PlanError
@@ -63,6 +63,7 @@ def test_inlining_computes_an_op_in_every_kernel_that_reads_it() -> None:
     # b runs in both kernels, and neither reads b0: c reads 8 and writes 1 B, d reads a0 and c0 and writes 8 B
     assert fused.op_seconds.tolist() == [21.0, 0.0, 1 + 9 / 2, 1 + 17 / 2]
     assert fused.members == {0: (0,), 2: (1, 2), 3: (1, 3)}
+    assert fused.seconds == 36.0
 
 
 def test_the_fused_graph_of_the_diamond() -> None:
@@ -80,18 +81,6 @@ def test_an_inlined_op_spares_a_transfer() -> None:
     order = [0, 3 + 0 * 2 + 1, 1, 3 + 1 * 2 + 1, 2]  # a, a0 -> 1, c, c0 -> 1, d
     costs = exact.evaluate(graph, problem, np.array([0, 0, 1]), np.array(order))
     assert costs.makespan == 21 + 8 + 9.5  # d waits for a0, which takes 8 s, and not for b0 as well
-
-
-def test_renaming_takes_nothing_unless_something_is_computed_in_it() -> None:
-    problem = fusion_problem(chain_graph("mul reshape reshape"), CHIP)
-    assert fuse(problem, np.zeros(3, int)).op_seconds.tolist() == [1 + 16 / 2, 0, 0]
-    assert fuse(problem, np.array([0, 1, 1])).op_seconds.tolist() == [1 + 16 / 2, 0, 0]
-    assert fuse(problem, np.array([1, 1, 1])).op_seconds.tolist() == [0, 0, 1 + 16 / 2]
-
-
-def test_a_long_chain_is_cut_at_the_limit() -> None:
-    fusion = fuse(fusion_problem(chain_graph("mul " * 130), CHIP), np.ones(130, int))
-    assert [len(members) for members in fusion.members.values()] == [64, 64, 2]
 
 
 def test_the_least_priority_falls_first_and_the_lower_index_of_two() -> None:
@@ -113,14 +102,9 @@ def test_jaxprs_hlo_and_onnx_have_one_table(names: str) -> None:
     assert legal == [[True, False, False], [True, False, False], [False, False, False]]
 
 
-@pytest.mark.parametrize("kind", ["optimization_barrier", "tuple", "while", "fusion", "custom-call", "unknown"])
+@pytest.mark.parametrize("kind", ["optimization_barrier", "while", "unknown"])
 def test_what_is_neither_elementwise_nor_moves_data_stays_apart(kind: str) -> None:
     assert not fusion_problem(chain_graph(f"mul {kind} mul"), CHIP).legal.any()
-
-
-def test_an_op_that_reads_more_than_a_kernel_may_takes_nothing_in() -> None:
-    graph = diamond()
-    assert fusion_problem(graph, CHIP, max_arguments=1).legal.tolist() == [False] * 4
 
 
 @given(st.data())
@@ -180,13 +164,6 @@ def test_what_is_legal_by_all_its_reasons(data: st.DataObject) -> None:
         assert problem.legal[index] == expected
 
 
-@given(st.data())
-def test_priorities_alone_decide_while_no_limit_binds(data: st.DataObject) -> None:
-    problem = fusion_problem(data.draw(fusable_graphs()), CHIP)
-    priorities = data.draw(fusion_priorities(problem))
-    assert np.array_equal(fuse(problem, priorities).inlined, problem.legal & (priorities > 0))
-
-
 def test_an_alias_is_followed_through_inlined_ops() -> None:
     problem = fusion_problem(viewed_graph(), CHIP)
     inlined = np.array([False, True, False, False, False])
@@ -226,8 +203,3 @@ def test_an_inlining_that_is_not_legal_or_too_large_is_refused() -> None:
 def test_a_graph_without_flops_is_refused() -> None:
     with pytest.raises(GraphError, match="has run times and no flops"):
         fusion_problem(layered(20, 0))
-
-
-def test_seconds_add_up() -> None:
-    fusion: Fusion = fuse(fusion_problem(diamond(), CHIP), np.ones(4, int))
-    assert fusion.seconds == 36.0

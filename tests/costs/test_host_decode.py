@@ -39,7 +39,7 @@ def chromosomes(graphs: list[ComputationGraph], devices: int, count: int) -> lis
 
 
 @pytest.mark.parametrize("devices", [1, 3])
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, suppress_health_check=list(HealthCheck))
 @given(graphs=batches, transfer=st.sampled_from(TRANSFERS))
 def test_it_is_exact(devices: int, graphs: list[ComputationGraph], transfer: Transfer) -> None:
     task = Problem("makespan", devices, transfer, 0.5, 4.0)

@@ -22,6 +22,8 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.maps.task import evaluate_all, maps_of
 
 SIZES = MapSizes(steps=12, rows=24, reads=8)
+PROBLEMS = {name: map_problem(graph(), NNP_I) for name, graph in WORKLOADS.items()}
+LARGE = common_sizes(list(PROBLEMS.values()))
 evaluate = jax.jit(device.evaluate)
 
 
@@ -47,7 +49,7 @@ def assert_same(problem: MapProblem, costs: device.DeviceMapCosts, weights: np.n
         assert float(rewards[i]) == pytest.approx(true.reward(compiler), rel=3e-6, abs=1e-6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.data())
 def test_the_device_is_the_twin(data: st.DataObject) -> None:
     problem = data.draw(problems())
@@ -71,9 +73,9 @@ def test_compiled_host_code_is_the_twin(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_workloads_on_the_device(name: str) -> None:
-    problem = map_problem(WORKLOADS[name](), NNP_I)
+    problem = PROBLEMS[name]
     weights, outputs = np.random.default_rng(0).integers(0, 3, (2, 8, problem.steps))
-    assert_same(problem, on_device(problem, common_sizes([problem]), weights, outputs), weights, outputs)
+    assert_same(problem, on_device(problem, LARGE, weights, outputs), weights, outputs)
 
 
 def test_large_graphs_keep_their_digits() -> None:
@@ -83,19 +85,17 @@ def test_large_graphs_keep_their_digits() -> None:
 
 
 def test_padding_changes_nothing() -> None:
-    problem = map_problem(WORKLOADS["resnet50"](), NNP_I)
+    problem = PROBLEMS["resnet50"]
     weights, outputs = np.random.default_rng(0).integers(0, 3, (2, 8, problem.steps))
-    tight = on_device(problem, MapSizes(57, 57, 0), weights, outputs)
-    loose = on_device(problem, MapSizes(90, 101, 8), weights, outputs)
+    tight, loose = (on_device(problem, to, weights, outputs) for to in (MapSizes(57, 57, 0), LARGE))
     chex.assert_trees_all_equal(tight.latency, loose.latency)
     chex.assert_trees_all_equal(tight.error, loose.error)
     chex.assert_trees_all_equal((tight.weights, tight.outputs), (loose.weights[:57], loose.outputs[:57]))
 
 
 def test_a_batch_of_problems_is_each_of_them_and_compiles_once() -> None:
-    each = [map_problem(WORKLOADS[name](), NNP_I) for name in ("resnet50", "resnet101")]
-    sizes = common_sizes(each)
-    asked_maps = np.random.default_rng(0).integers(0, 3, (2, 2, sizes.steps, 4)).astype(np.int32)
+    each = [PROBLEMS[name] for name in ("resnet50", "resnet101")]
+    asked_maps = np.random.default_rng(0).integers(0, 3, (2, 2, LARGE.steps, 8)).astype(np.int32)
     chex.clear_trace_counter()
 
     @jax.jit
@@ -104,11 +104,11 @@ def test_a_batch_of_problems_is_each_of_them_and_compiles_once() -> None:
         return jax.vmap(device.evaluate)(problem, weights, outputs)
 
     weights, outputs = map(jnp.asarray, asked_maps)
-    together = batched(pad_batch(each), weights, outputs)
+    together = batched(pad_batch(each, LARGE), weights, outputs)
     for i, problem in enumerate(each):
-        alone = evaluate(pad(problem, sizes), weights[i], outputs[i])
+        alone = evaluate(pad(problem, LARGE), weights[i], outputs[i])
         chex.assert_trees_all_close(jax.tree.map(lambda x, i=i: x[i], together), alone, rtol=1e-6)
-    batched(pad_batch(each[::-1], sizes), weights, outputs)
+    batched(pad_batch(each[::-1], LARGE), weights, outputs)
 
 
 @pytest.mark.parametrize("end", [0, 1])
@@ -125,7 +125,7 @@ def test_the_most_work_on_the_slowest_and_the_fastest_chip_is_finite(end: int) -
 def test_too_small_sizes_and_too_many_pages_are_refused() -> None:
     with pytest.raises(ProblemError, match="more than the"):
         pad(map_problem(WORKED_GRAPH, WORKED_CHIP), MapSizes(1, 1, 0))
-    graph = map_problem(WORKLOADS["bert"](), NNP_I).graph
+    graph = PROBLEMS["bert"].graph
     memories = (ChipMemory("far", None, 1, 1), ChipMemory("near", None, 2, 2))
     pad(map_problem(graph, MemoryChip("near", 1.0, memories, page=1)))
     big = replace(graph, ops=(replace(graph.ops[0], weight_bytes=2**31), *graph.ops[1:]))

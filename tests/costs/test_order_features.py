@@ -1,7 +1,5 @@
 """Topoformer's features: known values, units, numbering, and encodings that are eigenvectors."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -44,19 +42,6 @@ def test_renumbering_a_graph_without_equal_eigenvalues_renumbers_its_encodings(o
     order = np.random.default_rng(0).permutation(ops).tolist()
     other = ComputationGraph("other", tuple(graph.ops[i] for i in order))
     np.testing.assert_allclose(order_features(other), order_features(graph)[order], atol=1e-5)
-
-
-def test_the_size_of_a_byte_does_not_matter() -> None:
-    graph = layered(30, 0)
-    ops = tuple(
-        dataclasses.replace(
-            op,
-            workspace_bytes=8 * op.workspace_bytes,
-            outputs=tuple(dataclasses.replace(tensor, bytes=8 * tensor.bytes) for tensor in op.outputs),
-        )
-        for op in graph.ops
-    )
-    np.testing.assert_array_equal(order_features(ComputationGraph("larger", ops)), order_features(graph))
 
 
 def test_features_of_a_worked_example() -> None:

@@ -17,29 +17,21 @@ from graphrl.solvers.chromosomes import brkga
 
 FIRST = Problem("makespan", 2, "link", latency=0.25, bandwidth=8.0, memory_limit=70)
 OTHERS: list[dict[str, Any]] = [
-    {"latency": 0.0},
-    {"bandwidth": 3.7},
-    {"bandwidth": float("inf")},
-    {"memory_limit": 31},
+    {"latency": 0.0, "bandwidth": 3.7},
+    {"bandwidth": float("inf"), "memory_limit": 31},
 ]
 METHODS = ("brkga", "random")
 SMALL = brkga.Parameters(population=12, elites=3, mutants=3)
 
 
 def run_batch(problem: Problem) -> None:
-    graph = batch_of_two()
+    one = instance(random_dag(0)).graph
+    graph = jax.tree.map(lambda x: np.stack([x, x]), one)
     brkga.run_batch(jax.random.split(jax.random.key(0), 2), graph, problem, SMALL, 45)
 
 
-def batch_of_two() -> Any:
-    one = instance(random_dag(0)).graph
-    return jax.tree.map(lambda x: np.stack([x, x]), one)
-
-
 def proposal(problem: Problem) -> None:
-    env, params = ProposalEnv(problem, 45, SMALL), instance(random_dag(0))
-    state, _ = env.reset(jax.random.key(0), params)
-    env.step(jax.random.key(1), state, np.zeros((params.graph.sizes.ops, 3), np.int32), params)  # type: ignore[arg-type]
+    ProposalEnv(problem, 45, SMALL).reset(jax.random.key(0), instance(random_dag(0)))
 
 
 def solving(method: str) -> Callable[[Problem], None]:

@@ -31,8 +31,8 @@ def problem_name(problem: Problem) -> str:
 _evaluate = jax.jit(evaluate, static_argnames=("makespan", "memory", "form"))
 
 
-def compiled(problem: Problem, form: str = "auto") -> Callable[..., DeviceCosts]:
-    """`evaluate`, jitted."""
+def compiled(problem: Problem, form: str = "rows") -> Callable[..., DeviceCosts]:
+    """`evaluate`, jitted; by default in the form of CPUs."""
     return functools.partial(_evaluate, problem=DeviceProblem.of(problem), form=form)
 
 

@@ -92,14 +92,12 @@ def _with(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (_with("inlined", ["0", "1", "2", "3"]), "op '0' of type 'dot_general' is inlined: it may not be"),
         (_with("inlined", ["1", "2"]), "placement misses op '3'"),
         (_with("inlined", [1]), "inlined has 1: must be a list of op names"),
-        (_with("inlined", "1"), "inlined is '1': must be a list of op names"),
         (_with("chip", {"name": "x"}), "chip has no key 'flops_per_second'"),
         (_with("version", 1), "the plan has the unknown key"),
         (
             lambda file: file["chip"].update(flops_per_second=0),
             "flops_per_second is 0.0: must be a number from 1 ",
         ),
-        (lambda file: file["chip"].update(bytes_per_second="fast"), "chip.bytes_per_second is 'fast'"),
         (lambda file: file["chip"].update(launch_seconds=2.0), "makespan is stated as 18.0: it is 20.0"),
         (lambda file: file.pop("chip"), "the plan has no key 'chip'"),
     ],
@@ -155,7 +153,8 @@ def test_a_function_is_fused() -> None:
 
 
 def test_faults() -> None:
-    with pytest.raises(ProblemError, match="unknown fusion rule 'most': known are none"):
+    known = "none, single, xla, all, flips, anneal, joint"
+    with pytest.raises(ProblemError, match=f"^unknown fusion rule 'most': known are {known}$"):
         graphrl.optimize(CHAIN, fuse="most")
     bare = dataclasses.replace(CHAIN, ops=tuple(dataclasses.replace(op, flops=0) for op in CHAIN.ops))
     with pytest.raises(GraphrlError, match="has run times and no flops"):
@@ -173,10 +172,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     Plan.load(plan).check(CHAIN)
     assert main(command) == 0
     assert "2, which compute 3 more ops" in capsys.readouterr().out
-
-
-def test_the_command_refuses_an_unknown_rule(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    check_failure(["optimize", model, "--fuse", "most"], 2, "unknown fusion rule 'most'", capsys)
 
 
 def test_a_plan_of_kernels_is_no_order_for_a_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

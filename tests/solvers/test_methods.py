@@ -1,12 +1,16 @@
 """The registry of methods: what is in it, options of a method, and that every one gives a plan."""
 
+import dataclasses
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from keyed_searches import interrupted_plan
+from hypothesis import given
+from hypothesis import strategies as st
+from random_graphs import graphs, problems
 from search_graphs import random_dag
 
 import graphrl
@@ -17,9 +21,10 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.known_optima import in_tree
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.methods import MAP_METHODS, METHODS, OLD_NAMES, describe, find_solver
+from graphrl.plan import Plan
 from graphrl.solvers import auto
-from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.solver import SOLVERS
+from graphrl.solvers.base import Budget, Interrupted, Task
+from graphrl.solvers.solver import SOLVERS, Solver
 
 
 def ladder(rungs: int) -> ComputationGraph:
@@ -94,7 +99,7 @@ ONE_DEVICE = (
 
 
 NEED_FILES = ("split", "go", "go+")
-SMALLER = {"hdp": "hdp:hidden=16"}  # whose networks are large by default
+SMALLER = {"hdp": "hdp:hidden=8,groups=4,children=4"}  # whose networks are large by default
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method not in NEED_FILES])
@@ -126,8 +131,27 @@ SEARCHES = [
         )
     ),
     ("anneal", Problem()),
+    ("min-cut", Problem()),
+    ("random-ready:samples=0", Problem()),
     ("anneal-list:hot=100", Problem("makespan", 3, "free")),
 ]  # fmt: skip
+
+
+def interrupted_plan(solve: Solver, graph: ComputationGraph, problem: Problem) -> Plan:
+    """The plan of an `Interrupted` that comes with the second progress report."""
+    reports = 0
+
+    def stop(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
+        nonlocal reports
+        reports += 1
+        if reports == 2:
+            raise KeyboardInterrupt
+
+    try:
+        solve(Task(graph, problem, Budget(seconds=60.0), 0, stop))
+    except Interrupted as stopped:
+        return stopped.plan
+    raise AssertionError("the search did not stop")
 
 
 @pytest.mark.parametrize(("method", "problem"), SEARCHES, ids=lambda each: each if isinstance(each, str) else "")
@@ -157,12 +181,50 @@ def test_options_of_a_method() -> None:
         ("brkga:population=many", "option 'population' of method 'brkga' is 'many': must be an integer"),
         ("brkga:bias=", "option 'bias' of method 'brkga' is '': must be a number"),
         ("topoformer:checkpoint=", "option 'checkpoint' of method 'topoformer' is '': must be a text"),
-        ("topoformer:checkpoint", "option 'checkpoint' of method 'topoformer' is '': must be a text"),
         ("brkga:", "method 'brkga' has no option ''"),
         ("brkga:elites=3,elites=4", "method 'brkga' has option 'elites' twice"),
         ("dfs-dp:paper=yes", "option 'paper' of method 'dfs-dp' is 'yes': must be true or false"),
+        ("dfs-dp:states=-1", "states is -1"),
+        ("brkga:elites=100", "elites is 100: must be from 1 to population - 1 = 99"),
+        ("brkga:elites=0", "elites is 0"),
+        ("brkga:mutants=81", "mutants is 81: must be from 0 to population - elites = 80"),
+        ("brkga:bias=0.4", "elite_bias is 0.4: must be from 0.5 to 1"),
+        ("approximate-dp:width=0", "width is 0"),
+        ("approximate-dp:tie=first", "tie is 'first': must be random or live"),
+        ("approximate-dp:rank=size", "rank is 'size': must be peak or live"),
+        ("anneal:chains=0", "chains is 0: must be from 1 to 1,024"),
+        ("anneal:chains=1000000", "chains is 1000000: must be from 1 to 1,024"),
+        ("anneal-schedule:chains=-1", "chains is -1"),
+        ("anneal-schedule:hot=0.1,cold=0.2", "hot is"),
+        ("anneal-ops:hot=1e-5", "hot is 1e-05 and cold is 3e-05: must be above 0"),
+        ("local-search:patience=0", "must be at least 1"),
+        ("multilevel:coarse=0", "coarse is 0: must be at least 1"),
+        ("cp-sat:workers=-1", "workers is -1"),
+        ("cp-sat:gap=1", "gap is 1"),
+        ("random-ready:samples=-1", "samples is -1"),
+        ("expert:order=x", "order is 'x': must be fifo or level"),
+        ("split", "write split:file=PATH"),
     ],
 )
 def test_bad_options_of_a_method(method: str, fault: str) -> None:
+    name = method.partition(":")[0]
+    objective = find_solver(name).objectives[-1]
     with pytest.raises(ProblemError, match=re.escape(fault)):
-        graphrl.optimize(ladder(5), method=method)
+        graphrl.optimize(ladder(5), method=method, objective=objective, evaluations=10)
+
+
+QUICK = ("given", "list", "hlfet", "etf", "metis", "expert", "depth-first", "random-priorities", "xla", "inductor")
+
+
+@given(graphs(max_ops=10), problems(), st.integers(0, 2**31))
+def test_plans_of_quick_methods_are_valid_and_not_below_the_bound(
+    graph: ComputationGraph, problem: Problem, seed: int
+) -> None:
+    for method in QUICK:
+        ordering = re.match(ONE_DEVICE, method)
+        taken = dataclasses.replace(problem, devices=1) if ordering else problem
+        task = Task(graph, taken, Budget(evaluations=20), seed)
+        plan = find_solver(method)(task)
+        plan.check(graph)
+        assert (plan.method, plan.seed) == (method, seed)
+        assert plan.value >= lower_bound(graph, task.problem)

@@ -20,9 +20,8 @@ ANY = Budget(evaluations=1)
 
 @pytest.mark.parametrize("family", ["in-tree", "out-tree", "series-parallel"])
 @pytest.mark.parametrize("ops", [2, 13, 300])
-@pytest.mark.parametrize("seed", range(3))
-def test_the_known_peak(family: str, ops: int, seed: int) -> None:
-    graph, facts = sample(family, ops, seed)
+def test_the_known_peak(family: str, ops: int) -> None:
+    graph, facts = sample(family, ops, ops)
     plan = solve(Task(graph, Problem(), ANY, 0))
     plan.check(graph)
     assert plan.value == plan.bound == facts["optimal_peak_memory"]

@@ -1,15 +1,61 @@
-"""The human expert's placement: stages of whole layers, whatever the order in which a model is unrolled."""
+"""Placements by rule: METIS, of which few bytes cross, and a human expert's stages of whole layers."""
 
+import numpy as np
 import pytest
+from search_graphs import random_dag
 
 from graphrl.costs.problem import Problem
-from graphrl.errors import ProblemError
+from graphrl.graphs.datasets.known_optima import in_tree
 from graphrl.graphs.datasets.workloads import go
 from graphrl.graphs.graph import ComputationGraph, Op, Pipelined, Tensor
 from graphrl.methods import find_solver
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.rules.placements import named_layers
+from graphrl.solvers.rules.placements import named_layers, partition
+
+# METIS and depth first
+
+
+def bridge(cheap: int) -> ComputationGraph:
+    """Two chains of ten ops with tensors of 100 bytes, joined by one tensor of `cheap` bytes."""
+    ops = []
+    for chain in "xy":
+        for i in range(10):
+            inputs = (f"{chain}{i - 1}",) if i else (("bridge",) if chain == "y" else ())
+            outputs = (Tensor(f"{chain}{i}", 100), *((Tensor("bridge", cheap),) if chain == "x" and i == 5 else ()))
+            ops.append(Op(f"{chain}{i}", "", 1.0, inputs, outputs))
+    return ComputationGraph("bridge", tuple(ops))
+
+
+@pytest.mark.parametrize("objective", ["makespan", "peak_memory"])
+def test_the_cheap_tensor_is_what_crosses(objective: str) -> None:
+    graph = bridge(cheap=1)
+    placement = partition(graph, Problem(objective, 2), 0)  # type: ignore[arg-type]
+    assert len(set(placement[:10])) == len(set(placement[10:])) == 1
+    assert placement[0] != placement[10]
+
+
+def test_parts_are_balanced_by_what_the_objective_counts() -> None:
+    for seed in range(3):
+        graph = random_dag(seed)
+        a = graph.arrays
+        for objective, weight in (("makespan", a.runtime), ("peak_memory", a.tensor_bytes)):
+            placement = partition(graph, Problem(objective, 2), 0)  # type: ignore[arg-type]
+            assert 0.4 < np.bincount(placement, weight, minlength=2)[0] / weight.sum() < 0.6
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+def test_few_ops_are_shared_out_in_silence(devices: int, capfd: pytest.CaptureFixture[str]) -> None:
+    for num_ops in range(1, 3 * devices):
+        placement = partition(in_tree(num_ops, 0).graph, Problem("makespan", devices), 0)
+        assert placement.max() < devices
+        if num_ops < 2 * devices:
+            assert np.bincount(placement, minlength=devices).min() == num_ops // devices
+    assert capfd.readouterr().out == ""  # METIS itself writes there
+
+
+# The expert's stages, whatever the order in which a model is unrolled
+
 
 SIZE = 8
 
@@ -80,11 +126,6 @@ def test_stages_of_equal_bytes_where_those_of_equal_work_do_not_fit() -> None:
     assert plan.evaluations == 2
     free = Problem("makespan", 2, resident_weights=True)
     assert list(planned(graph, free).placement.values()) == [0, 0, 1]
-
-
-def test_an_unknown_order_is_refused() -> None:
-    with pytest.raises(ProblemError, match="order is 'x': must be fifo or level"):
-        planned(recurrent(1, 1), Problem("makespan", 2), "expert:order=x")
 
 
 def test_auto_begins_with_the_stages_where_layers_have_names() -> None:

@@ -1,6 +1,7 @@
-"""Rules and searches for fusion: what each inlines, and that flipping ends where the definition says."""
+"""Rules and searches for fusion: what each inlines, where flipping ends, and what memory forbids."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,12 +9,14 @@ from fusion_graphs import CHIP, chain_graph, fusable_graphs, fusion_priorities, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import graphrl
 from graphrl.costs.fusion.exact import Fusion, fuse, fusion_of
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
-from graphrl.errors import PlanError, ProblemError
+from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.plan import Plan
 from graphrl.solvers.fusion.flips import annealed, descended, flip_costs
-from graphrl.solvers.fusion.rules import RULES, fuse_by
+from graphrl.solvers.fusion.rules import RULES, candidates, fuse_by, largest_kernel
 
 
 def forked() -> ComputationGraph:
@@ -51,13 +54,6 @@ def legal_fusions(problem: FusionProblem) -> list[Fusion]:
 def test_what_each_rule_inlines(rule: str, inlined: tuple[str, ...]) -> None:
     problem = fusion_problem(forked(), CHIP)
     assert problem.names(fuse_by(rule, problem).inlined) == inlined
-
-
-def test_an_unknown_rule_lists_the_known_ones() -> None:
-    with pytest.raises(
-        ProblemError, match=r"^unknown fusion rule 'xls': known are none, single, xla, all, flips, anneal, joint$"
-    ):
-        fuse_by("xls", fusion_problem(forked(), CHIP))
 
 
 @settings(max_examples=60)
@@ -113,7 +109,62 @@ def test_flipping_fuses_a_long_chain_up_to_the_limits() -> None:
     assert len(fusion.members) == 4  # 200 ops in kernels of at most 64
 
 
-@given(fusable_graphs())
-def test_rules_are_the_same_every_time(graph: ComputationGraph) -> None:
-    problem = fusion_problem(graph, CHIP)
-    assert np.array_equal(fuse_by("flips", problem).inlined, fuse_by("flips", problem).inlined)
+# Fusion chosen by its plans
+
+
+TERMS = 12
+
+
+def sum_of_products() -> ComputationGraph:
+    """A sum of twelve products of 8 B each. Fused, one kernel reads all twelve; single ops need a product and a sum."""
+    ops = [Op(f"make{i}", "dot_general", inputs=("x",), outputs=(Tensor(f"m{i}", 8),), flops=8) for i in range(TERMS)]
+    for i in range(1, TERMS):
+        last = f"s{i - 1}" if i > 1 else "m0"
+        ops.append(Op(f"add{i}", "add", inputs=(last, f"m{i}"), outputs=(Tensor(f"s{i}", 8),), flops=2))
+    return ComputationGraph("sum", tuple(ops), (Tensor("x", 1),), (f"s{TERMS - 1}",))
+
+
+def planned(fuse: str, **options: Any) -> Plan:
+    graph = sum_of_products()
+    plan = graphrl.optimize(graph, fuse=fuse, chip=CHIP, objective="makespan", evaluations=2000, **options)
+    plan.check(graph)
+    return plan
+
+
+def test_what_does_not_fit_fused_is_fused_less() -> None:
+    flips, joint = (planned(fuse, memory_limit=60) for fuse in ("flips", "joint"))
+    assert flips.excess > 0  # twelve products and their sum are 104 B at once
+    assert joint.excess == 0
+    assert joint.evaluations <= 2000
+    unfused = planned("none", memory_limit=60)
+    assert unfused.excess == 0
+    assert joint.value < unfused.value
+
+
+def test_where_memory_does_not_bind_it_is_flips() -> None:
+    flips, joint = (planned(fuse, memory_limit=1000) for fuse in ("flips", "joint"))
+    assert joint.inlining == flips.inlining
+    assert joint.value == flips.value
+
+
+def test_a_method_that_ends_early_runs_once_where_nothing_is_limited() -> None:
+    flips, joint = (planned(fuse, method="list", devices=2) for fuse in ("flips", "joint"))
+    assert joint.evaluations == flips.evaluations
+    assert joint.value == flips.value
+
+
+def test_the_least_peak_is_that_of_single_ops() -> None:
+    graph = sum_of_products()
+    joint = graphrl.optimize(graph, fuse="joint", chip=CHIP, evaluations=2000)
+    assert joint.value == graphrl.optimize(graph, fuse="none", chip=CHIP, evaluations=2000).value == 24
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_candidates_are_different_and_of_smaller_and_smaller_kernels(data: st.DataObject) -> None:
+    problem = fusion_problem(data.draw(fusable_graphs()), CHIP)
+    fusions = list(candidates(problem))
+    assert len({fusion.inlined.tobytes() for fusion in fusions}) == len(fusions)
+    assert any(not fusion.inlined.any() for fusion in fusions)
+    largest = largest_kernel(fusions[0])
+    assert not largest or any(largest_kernel(fusion) <= largest // 2 for fusion in fusions)
