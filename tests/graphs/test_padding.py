@@ -147,15 +147,6 @@ def test_buckets_are_few() -> None:
         assert len({bucket(count) for count in range(2**octave + 1, 2 ** (octave + 1) + 1)}) == 8
 
 
-@given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=4))
-def test_common_sizes_hold_every_graph(seeds: list[int]) -> None:
-    graphs = [random_graph(np.random.default_rng(seed)) for seed in seeds]
-    common = common_sizes(graphs)
-    for graph in graphs:
-        assert pad(graph, common).sizes == common
-    assert pad_batch(graphs).sizes == common
-
-
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Sizes)])
 def test_too_small_sizes_are_an_error(field: str) -> None:
     graph = max(random_graphs(np.random.default_rng(0), 20), key=lambda graph: graph.arrays.num_ops)

@@ -158,13 +158,6 @@ def test_names_are_unique_and_nodes_sorted() -> None:
     assert graph.ops[1].inputs == ("x",)
 
 
-def test_functions_are_inlined() -> None:
-    body = [node("Exp", ["a"], ["e"]), node("Add", ["e", "a"], ["r"])]
-    function = helper.make_function("custom", "ExpAdd", ["a"], ["r"], body, [helper.make_opsetid("", 20)])
-    graph = read(model([node("ExpAdd", ["x"], ["y"], domain="custom")], {"x": (2,)}, functions=[function]))
-    assert [op.type for op in graph.ops] == ["Exp", "Add"]
-
-
 @pytest.mark.parametrize(
     ("dtype", "size"),
     [
@@ -264,19 +257,6 @@ def test_the_limit_of_a_gather_is_that_of_its_axis() -> None:
         nodes = [node("Gather", ["data", "other"], ["small"], axis=axis), node("Relu", ["x"], ["y"])]
         weights = [array("data", np.ones((2, 512))), array("other", [0, 1, 0])]  # 3 x 512 or 2 x 3
         assert fold(helper.make_graph(nodes, "g", [info("x", (1,))], [info("y", (1,))], weights), 20) == folded
-
-
-def test_sizes_that_are_expanded_to_their_own_shape() -> None:
-    nodes = [
-        node("Shape", ["x"], ["shape"]),
-        node("Abs", ["shape"], ["sizes"]),
-        node("Expand", ["sizes", "forty"], ["expanded"]),
-        node("ReduceSum", ["expanded"], ["target"], keepdims=1),
-        node("Reshape", ["ones", "target"], ["y"]),
-    ]
-    inputs = {"x": (2,) * 40, "ones": (80,)}
-    graph = read(model(nodes, inputs, weights=[array("forty", [40])]))
-    assert graph.ops[-1].outputs == (Tensor("y", 4 * 80),)
 
 
 def test_dims_by_name_and_by_axis() -> None:

@@ -12,13 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import check_fault, run_script
 from reproduce import gpu_compile
-from reproduce.checkpoint import batch as batch_section
-from reproduce.checkpoint import device as device_section
 from reproduce.checkpoint.batch import largest, values
 from reproduce.checkpoint.device import device
-from reproduce.checkpoint.measured import FITTED, NONE, PROGRAMS, RULES, Point, Settings, best, build, least, plain
+from reproduce.checkpoint.measured import NONE, PROGRAMS, RULES, Point, Settings, best, build, least, plain
 from reproduce.checkpoint.rules import curve, rules, tables
-from reproduce.models.losses import Program
 
 from graphrl.errors import GraphrlError
 
@@ -64,33 +61,6 @@ def test_the_largest_batch_is_found_from_any_start(fits: int, start: int) -> Non
     assert len(tried) <= 3 or not 0.98 * start <= fits <= 1.02 * start
 
 
-def test_batches_are_planned_for_the_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans need half of what jax does, and are refused where that is too much."""
-    planned = dict[int, set[int]]()
-
-    def fitted(program: Program, budget: int, *, verify: bool) -> tuple[None, dict[str, Any]]:
-        assert verify
-        size = program.args[1].shape[1]  # after the steps
-        planned.setdefault(budget, set()).add(size)
-        return None, {"foretold": 1 if size * 5 * 10**7 <= budget else None}
-
-    def memory(_settings: Settings, _program: str, _method: str, size: int) -> dict[str, int]:
-        return {"arguments": 0, "temporaries": size * 10**8, "results": 0}
-
-    monkeypatch.setattr(batch_section, "fitted", fitted)
-    monkeypatch.setattr(batch_section, "memory", memory)
-    monkeypatch.setattr(batch_section, "points", lambda *_: [])
-    (table,) = batch_section.batch(Settings(out=tmp_path, programs=("LSTM",), methods=(NONE, FITTED)))
-    (line,) = [line for line in table.text.splitlines() if line.startswith("| LSTM")]
-    name, methods, *cells = line.strip("| ").split(" | ")
-    assert (name, methods) == ("LSTM", f"{NONE} / {FITTED}")
-    for cell, room in zip(cells, batch_section.ROOMS, strict=True):
-        plain, ours = map(int, cell.split(" / "))
-        assert 0.97 * 10 * room <= plain <= 10 * room
-        assert 0.97 * 20 * room <= ours <= 20 * room
-        assert ours in planned[int(room * 1e9)]
-
-
 def test_the_best_within_a_slowdown() -> None:
     a, b, c = Point("a", 10, 0.1, 0.3), Point("b", 20, 0.2, 0.1), Point("c", 10, 0.1, 0.2)
     assert least([a, b, c], 0.15) == b
@@ -111,19 +81,6 @@ def test_values_are_compared_and_kept(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "measuring" not in capsys.readouterr().err
     with pytest.raises(GraphrlError, match="no figures of a device 'abacus'"):
         next(values(settings(device="abacus")))
-
-
-def test_values_of_another_machine_are_of_full_size(tmp_path: Path) -> None:
-    rule, name = "nothing saveable, a layer", "abacus"
-    key = {"what": "values", "program": "LSTM", "method": rule, "size": "full", "device": name}
-    figures = {"same bits": False, "difference": 2e-6, "precision": "highest"}
-    line = {"key": key, "value": figures, "error": None, **WHERE}
-    (tmp_path / "measured.jsonl").write_text(json.dumps(line) + "\n")
-    (table,) = values(Settings(out=tmp_path, programs=("LSTM",), methods=(rule,), device=name))
-    assert "of full size" in table.text
-    assert "| LSTM | 1 | 0 | 2.0e-06 |" in table.text
-    assert f"LSTM, {rule}: 2.0e-06 is over 1e-06" in table.text
-    assert "precision `highest`" in table.text
 
 
 def test_steps_are_compiled_and_run_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,17 +132,6 @@ def test_steps_of_another_machine_are_shown(tmp_path: Path) -> None:
     assert "geometric mean of 1: 83.3%" in means.text
     assert f"| {ours} | 26.0 | 25.0 | 27.0 | 118.00 | 120.00 | 18.0% | 20.0% |" in program.text
     assert (tmp_path / "device.png").stat().st_size > 1000
-
-
-def test_what_cannot_be_run_is_a_fault_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_section, "each_apart", lambda work, items, _: map(work, items))
-    monkeypatch.setattr(device_section, "compile_task", lambda task: (task, "no room" * (task.method != NONE)))
-    monkeypatch.setattr(device_section, "run_task", lambda _: {"temporaries": 1, "step": 1.0, "seconds": 1.0} | REST)
-    settings = Settings(out=tmp_path, programs=("LSTM",), methods=(NONE, "nothing saveable, a layer"))
-    _, program = device(settings)
-    assert "failed: device LSTM nothing saveable, a layer full h200" in program.text
-    assert "no room" in program.text
-    assert f"| {NONE} | - | 0.0 | - | 1000.00 | 1000.00 | 0.0% | 0.0% |" in program.text
 
 
 def test_tables_and_picture_are_made_of_what_is_measured(tmp_path: Path) -> None:
