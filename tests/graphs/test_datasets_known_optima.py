@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from shortest_makespan import optimum
 
 from graphrl.costs.bounds import lower_bound
@@ -66,22 +64,14 @@ MAKERS: dict[str, Callable[[int, int, Bytes], KnownPeak]] = {
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("sizes", [Bytes(), TIES, NO_WORKSPACE], ids=["wide", "ties", "no workspace"])
 def test_the_peak_is_the_least_of_all_orders(name: str, sizes: Bytes) -> None:
-    """18 x 40 = 720 instances of 2 to 13 ops."""
+    """18 x 24 = 432 instances of 2 to 13 ops."""
     easy = 0
-    for seed in range(40):
+    for seed in range(24):
         drawn = MAKERS[name](2 + seed % 12, seed, sizes)
         assert drawn.peak == least_peak(drawn.graph) == peak_of(drawn.graph, drawn.order)
         assert lower_bound(drawn.graph, Problem()) <= drawn.peak
         easy += drawn.peak == peak_of(drawn.graph, drawn.graph.arrays.topological)
-    assert easy < 36  # the order in which the ops stand is often not the best
-
-
-@given(
-    st.sampled_from(sorted(MAKERS)), st.integers(2, 10), st.integers(0, 2**40), st.integers(1, 40), st.integers(0, 60)
-)
-def test_any_instance(name: str, num_ops: int, seed: int, least: int, more: int) -> None:
-    drawn = MAKERS[name](num_ops, seed, Bytes(least, least + more, 0.7))
-    assert drawn.peak == least_peak(drawn.graph) == peak_of(drawn.graph, drawn.order)
+    assert easy < 22  # the order in which the ops stand is often not the best
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -136,7 +126,7 @@ def test_errors() -> None:
 @pytest.mark.parametrize("devices", [1, 2, 3, 8])
 @pytest.mark.parametrize("num_ops", [8, 50, 300])
 def test_the_planted_plan_meets_the_bound(num_ops: int, devices: int) -> None:
-    for seed in range(10):
+    for seed in range(4):
         instance = planted(num_ops, devices, seed)
         for bandwidth in (float("inf"), 1.0):  # tensors are small enough to arrive in time at a byte per second
             problem = Problem("makespan", devices, "free", bandwidth=bandwidth)

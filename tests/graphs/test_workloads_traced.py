@@ -24,14 +24,10 @@ TINY = {
     "transformer-xl": transformer_xl(2, width=8, heads=2, inner=12, length=4, batch=2, characters=7),
     "wavenet": wavenet(1, 3, samples=16, batch=2, channels=4, skips=6),
 }
-SLOW = {
+LARGER = {  # traced, not compiled
     "inception": inception_v3(2, size=139, thin=16, pools=(32,), inners=(128,), last=1, classes=5),
     "amoebanet": amoebanet(1, filters=16, batch=2, size=32, classes=5, groups=1),
 }
-ALL = [
-    *(pytest.param(model, id=name) for name, model in TINY.items()),
-    *(pytest.param(model, id=name, marks=pytest.mark.slow) for name, model in SLOW.items()),
-]
 
 
 def values(model: Model) -> dict[str, Any]:
@@ -57,7 +53,7 @@ def initial(model: Model, seed: int) -> dict[str, Any]:
     return {name: jnp.asarray(of(name, shape.shape)) for name, shape in model.parameters().items()}
 
 
-@pytest.mark.parametrize("model", ALL)
+@pytest.mark.parametrize("model", TINY.values(), ids=TINY)
 def test_training_lowers_the_loss(model: Model) -> None:
     """From about the logarithm of the number of classes, and by what the gradient says of a small step."""
     parameters, batch = initial(model, 0), values(model)
@@ -104,7 +100,7 @@ def test_outputs_see_nothing_that_lies_ahead(model: str, inputs: str) -> None:
         assert first_row(memory0=batch["memory0"] + 1) != pytest.approx(first_row(), abs=1e-4)
 
 
-@pytest.mark.parametrize("model", TINY.values(), ids=TINY)
+@pytest.mark.parametrize("model", (TINY | LARGER).values(), ids=TINY | LARGER)
 def test_graphs_hold_every_parameter_once_and_update_it_in_place(model: Model) -> None:
     graph, groups = workloads.traced(model, "tiny")
     a, shapes = graph.arrays, model.parameters()
