@@ -38,7 +38,7 @@ cli._run = run
 sys.exit(cli.main())
 """
 # A command whose main thread is where Python runs no signal handler; it ends with "result" if it is let.
-BUSY = COMMAND.replace("WORK", 'print("busy", flush=True)\n        hashlib.pbkdf2_hmac("sha256", b"", b"", 6_000_000)')
+BUSY = COMMAND.replace("WORK", 'print("busy", flush=True)\n        hashlib.pbkdf2_hmac("sha256", b"", b"", 10_000_000)')
 # A command that is in a finalizer, where Python ignores exceptions.
 FINALIZING = COMMAND.replace("WORK", "Finalized()\n        time.sleep(60)")
 

@@ -251,15 +251,11 @@ LICENCE = f"// {'x' * 77}\n" * 1000
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("// a comment\nHloModule m\nENTRY e " + BODY, "m"),
         ("/* a comment\n of two lines */ HloModule m\n\nENTRY e " + BODY, "m"),
         ("\ufeff\r\n\t// a comment\n/**/\n\nHloModule m\nENTRY e " + BODY, "m"),
-        (LICENCE + "HloModule m\nENTRY e " + BODY, "m"),
         (LICENCE + "e " + BODY, "module_e"),
-        ("ENTRY e " + BODY, "module_e"),
         ("ENTRY /* main */ %e.1 // this\n" + SIGNATURE + BODY, "module_e.1"),
         ("// a comment\r\n\r\nENTRY e " + BODY.replace("\n", "\r\n"), "module_e"),
-        ("e " + BODY, "module_e"),
         ("%e-1 // a comment\n" + BODY, "module_e-1"),
         ("%comp " + SIGNATURE + BODY, "module_comp"),
         ("\ufeff/* a comment */ comp" + SIGNATURE + BODY, "module_comp"),

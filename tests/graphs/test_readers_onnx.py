@@ -23,13 +23,11 @@ from graphrl.graphs.roofline import DEFAULT_CHIP, runtime
     [
         ("bvlc_alexnet", 24, 243.9, 1.32),
         ("densenet121", 668, 32.6, 5.75),
-        ("inception_v1", 143, 28.0, 2.89),
         ("inception_v2", 371, 44.9, 4.07),
         ("resnet50", 176, 102.4, 8.22),
         ("shufflenet", 203, 5.7, 0.26),
         ("squeezenet", 66, 4.9, 0.71),
         ("vgg19", 46, 574.7, 39.30),
-        ("zfnet512", 22, 349.0, 2.99),
     ],
 )
 def test_light_models(name: str, ops: int, megabytes: float, gflops: float) -> None:
@@ -232,10 +230,8 @@ def test_small_values_that_make_a_large_one_are_not_computed() -> None:
         ("Expand", (1024,), [1024], True),
         ("Expand", (2, 1), [2, 512], True),
         ("Expand", (3, 1), [1, 342], False),  # 1,026
-        ("Expand", (), [1024], True),
         ("Expand", (), [1025], False),
         ("Expand", (0, 1), [1, 1 << 40], False),
-        ("Gather", (600,), [7, 599], True),
         ("Gather", (512, 2), [0] * 512, True),
         ("Gather", (512, 2), [0] * 513, False),  # 1,026
         ("Gather", (0, 3), [], True),

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,8 @@ import jax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import check_fault, run_script
+from launched import Launch, launch
+from processes import check_fault
 from reproduce import gpu_compile
 from reproduce.checkpoint.batch import largest, values
 from reproduce.checkpoint.device import device
@@ -19,12 +19,10 @@ from reproduce.checkpoint.rules import curve, rules, tables
 
 from graphrl.errors import GraphrlError
 
+__all__ = ["launch"]
+
 WHERE = {"machine": "m", "graphrl": "0", "jax": "0", "date": "2026-01-01T00:00:00"}
 REST: dict[str, Any] = {"foretold": None, "peak": None, "results": 0, "flags": ""}
-
-
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_script("reproduce_checkpoint", folder, "--out", "out", *arguments)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -83,10 +81,10 @@ def test_values_are_compared_and_kept(tmp_path: Path, capsys: pytest.CaptureFixt
         next(values(settings(device="abacus")))
 
 
-def test_steps_are_compiled_and_run_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_are_compiled_and_run_once(launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rule = "nothing saveable, a layer"
     options = ("--sections", "device", "--quick", "--programs", "LSTM", "--methods", f"{NONE};{rule}")
-    done = run(tmp_path, *options)
+    done = launch("checkpoint", *options)
     assert done.returncode == 0, done.stderr
     assert f"compiled: LSTM {rule}" in done.stderr
     text = (tmp_path / "out" / "checkpoint-device.md").read_text()
@@ -154,8 +152,8 @@ def test_tables_and_picture_are_made_of_what_is_measured(tmp_path: Path) -> None
     assert f"| {slow} | 50.0 | 0.0 | 50.0% | 50.0% | 125.0% |" in program.text
 
 
-def test_faults_are_one_line(tmp_path: Path) -> None:
-    check_fault(run(tmp_path, "--programs", "GPT-9", "--sections", "values"), "unknown program 'GPT-9'")
+def test_faults_are_one_line(launch: Launch) -> None:
+    check_fault(launch("checkpoint", "--programs", "GPT-9", "--sections", "values"), "unknown program 'GPT-9'")
     for options, fault in (({"methods": ("magic",)}, "unknown method 'magic'"), ({"chip": "abacus"}, "unknown chip")):
         with pytest.raises(GraphrlError, match=fault):
             Settings(**options).check()
