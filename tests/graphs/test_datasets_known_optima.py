@@ -13,8 +13,6 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.known_optima import Bytes, KnownPeak, in_tree, out_tree, planted, series_parallel
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.rules.list_scheduling import solve_list
 
 TIES = Bytes(1, 3)  # few sizes, so that ties and zero changes are common
 NO_WORKSPACE = Bytes(1, 9, workspace=0.0)
@@ -153,31 +151,6 @@ def test_the_optimum_is_that_of_an_independent_solver() -> None:
     for seed in range(6):
         instance = planted(9, 2, seed)
         assert optimum(instance.graph, 2) == instance.makespan
-
-
-def test_list_scheduling_often_misses_the_optimum() -> None:
-    """That is what the instances are for."""
-    missed = 0
-    for seed in range(20):
-        instance = planted(60, 4, seed)
-        value = solve_list(Task(instance.graph, Problem("makespan", 4, "free"), Budget(evaluations=1), 0)).value
-        assert value >= instance.makespan
-        missed += value > instance.makespan
-    assert missed >= 10
-
-
-def test_same_seed_same_planted_instance() -> None:
-    assert planted(40, 3, 5).graph == planted(40, 3, 5).graph
-    assert planted(40, 3, 5).graph != planted(40, 3, 6).graph
-    assert planted(40, 3, 5).graph != planted(40, 2, 5).graph
-
-
-def test_inputs_and_window_shape_the_graph() -> None:
-    few, many = (planted(200, 2, 0, inputs=inputs).graph.arrays for inputs in (0.5, 4.0))
-    assert 60 < len(few.use_op) < 130
-    assert 400 < len(many.use_op) < 800
-    near = planted(200, 2, 0, window=1).graph.arrays
-    assert np.abs(near.use_op - near.producer[near.use_tensor]).max() < 40
 
 
 def test_errors_of_planted() -> None:

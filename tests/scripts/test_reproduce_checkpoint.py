@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launched import Launch, launch
 from processes import check_fault
-from reproduce import gpu_compile
 from reproduce.checkpoint.batch import largest, values
 from reproduce.checkpoint.device import device
-from reproduce.checkpoint.measured import NONE, PROGRAMS, RULES, Point, Settings, best, build, least, plain
-from reproduce.checkpoint.rules import curve, rules, tables
+from reproduce.checkpoint.measured import NONE, PROGRAMS, RULES, Settings, build, plain
+from reproduce.checkpoint.rules import curve, tables
 
 from graphrl.errors import GraphrlError
 
@@ -57,13 +56,6 @@ def test_the_largest_batch_is_found_from_any_start(fits: int, start: int) -> Non
     assert size <= fits < size + max(1, int(size * 0.02))
     assert len(tried) <= 22
     assert len(tried) <= 3 or not 0.98 * start <= fits <= 1.02 * start
-
-
-def test_the_best_within_a_slowdown() -> None:
-    a, b, c = Point("a", 10, 0.1, 0.3), Point("b", 20, 0.2, 0.1), Point("c", 10, 0.1, 0.2)
-    assert least([a, b, c], 0.15) == b
-    assert least([a, b, c], 0.05) is None
-    assert best([a, b, c]) == c
 
 
 def test_values_are_compared_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,9 +149,3 @@ def test_faults_are_one_line(launch: Launch) -> None:
     for options, fault in (({"methods": ("magic",)}, "unknown method 'magic'"), ({"chip": "abacus"}, "unknown chip")):
         with pytest.raises(GraphrlError, match=fault):
             Settings(**options).check()
-
-
-def test_sections_that_compile_say_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(gpu_compile, "PLUGIN", "nothing.none")
-    with pytest.raises(GraphrlError, match="gpu-compile"):
-        next(rules(Settings(out=tmp_path)))
