@@ -1,5 +1,7 @@
 """ONNX models as graphs: sequences, optionals, maps and text, where sizes are known and where they are not."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -286,8 +288,8 @@ def test_shapes_of_text_are_constants() -> None:
 def test_classifiers() -> None:
     """Their labels and maps count only where they are read."""
 
-    def classifier(**labels: list[object]) -> onnx.NodeProto:
-        weights = {"coefficients": [1.0] * 24, "intercepts": [0.0] * 3}
+    def classifier(**labels: list[Any]) -> onnx.NodeProto:
+        weights: dict[str, Any] = {"coefficients": [1.0] * 24, "intercepts": [0.0] * 3}
         return helper.make_node("LinearClassifier", ["x"], ["label", "y"], domain="ai.onnx.ml", **weights, **labels)
 
     classify, text = classifier(classlabels_ints=[1, 2, 3]), classifier(classlabels_strings=["a", "b", "c"])

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import jax
 import pytest
 from launched import Launch, launch
 from processes import check_fault
@@ -32,7 +33,8 @@ def test_every_section_is_written_and_goes_on_where_it_was(
     monkeypatch.setattr(same_results, "_QUICK", "cholesky")  # one case: the suite has them all
     program = "cell/training/b2"
     options = ("--quick", "--programs", program, "--methods", "list")
-    done = launch("real_programs", *options)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # as scripts run
+        done = launch("real_programs", *options)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
     sections = (
