@@ -288,7 +288,7 @@ def test_shapes_of_text_are_constants() -> None:
 def test_classifiers() -> None:
     """Their labels and maps count only where they are read."""
 
-    def classifier(**labels: list[Any]) -> onnx.NodeProto:
+    def classifier(**labels: Any) -> onnx.NodeProto:
         weights: dict[str, Any] = {"coefficients": [1.0] * 24, "intercepts": [0.0] * 3}
         return helper.make_node("LinearClassifier", ["x"], ["label", "y"], domain="ai.onnx.ml", **weights, **labels)
 

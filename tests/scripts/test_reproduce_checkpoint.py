@@ -73,7 +73,7 @@ def test_values_are_compared_and_kept(tmp_path: Path, capsys: pytest.CaptureFixt
         next(values(settings(device="abacus")))
 
 
-def test_steps_are_compiled_and_run_once(launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_are_compiled_and_run_once(launch: Launch, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rule = "nothing saveable, a layer"
     options = ("--sections", "device", "--quick", "--programs", "LSTM", "--methods", f"{NONE};{rule}")
     done = launch("checkpoint", *options)
@@ -86,10 +86,10 @@ def test_steps_are_compiled_and_run_once(launch: Launch, tmp_path: Path, capsys:
     assert f"| {rule} | 1 | {100 * leaner['temporaries'] / whole['temporaries']:.1f}% |" in text
     milliseconds = [1e3 * leaner[which] for which in ("step", "seconds")]
     assert "| {:.2f} | {:.2f} | {:.1f}% |".format(*milliseconds, 100 * (leaner["step"] / whole["step"] - 1)) in text
-    capsys.readouterr()
+    capfd.readouterr()
     settings = Settings(out=tmp_path / "out", quick=True, programs=("LSTM",), methods=(NONE, rule))
     assert next(device(settings)).text in text
-    assert capsys.readouterr().err == ""  # nothing is compiled or measured again
+    assert capfd.readouterr().err == ""  # nothing is compiled or measured again
     faults: dict[str, dict[str, Any]] = {
         "no figures of a device 'abacus'": {"device": "abacus"},
         "section device has none of these methods: it has none": {"methods": ("XLA's own at 50%",)},
