@@ -1,8 +1,8 @@
 """How fast and how exact graphrl is on this machine's accelerator, in minutes: docs/results/accelerator.md.
 
-It needs jax with the accelerator's plugin, flax, optax, numba and scipy. Whatever else is missing, such as jraph (for
-two environments and three agents) or flashbax (for EGRL), can lie in --wheels, a folder of wheels; without it, rows
-that need it name the package. graphrl itself need not be installed: this checkout's is taken.
+It needs jax with the accelerator's plugin, flax, optax, numba and scipy. Whatever else is missing, such as msgspec (for
+training), jraph (for two environments and three agents) or flashbax (for EGRL), can lie in --wheels, a folder of
+wheels; without it, rows that need it name the package. graphrl itself need not be installed: this checkout's is taken.
 
 Every part runs in its own process, one at a time, which ends at its limit; the next parts share the time that is left
 over. The page is written again after each figure. With less than 240 s for everything, sizes are small and XLA on CPUs

@@ -1,4 +1,4 @@
-"""What XLA makes of the sampling loop: state is updated in place (see test_compiled.py)."""
+"""What XLA makes of the sampling loop: state is updated in place (see test_compiled_loops.py of costs)."""
 
 import jax
 import numpy as np

@@ -94,25 +94,6 @@ def test_a_cache_that_cannot_be_written_costs_the_compilation_alone(
     assert not list(Path(__file__).resolve().parents[1].rglob("*.nbi"))
 
 
-def test_a_command_without_a_cache_says_so_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "home").touch()  # permissions would not bind root
-    own = environment(HOME=str(tmp_path / "home"))
-    for name in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):
-        own.pop(name, None)
-    arguments = ["-m", "graphrl", "optimize", "regal-like:12", "--method", "anneal", "--evaluations", "10"]
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=tmp_path,
-        env=own,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert len(done.stderr.splitlines()) == 1
-    assert "cannot be written" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["home"]
-
-
 def test_another_numba_compiles_parts_by_itself(tmp_path: Path) -> None:
     (tmp_path / "search.py").write_text("""
 import numba

@@ -137,22 +137,6 @@ def test_what_cannot_be_written_is_one_line(tmp_path: Path, name: str, says: str
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_refused_by_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    (tmp_path / "graph").write_text("{}")
-    monkeypatch.setattr(os, "open", refuse)
-    monkeypatch.setattr("builtins.open", refuse)
-    with pytest.raises(GraphrlError, match=r"^cannot write .*new: Permission denied$"):
-        files.write_atomically(tmp_path / "new", _write())
-    with (
-        pytest.raises(GraphrlError, match=r"^cannot read .*graph: Permission denied$"),
-        files.content(tmp_path / "graph"),
-    ):
-        pass
-
-
 def test_content_undoes_gzip_by_content(tmp_path: Path) -> None:
     path = tmp_path / "graph"
     for data in (b"plain", gzip.compress(b"plain")):

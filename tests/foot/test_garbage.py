@@ -19,7 +19,7 @@ def collecting() -> Iterator[None]:
     gc.enable()
 
 
-def test_it_is_off_within_and_then_as_it_was() -> None:
+def test_it_is_off_within_and_then_as_it_was_also_after_a_fault() -> None:
     with uncollected(), uncollected():
         assert not gc.isenabled()
     assert gc.isenabled()
@@ -27,9 +27,7 @@ def test_it_is_off_within_and_then_as_it_was() -> None:
     with uncollected():
         pass
     assert not gc.isenabled()
-
-
-def test_it_is_on_again_after_a_fault() -> None:
+    gc.enable()
     with pytest.raises(KeyboardInterrupt), uncollected():
         raise KeyboardInterrupt
     assert gc.isenabled()

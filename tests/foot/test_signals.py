@@ -19,27 +19,8 @@ from graphrl.training.checkpoints import Checkpoints, read_info
 
 SCRIPT = str(Path(__file__).resolve().parents[1] / "helpers/stopped_training.py")
 
-# A command whose main thread is where Python runs no signal handler; it ends with "result" if it is let.
-BUSY = """
-import hashlib, sys
-from graphrl import cli
-def run(arguments):
-    try:
-        print("busy", flush=True)
-        hashlib.pbkdf2_hmac("sha256", b"", b"", 10_000_000)
-        print("result", flush=True)
-        return 0
-    except KeyboardInterrupt:
-        print("interrupted", flush=True)
-        return 1
-cli._run = run
-sys.exit(cli.main())
-"""
-
-
-# A command that is in a finalizer, where Python ignores exceptions.
-FINALIZING = """
-import sys, time
+COMMAND = """
+import hashlib, sys, time
 from graphrl import cli
 class Finalized:
     def __del__(self):
@@ -47,8 +28,7 @@ class Finalized:
         time.sleep(60)
 def run(arguments):
     try:
-        Finalized()
-        time.sleep(60)
+        WORK
         print("result", flush=True)
         return 0
     except KeyboardInterrupt:
@@ -57,6 +37,10 @@ def run(arguments):
 cli._run = run
 sys.exit(cli.main())
 """
+# A command whose main thread is where Python runs no signal handler; it ends with "result" if it is let.
+BUSY = COMMAND.replace("WORK", 'print("busy", flush=True)\n        hashlib.pbkdf2_hmac("sha256", b"", b"", 10_000_000)')
+# A command that is in a finalizer, where Python ignores exceptions.
+FINALIZING = COMMAND.replace("WORK", "Finalized()\n        time.sleep(60)")
 
 
 def lines_of(command: Sequence[str], at: str, *signals: signal.Signals, pause: float = 0.0) -> tuple[int, list[str]]:
@@ -86,9 +70,17 @@ def train(which: str, folder: Path, *settings: str) -> list[str]:
 pytestmark = pytest.mark.usefixtures("ctrl_c")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_command_says_at_once_that_it_will_stop(number: signal.Signals) -> None:
-    code, lines = lines_of(["-c", BUSY], "busy", number)
+@pytest.mark.parametrize(
+    ("program", "signals"),
+    [
+        (BUSY, [signal.SIGINT]),
+        (BUSY, [signal.SIGTERM, signal.SIGTERM]),  # as `timeout` sends it: to the process, and to its group
+        (FINALIZING, [signal.SIGTERM]),
+    ],
+    ids=["busy", "twice", "in a finalizer"],
+)
+def test_a_command_says_at_once_that_it_will_stop(program: str, signals: list[signal.Signals]) -> None:
+    code, lines = lines_of(["-c", program], "busy", *signals, pause=0.05)
     assert lines == ["busy", "graphrl: stopping after this step; again: now", "interrupted"]
     assert code == 1
 
@@ -96,18 +88,6 @@ def test_a_command_says_at_once_that_it_will_stop(number: signal.Signals) -> Non
 def test_a_second_signal_ends_a_command_at_once() -> None:
     code, lines = lines_of(["-c", BUSY], "busy", signal.SIGINT, signal.SIGTERM, pause=0.6)
     assert (code, lines[2:]) == (1, ["graphrl: ended at once"])
-
-
-def test_a_signal_that_comes_twice_is_one() -> None:
-    """As `timeout` sends it: to the process, and to its group."""
-    code, lines = lines_of(["-c", BUSY], "busy", signal.SIGTERM, signal.SIGTERM, pause=0.05)
-    assert (code, lines[-1]) == (1, "interrupted")
-
-
-def test_a_signal_in_a_finalizer_is_not_lost() -> None:
-    code, lines = lines_of(["-c", FINALIZING], "busy", signal.SIGTERM)
-    assert lines == ["busy", "graphrl: stopping after this step; again: now", "interrupted"]
-    assert code == 1
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
@@ -155,7 +135,7 @@ def test_a_signal_while_it_updates_is_answered(tmp_path: Path) -> None:
     rarely = ("training.steps=100000", "training.checkpoint_every=100000", "training.validate_every=90000")
     code, lines = lines_of(train("update", tmp_path, *rarely), "compiled", signal.SIGTERM)
     stopping = next(number for number, line in enumerate(lines) if line.startswith("graphrl: stopping after"))
-    assert re.fullmatch(r"graphrl: stopping after .*this update; again: now", lines[stopping])
+    assert re.fullmatch(r"graphrl: stopping after .*(this update|this checkpoint); again: now", lines[stopping])
     assert "stopped at step" in lines[-1]
     assert (code, len(lines) - stopping < 20) == (1, True)
 

@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from shortest_makespan import optimum
 
 from graphrl.costs.bounds import lower_bound
@@ -15,8 +13,6 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.known_optima import Bytes, KnownPeak, in_tree, out_tree, planted, series_parallel
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.rules.list_scheduling import solve_list
 
 TIES = Bytes(1, 3)  # few sizes, so that ties and zero changes are common
 NO_WORKSPACE = Bytes(1, 9, workspace=0.0)
@@ -66,22 +62,14 @@ MAKERS: dict[str, Callable[[int, int, Bytes], KnownPeak]] = {
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("sizes", [Bytes(), TIES, NO_WORKSPACE], ids=["wide", "ties", "no workspace"])
 def test_the_peak_is_the_least_of_all_orders(name: str, sizes: Bytes) -> None:
-    """18 x 40 = 720 instances of 2 to 13 ops."""
+    """18 x 24 = 432 instances of 2 to 13 ops."""
     easy = 0
-    for seed in range(40):
+    for seed in range(24):
         drawn = MAKERS[name](2 + seed % 12, seed, sizes)
         assert drawn.peak == least_peak(drawn.graph) == peak_of(drawn.graph, drawn.order)
         assert lower_bound(drawn.graph, Problem()) <= drawn.peak
         easy += drawn.peak == peak_of(drawn.graph, drawn.graph.arrays.topological)
-    assert easy < 36  # the order in which the ops stand is often not the best
-
-
-@given(
-    st.sampled_from(sorted(MAKERS)), st.integers(2, 10), st.integers(0, 2**40), st.integers(1, 40), st.integers(0, 60)
-)
-def test_any_instance(name: str, num_ops: int, seed: int, least: int, more: int) -> None:
-    drawn = MAKERS[name](num_ops, seed, Bytes(least, least + more, 0.7))
-    assert drawn.peak == least_peak(drawn.graph) == peak_of(drawn.graph, drawn.order)
+    assert easy < 22  # the order in which the ops stand is often not the best
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -136,7 +124,7 @@ def test_errors() -> None:
 @pytest.mark.parametrize("devices", [1, 2, 3, 8])
 @pytest.mark.parametrize("num_ops", [8, 50, 300])
 def test_the_planted_plan_meets_the_bound(num_ops: int, devices: int) -> None:
-    for seed in range(10):
+    for seed in range(4):
         instance = planted(num_ops, devices, seed)
         for bandwidth in (float("inf"), 1.0):  # tensors are small enough to arrive in time at a byte per second
             problem = Problem("makespan", devices, "free", bandwidth=bandwidth)
@@ -163,31 +151,6 @@ def test_the_optimum_is_that_of_an_independent_solver() -> None:
     for seed in range(6):
         instance = planted(9, 2, seed)
         assert optimum(instance.graph, 2) == instance.makespan
-
-
-def test_list_scheduling_often_misses_the_optimum() -> None:
-    """That is what the instances are for."""
-    missed = 0
-    for seed in range(20):
-        instance = planted(60, 4, seed)
-        value = solve_list(Task(instance.graph, Problem("makespan", 4, "free"), Budget(evaluations=1), 0)).value
-        assert value >= instance.makespan
-        missed += value > instance.makespan
-    assert missed >= 10
-
-
-def test_same_seed_same_planted_instance() -> None:
-    assert planted(40, 3, 5).graph == planted(40, 3, 5).graph
-    assert planted(40, 3, 5).graph != planted(40, 3, 6).graph
-    assert planted(40, 3, 5).graph != planted(40, 2, 5).graph
-
-
-def test_inputs_and_window_shape_the_graph() -> None:
-    few, many = (planted(200, 2, 0, inputs=inputs).graph.arrays for inputs in (0.5, 4.0))
-    assert 60 < len(few.use_op) < 130
-    assert 400 < len(many.use_op) < 800
-    near = planted(200, 2, 0, window=1).graph.arrays
-    assert np.abs(near.use_op - near.producer[near.use_tensor]).max() < 40
 
 
 def test_errors_of_planted() -> None:

@@ -125,12 +125,6 @@ def test_skips_are_the_share_of_eq_14_and_leave_source_and_target_alone() -> Non
     assert 0.92 * drawn < distinct < drawn  # equal ones are merged: 331 of 347 in a published graph of 500 nodes
 
 
-def test_edge_counts_are_those_of_published_graphs() -> None:
-    """2,461 edges in the published graph of 500 nodes; 2,333 and 2,566 in two others."""
-    counts = [len(layered_arrays(500, seed).source) for seed in range(100)]
-    assert 2400 < np.mean(counts) < 2650
-
-
 # of random_layered_n{100,250,500,1000} of github.com/haoming-codes/moccasin, ff7ad8b: layers, skip edges
 PUBLISHED = {100: (19, 33), 250: (22, 129), 500: (31, 331), 1000: (49, 813)}
 

@@ -1,21 +1,12 @@
-"""Instructions with effects keep XLA's order, in graphs and plans, and run once; random numbers are those of jax."""
+"""Instructions with effects keep XLA's order in graphs and schedules, and run once; random numbers are those of jax."""
 
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
-import pytest
 from broken import refusal
 from hlo_programs import module_of, program_of
 from processes import run_python
-from xla_programs import plans, vector
 
-import graphrl
-from graphrl.graphs.readers.hlo.module import HloModule, parse_module
-from graphrl.xla import hook
 from graphrl.xla.recompute.candidates import repeatable
-
-__all__ = ["plans"]
 
 TEXT = """
 HloModule effects, is_scheduled=true
@@ -90,30 +81,6 @@ def test_they_are_computed_once() -> None:
     program = program_of(TEXT)
     again = repeatable(program, dear=True)
     assert [op.name for op, yes in zip(program.graph.ops, again, strict=True) if yes] == ["sine"]
-
-
-def callbacks(module: HloModule) -> list[str]:
-    """Their instructions in the order in which the program runs them."""
-    return [name for name in module.order(module.entry) if module.entry.by_name[name].opcode == "custom-call"]
-
-
-@pytest.mark.usefixtures("plans")
-def test_a_planned_program_makes_its_callbacks_in_xla_s_order() -> None:
-    def program(x: jax.Array) -> jax.Array:
-        total = jnp.zeros_like(x)
-        for k in range(4):
-            big = jnp.sort(jnp.sin(jnp.outer(x, x) * (k + 1.0)), axis=0)
-            part = jnp.sort(big * 2.0, axis=1).sum(0)
-            jax.debug.callback(lambda _: None, part)
-            total = total + part
-        return total
-
-    lowered = jax.jit(program).lower(vector())
-    compiled = graphrl.compile(lowered, seconds=0.2)
-    assert compiled.plan is not None
-    names = callbacks(hook.captured(lowered))
-    assert len(names) == 4
-    assert callbacks(parse_module(compiled)) == names
 
 
 RANDOM = """

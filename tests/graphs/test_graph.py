@@ -92,8 +92,8 @@ def test_equality_hash_repr_and_pickle() -> None:
     assert graph == same
     assert hash(graph) == hash(same)
     assert graph != one()
-    assert graph != "worked"
-    assert repr(graph) == "ComputationGraph('worked', 4 ops, 4 tensors, 4 uses)"
+    assert graph != "tiny"
+    assert repr(graph) == "ComputationGraph('tiny', 4 ops, 4 tensors, 4 uses)"
     assert pickle.loads(pickle.dumps(graph)) == graph
 
 

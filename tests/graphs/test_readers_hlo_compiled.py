@@ -1,5 +1,6 @@
 """Graphs of programs that XLA compiles here: FLOPs as XLA counts them, schedules that XLA takes, the command line."""
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
+@functools.cache
 def compiled(name: str) -> Any:
     fn, args = PROGRAMS[name]
     return jax.jit(fn).lower(*args).compile()

@@ -103,7 +103,8 @@ def test_a_fingerprint_is_of_the_program_only() -> None:
     swapped[place : place + 2] = swapped[place + 1], swapped[place]  # another schedule
     renamed = TEXT.replace("negative", "minus").replace("tiny", "other").replace("%main", "%start")
     moved = TEXT.replace("a.py", "b.py").replace("constant(0)", "constant(1)")
-    for text in ("\n".join(swapped), renamed, moved):
+    unscheduled = TEXT.replace(", is_scheduled=true", "")
+    for text in ("\n".join(swapped), renamed, moved, unscheduled):
         assert module_of(text).fingerprint == original.fingerprint
     changes = {
         "negate(": "abs(",
@@ -115,15 +116,8 @@ def test_a_fingerprint_is_of_the_program_only() -> None:
     }
     for old, new in changes.items():
         assert module_of(TEXT.replace(old, new)).fingerprint != original.fingerprint, new
-
-
-def test_a_fingerprint_does_not_depend_on_the_order_of_keys() -> None:
-    texts = [TEXT.replace("dimensions={1}, to", f"dimensions={{1}}, backend_config={c}, to") for c in CONFIGS]
-    assert module_of(texts[0]).fingerprint == module_of(texts[1]).fingerprint
-
-
-def test_the_schedule_is_no_part_of_a_fingerprint() -> None:
-    assert module_of(TEXT.replace(", is_scheduled=true", "")).fingerprint == module_of(TEXT).fingerprint
+    configs = (f"dimensions={{1}}, backend_config={config}, to" for config in CONFIGS)  # keys in another order
+    assert len({module_of(TEXT.replace("dimensions={1}, to", config)).fingerprint for config in configs}) == 1
 
 
 @pytest.mark.parametrize(
@@ -232,14 +226,10 @@ def test_files_are_recognised(tmp_path: Path) -> None:
     assert is_hlo(DATA[:200])
     assert is_hlo(TEXT.encode())
     for other in (
-        b"",
-        b"\n",
-        b" \n\n",
-        b'\n{"format": 1}',
-        b"\x08\x07\x12\x04",
-        b"\n\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+        *(b"", b" \n\n", b'\n{"format": 1}', b"\x08\x07\x12\x04", b"\n" + b"\xff" * 9, b"// HloModule m"),
+        *(b"/* HloModule m", b"node { name: 'a' }", b"e { p: 3 }", b"f(x) = 3", b'{"a": [1]}', b"1 2 3\n"),
     ):
-        assert not is_hlo(other)
+        assert not is_hlo(other), other
     graphs = []
     for name, content in (("a.hlo", TEXT.encode()), ("b", b"\n" + TEXT.encode()), ("c.pb", DATA), ("d", DATA)):
         (tmp_path / name).write_bytes(content)
@@ -261,15 +251,11 @@ LICENCE = f"// {'x' * 77}\n" * 1000
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("// a comment\nHloModule m\nENTRY e " + BODY, "m"),
         ("/* a comment\n of two lines */ HloModule m\n\nENTRY e " + BODY, "m"),
         ("\ufeff\r\n\t// a comment\n/**/\n\nHloModule m\nENTRY e " + BODY, "m"),
-        (LICENCE + "HloModule m\nENTRY e " + BODY, "m"),
         (LICENCE + "e " + BODY, "module_e"),
-        ("ENTRY e " + BODY, "module_e"),
         ("ENTRY /* main */ %e.1 // this\n" + SIGNATURE + BODY, "module_e.1"),
         ("// a comment\r\n\r\nENTRY e " + BODY.replace("\n", "\r\n"), "module_e"),
-        ("e " + BODY, "module_e"),
         ("%e-1 // a comment\n" + BODY, "module_e-1"),
         ("%comp " + SIGNATURE + BODY, "module_comp"),
         ("\ufeff/* a comment */ comp" + SIGNATURE + BODY, "module_comp"),
@@ -290,24 +276,6 @@ def test_text_without_header_or_behind_comments(text: str, name: str, tmp_path: 
 def test_faults_are_in_the_lines_of_the_file() -> None:
     text = "\n\n%comp " + SIGNATURE + BODY.replace("exponential", "exponentia")
     assert "was parsing 5:" in refusal(lambda: parse_module(text))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "// HloModule m",
-        "/* HloModule m",
-        "node { name: 'a' }",
-        "e { p: 3 }",
-        "f(x) = 3",
-        '{"a": [1]}',
-        "[1]",
-        "1 2 3\n",
-    ],
-)
-def test_other_text_is_no_hlo(text: str) -> None:
-    assert not is_hlo(text.encode())
 
 
 def test_a_read_module_is_read_again() -> None:

@@ -23,13 +23,11 @@ from graphrl.graphs.roofline import DEFAULT_CHIP, runtime
     [
         ("bvlc_alexnet", 24, 243.9, 1.32),
         ("densenet121", 668, 32.6, 5.75),
-        ("inception_v1", 143, 28.0, 2.89),
         ("inception_v2", 371, 44.9, 4.07),
         ("resnet50", 176, 102.4, 8.22),
         ("shufflenet", 203, 5.7, 0.26),
         ("squeezenet", 66, 4.9, 0.71),
         ("vgg19", 46, 574.7, 39.30),
-        ("zfnet512", 22, 349.0, 2.99),
     ],
 )
 def test_light_models(name: str, ops: int, megabytes: float, gflops: float) -> None:
@@ -158,13 +156,6 @@ def test_names_are_unique_and_nodes_sorted() -> None:
     assert graph.ops[1].inputs == ("x",)
 
 
-def test_functions_are_inlined() -> None:
-    body = [node("Exp", ["a"], ["e"]), node("Add", ["e", "a"], ["r"])]
-    function = helper.make_function("custom", "ExpAdd", ["a"], ["r"], body, [helper.make_opsetid("", 20)])
-    graph = read(model([node("ExpAdd", ["x"], ["y"], domain="custom")], {"x": (2,)}, functions=[function]))
-    assert [op.type for op in graph.ops] == ["Exp", "Add"]
-
-
 @pytest.mark.parametrize(
     ("dtype", "size"),
     [
@@ -239,10 +230,8 @@ def test_small_values_that_make_a_large_one_are_not_computed() -> None:
         ("Expand", (1024,), [1024], True),
         ("Expand", (2, 1), [2, 512], True),
         ("Expand", (3, 1), [1, 342], False),  # 1,026
-        ("Expand", (), [1024], True),
         ("Expand", (), [1025], False),
         ("Expand", (0, 1), [1, 1 << 40], False),
-        ("Gather", (600,), [7, 599], True),
         ("Gather", (512, 2), [0] * 512, True),
         ("Gather", (512, 2), [0] * 513, False),  # 1,026
         ("Gather", (0, 3), [], True),
@@ -264,19 +253,6 @@ def test_the_limit_of_a_gather_is_that_of_its_axis() -> None:
         nodes = [node("Gather", ["data", "other"], ["small"], axis=axis), node("Relu", ["x"], ["y"])]
         weights = [array("data", np.ones((2, 512))), array("other", [0, 1, 0])]  # 3 x 512 or 2 x 3
         assert fold(helper.make_graph(nodes, "g", [info("x", (1,))], [info("y", (1,))], weights), 20) == folded
-
-
-def test_sizes_that_are_expanded_to_their_own_shape() -> None:
-    nodes = [
-        node("Shape", ["x"], ["shape"]),
-        node("Abs", ["shape"], ["sizes"]),
-        node("Expand", ["sizes", "forty"], ["expanded"]),
-        node("ReduceSum", ["expanded"], ["target"], keepdims=1),
-        node("Reshape", ["ones", "target"], ["y"]),
-    ]
-    inputs = {"x": (2,) * 40, "ones": (80,)}
-    graph = read(model(nodes, inputs, weights=[array("forty", [40])]))
-    assert graph.ops[-1].outputs == (Tensor("y", 4 * 80),)
 
 
 def test_dims_by_name_and_by_axis() -> None:

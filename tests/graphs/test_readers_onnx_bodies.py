@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from onnx_models import array, branch_body, info, model, node, read, refused, weight
+from onnx_models import array, branch_body, info, loop, model, node, read, refused, weight
 
 from graphrl.graphs.graph import ComputationGraph, Tensor
 
@@ -157,13 +157,8 @@ def test_names_of_branches_stay_unique() -> None:
 
 def test_bodies_in_a_branch_keep_what_they_read() -> None:
     """A loop in the branch reads a value of the branch, which is the If's result, and has a value of that name."""
-    inner = helper.make_graph(
-        [node("Identity", ["go"], ["go_on"]), node("Add", ["state", "s"], ["q"])],
-        "body",
-        [info("i", (), TensorProto.INT64), info("go", (), BOOL), info("state", (4, 1, 8))],
-        [onnx.ValueInfoProto(name="go_on"), onnx.ValueInfoProto(name="q")],
-    )
-    nodes = [node("Neg", ["x"], ["s"]), node("Loop", ["three", "", "x"], ["l"], body=inner)]
+    add, state = node("Add", ["state", "s"], ["q"]), info("state", (4, 1, 8))
+    nodes = [node("Neg", ["x"], ["s"]), loop(add, state=state, trips="three", gives=["q"], outputs=["l"])]
     taken = results(["s", "l"], nodes)
     data = model([*SIZE_IS_1, branch(taken, results(["x", "x"]), ["q", "y"])], [X], ["q", "y"], weights=WEIGHTS)
     graph = read(data)
@@ -187,13 +182,8 @@ def test_branches_in_bodies_are_taken() -> None:
     inside = node(
         "If", ["c"], ["next"], then_branch=branch_body("n", [node("Neg", ["state"], ["s"])]), else_branch=other
     )
-    body = helper.make_graph(
-        [node("Identity", ["go"], ["go_on"]), *decide, inside],
-        "body",
-        [info("i", (), TensorProto.INT64), info("go", (), BOOL), info("state", None)],
-        [onnx.ValueInfoProto(name="go_on"), onnx.ValueInfoProto(name="next")],
-    )
-    (op,) = read(model([node("Loop", ["three", "", "x"], ["y"], body=body)], [X], weights=WEIGHTS)).ops
+    repeated = loop(*decide, inside, state=info("state", None), trips="three", gives=["next"])
+    (op,) = read(model([repeated], [X], weights=WEIGHTS)).ops
     assert op.inputs == ("three", "x")
     assert op.flops == 3 * (32 + 1)  # of Neg and Equal
     item = branch_body("item", [node("Neg", ["item"], ["s"])])

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from onnx_models import array, branch_body, info, node, read, refused, weight
+from onnx_models import array, branch_body, info, loop, node, read, refused, weight
 from onnx_models import model as undeclared_model
 
 from graphrl.cli import main
@@ -256,15 +256,11 @@ def test_dims_of_an_unknown_number_of_axes() -> None:
 
 
 # Messages whose advice works.
-def loop(*nodes: onnx.NodeProto, stacked: bool = False) -> onnx.NodeProto:
-    """A loop over the state s, from x, whose next is t; it may also stack o."""
-    outputs = [onnx.ValueInfoProto(name=name) for name in ("on", "t", *(["o"] if stacked else []))]
-    inputs = [info("i", (), INT64), info("go", (), BOOL), onnx.ValueInfoProto(name="s")]
-    body = helper.make_graph([*nodes, node("Identity", ["go"], ["on"])], "body", inputs, outputs)
-    return node("Loop", ["trips", "", "x"], ["y", *(["z"] if stacked else [])], body=body)
-
-
 GROWING = loop(node("Concat", ["s", "x"], ["t"], axis=0))
+INNER = node("Loop", ["trips", "", "s"], ["t"], body=helper.make_graph(
+    [node("Concat", ["s2", "x"], ["t2"], axis=0), node("Identity", ["go2"], ["on2"])], "inner",
+    [info("i2", (), INT64), info("go2", (), BOOL), onnx.ValueInfoProto(name="s2")],
+    [onnx.ValueInfoProto(name="on2"), onnx.ValueInfoProto(name="t2")]))  # fmt: skip
 UNKNOWN: dict[str, bytes] = {
     "input": model([RELU], {"x": ("batch", None, -1)}),
     "axes of an input": model([RELU], {"x": None}),
@@ -282,19 +278,14 @@ UNKNOWN: dict[str, bytes] = {
     "growing, named": model([GROWING], {"x": (4, 8)}, [info("y", ("last", 8))], weights=[array("trips", 5)]),
     "growing axes": model([loop(node("Unsqueeze", ["s", "ax"], ["t"]))], {"x": (4, 8)},
                           weights=[array("trips", 5), array("ax", [0])]),
-    "trips": model([loop(node("Relu", ["s"], ["t"]), node("Exp", ["t"], ["o"]), stacked=True)],
+    "trips": model([loop(node("Relu", ["s"], ["t"]), node("Exp", ["t"], ["o"]), gives=("t", "o"), outputs=("y", "z"))],
                    [info("x", (4, 8)), info("trips", (), INT64)],
                    [onnx.ValueInfoProto(name="y"), onnx.ValueInfoProto(name="z")]),
     "data in a body": model(
         [loop(node("NonZero", ["s"], ["q"]), node("ReduceMax", ["q"], ["m"], keepdims=0),
               node("Cast", ["m"], ["f"], to=FLOAT), node("Add", ["s", "f"], ["t"]))],
         {"x": (4, 8)}, weights=[array("trips", 5)]),
-    "a growing loop in a loop": model([loop(node(
-        "Loop", ["trips", "", "s"], ["t"], body=helper.make_graph(
-            [node("Concat", ["s2", "x"], ["t2"], axis=0), node("Identity", ["go2"], ["on2"])], "inner",
-            [info("i2", (), INT64), info("go2", (), BOOL), onnx.ValueInfoProto(name="s2")],
-            [onnx.ValueInfoProto(name="on2"), onnx.ValueInfoProto(name="t2")])))],
-        {"x": (4, 8)}, weights=[array("trips", 5)]),
+    "a growing loop in a loop": model([loop(INNER)], {"x": (4, 8)}, weights=[array("trips", 5)]),
     "branches of two sizes": model(
         [node("If", ["c"], ["y"], then_branch=branch_body("t", [node("Exp", ["x"], ["a"])]),
               else_branch=branch_body("e", [node("Concat", ["x", "x"], ["b"], axis=0)]))],

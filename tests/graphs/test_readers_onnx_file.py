@@ -7,14 +7,13 @@ from pathlib import Path
 
 import onnx
 import pytest
-from broken import refusal
+from broken import file_refusal, refusal
 from broken_onnx import BROKEN_ONNX
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx_models import LIGHT, branch_body, info, model, node, read, weight
 
-from graphrl.errors import GraphrlError
 from graphrl.graphs.readers import read_graph
 from graphrl.graphs.readers.onnx.model import MAX_VALUES, without_weights
 
@@ -109,11 +108,5 @@ def test_any_damage_is_refused_in_one_line_or_read(seed: int, count: int) -> Non
 @pytest.mark.parametrize("name", BROKEN_ONNX)
 def test_broken_models_are_refused_in_one_line(tmp_path: Path, name: str) -> None:
     path = BROKEN_ONNX[name].make(tmp_path)
-    with pytest.raises(GraphrlError) as caught:
-        read_graph(path)
-    message = str(caught.value)
-    assert BROKEN_ONNX[name].says in message
-    assert str(path) in message
-    assert message.isprintable()
-    assert len(message) - len(str(path)) < 250
+    assert BROKEN_ONNX[name].says in file_refusal(path)
     assert os.listdir(tmp_path) == [path.name]

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import AttributeProto, TensorProto, helper
-from onnx_models import array, branch_body, info, model, node, read, refused, weight
+from onnx_models import array, branch_body, info, loop, model, node, read, refused, weight
 
 from graphrl.graphs.graph import ComputationGraph
 
@@ -113,14 +113,9 @@ def test_functions_in_bodies_and_bodies_in_functions() -> None:
                   else_branch=branch_body("e", [node("ReduceMax", ["x", "axes"], ["e"], keepdims=0)]))  # fmt: skip
     inputs = [info("x", (4, 8)), info("c", (), TensorProto.BOOL)]
     assert summary(read(model([branch], inputs, weights=[array("axes", [0])], functions=functions))) == [("If", 32, 32)]
-    body = helper.make_graph(
-        [*OLD_SUM, node("Add", ["s", "o"], ["t"]), node("Identity", ["go"], ["on"])], "body",
-        [info("i", (), TensorProto.INT64), info("go", (), TensorProto.BOOL), info("s", (8,))],
-        [info("on", (), TensorProto.BOOL), info("t", (8,))],
-    )  # fmt: skip
-    loop = function("Repeat", [node("Loop", ["trips", "", "z"], ["o"], body=body)], 11, ["trips", "z", "a"])
+    repeated = loop(*OLD_SUM, node("Add", ["s", "o"], ["t"]), state=info("s", (8,)), start="z", outputs=["o"])
     data = model([call("Repeat", "trips", "z", "x")], {"x": (4, 8), "z": (8,)}, weights=[array("trips", 3)],
-                 functions=[loop])  # fmt: skip
+                 functions=[function("Repeat", [repeated], 11, ["trips", "z", "a"])])  # fmt: skip
     assert summary(read(data)) == [("Loop", 32, 3 * (32 + 8))]
 
 

@@ -1,10 +1,12 @@
 """ONNX models as graphs: sequences, optionals, maps and text, where sizes are known and where they are not."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import array, info, model, node, read, refused
+from onnx_models import array, info, loop, model, node, read, refused
 
 from graphrl.graphs.graph import ComputationGraph, Tensor
 
@@ -144,15 +146,9 @@ def test_unknown_sequences_are_refused(
 
 
 # Loops and branches.
-def loop(nodes: list[onnx.NodeProto], trips: str, start: str) -> onnx.NodeProto:
+def sequence_loop(nodes: list[onnx.NodeProto], trips: str, start: str) -> onnx.NodeProto:
     """A Loop that carries the sequence `state`, and then `next`."""
-    body = helper.make_graph(
-        [*nodes, node("Identity", ["go"], ["go_on"])],
-        "body",
-        [info("i", (), TensorProto.INT64), info("go", (), TensorProto.BOOL), sequence("state", OPEN)],
-        [onnx.ValueInfoProto(name="go_on"), sequence("next", OPEN)],
-    )
-    return node("Loop", [trips, "", start], ["s"], body=body)
+    return loop(*nodes, state=sequence("state", OPEN), trips=trips, start=start, gives=["next"], outputs=["s"])
 
 
 OPEN = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
@@ -180,7 +176,7 @@ def test_sequences_that_no_runtime_takes_are_refused(nodes: list[onnx.NodeProto]
 
 
 def test_a_loop_that_appends() -> None:
-    graph = graph_of(EMPTY, loop(APPEND, "five", "none"), JOIN)
+    graph = graph_of(EMPTY, sequence_loop(APPEND, "five", "none"), JOIN)
     assert [op.outputs for op in graph.ops] == [(Tensor("s", 800),), (Tensor("y", 800),)]
     op = graph.ops[0]
     assert op.flops == 5 * 40
@@ -192,7 +188,7 @@ def test_a_loop_that_appends() -> None:
 def test_a_loop_over_the_tensors_of_a_sequence() -> None:
     nodes = [node("SequenceAt", ["rows", "i"], ["row"]), node("Exp", ["row"], ["e"])]
     nodes += [node("SequenceInsert", ["state", "e"], ["next"])]
-    graph = graph_of(ROWS, EMPTY, loop(nodes, "five", "none"), JOIN)
+    graph = graph_of(ROWS, EMPTY, sequence_loop(nodes, "five", "none"), JOIN)
     assert [(op.type, op.outputs[0].bytes, op.flops) for op in graph.ops] == [
         ("SplitToSequence", 160, 0),
         ("Loop", 160, 40),
@@ -200,7 +196,7 @@ def test_a_loop_over_the_tensors_of_a_sequence() -> None:
     ]
     uneven = [node("SequenceAt", ["t", "i"], ["part"]), node("SequenceInsert", ["state", "part"], ["next"])]
     split = node("SplitToSequence", ["x", "two"], ["t"])
-    data = model([split, EMPTY, loop(uneven, "two", "none"), JOIN], [X], weights=WEIGHTS, opset=21)
+    data = model([split, EMPTY, sequence_loop(uneven, "two", "none"), JOIN], [X], weights=WEIGHTS, opset=21)
     assert "op 'Loop.2', in its body: 'part' has dimensions of unknown size: give dims" in refused(data)
     assert [op.outputs[0].bytes for op in read(data, dims={"part:0": 2}).ops] == [160, 128, 128]
 
@@ -214,25 +210,25 @@ def test_a_loop_that_changes_no_size() -> None:
         node("SequenceInsert", ["fewer", "e", "i"], ["next"]),
     ]
     inputs = [X, info("trips", (), TensorProto.INT64)]
-    graph = read(model([ROWS, loop(nodes, "trips", "rows"), JOIN], inputs))
+    graph = read(model([ROWS, sequence_loop(nodes, "trips", "rows"), JOIN], inputs))
     assert [op.outputs[0].bytes for op in graph.ops] == [160, 160, 160]
-    data = model([EMPTY, loop(APPEND, "trips", "none"), JOIN], inputs)
+    data = model([EMPTY, sequence_loop(APPEND, "trips", "none"), JOIN], inputs)
     assert "op 'Loop.1': 's' is of kind sequence: the number" in refused(data)
     grows = [
         node("SequenceAt", ["state", "last"], ["row"]),
         node("Concat", ["row", "row"], ["e"], axis=0),
         node("SequenceInsert", ["state", "e"], ["next"]),
     ]
-    data = model([ROWS, loop(grows, "two", "rows"), JOIN], [X], weights=WEIGHTS)
+    data = model([ROWS, sequence_loop(grows, "two", "rows"), JOIN], [X], weights=WEIGHTS)
     assert "op 'Loop.1': 's' is of kind sequence: the number" in refused(data)
 
 
 def test_runs_of_a_loop_are_followed_up_to_a_limit() -> None:
     weights = [*WEIGHTS, array("many", 500), array("more", 4097)]
-    graph = read(model([EMPTY, loop(APPEND, "many", "none"), JOIN], [X], weights=weights))
+    graph = read(model([EMPTY, sequence_loop(APPEND, "many", "none"), JOIN], [X], weights=weights))
     assert graph.ops[-1].outputs == (Tensor("y", 500 * 160),)
     assert "'s' is of kind sequence" in refused(
-        model([EMPTY, loop(APPEND, "more", "none"), JOIN], [X], weights=weights)
+        model([EMPTY, sequence_loop(APPEND, "more", "none"), JOIN], [X], weights=weights)
     )
 
 
@@ -291,24 +287,12 @@ def test_shapes_of_text_are_constants() -> None:
 
 def test_classifiers() -> None:
     """Their labels and maps count only where they are read."""
-    classify = helper.make_node(
-        "LinearClassifier",
-        ["x"],
-        ["label", "y"],
-        domain="ai.onnx.ml",
-        coefficients=[1.0] * 24,
-        intercepts=[0.0] * 3,
-        classlabels_ints=[1, 2, 3],
-    )
-    text = helper.make_node(
-        "LinearClassifier",
-        ["x"],
-        ["label", "y"],
-        domain="ai.onnx.ml",
-        coefficients=[1.0] * 24,
-        intercepts=[0.0] * 3,
-        classlabels_strings=["a", "b", "c"],
-    )
+
+    def classifier(**labels: Any) -> onnx.NodeProto:
+        weights: dict[str, Any] = {"coefficients": [1.0] * 24, "intercepts": [0.0] * 3}
+        return helper.make_node("LinearClassifier", ["x"], ["label", "y"], domain="ai.onnx.ml", **weights, **labels)
+
+    classify, text = classifier(classlabels_ints=[1, 2, 3]), classifier(classlabels_strings=["a", "b", "c"])
     zip_map = helper.make_node("ZipMap", ["y"], ["map"], domain="ai.onnx.ml", classlabels_int64s=[1, 2, 3])
     assert read(model([classify, zip_map], [X])).ops[0].outputs == (Tensor("label", 40), Tensor("y", 60))
     assert read(model([text], [X])).ops[0].outputs == (Tensor("y", 60),)

@@ -1,9 +1,8 @@
 """ONNX models as graphs: bodies of branches, loops and scans, and FLOPs."""
 
-import onnx
 import pytest
 from onnx import TensorProto, helper
-from onnx_models import array, branch_body, info, model, node, read, refused, weight
+from onnx_models import array, branch_body, info, loop, model, node, read, weight
 
 from graphrl.graphs.graph import Tensor
 from graphrl.graphs.readers.onnx.work import Call, flops
@@ -28,39 +27,16 @@ def test_a_branch_costs_its_most_expensive_body() -> None:
 
 @pytest.mark.parametrize(("trips", "runs"), [(7, 7), (0, 0), (2**63 - 1, 1), (None, 1)])
 def test_a_loop_costs_its_body_times_its_trips(trips: int | None, runs: int) -> None:
-    nodes = [
-        node("MatMul", ["state", "x"], ["m"]),
-        node("Exp", ["m"], ["next"]),
-        node("Identity", ["go"], ["go_on"]),
-        node("Neg", ["next"], ["out"]),
-    ]
-    body = helper.make_graph(
-        nodes,
-        "body",
-        [info("i", (), TensorProto.INT64), info("go", (), TensorProto.BOOL), onnx.ValueInfoProto(name="state")],
-        [onnx.ValueInfoProto(name=name) for name in ("go_on", "next", "out")],
-    )
-    body.input[2].type.tensor_type.elem_type = TensorProto.FLOAT
+    nodes = [node("MatMul", ["s", "x"], ["m"]), node("Exp", ["m"], ["t"]), node("Neg", ["t"], ["out"])]
     weights = [] if trips is None else [array("trips", trips)]
     inputs = [info("x", (4, 4)), *([info("trips", (), TensorProto.INT64)] if trips is None else [])]
-    loop = node("Loop", ["trips", "", "x"], ["y", "stacked"], body=body)
+    repeated = loop(*nodes, state=info("s", None), gives=["t", "out"], outputs=["y", "stacked"])
     dims = {"stacked:0": 3} if trips is None or trips > 7 else {}
-    (op,) = read(model([loop], inputs, outputs=["y", "stacked"], weights=weights), dims=dims).ops
+    (op,) = read(model([repeated], inputs, outputs=["y", "stacked"], weights=weights), dims=dims).ops
     assert op.outputs == (Tensor("y", 64), Tensor("stacked", 64 * (3 if dims else runs)))
     assert op.flops == runs * (128 + 16 + 16)
     assert op.workspace_bytes == 64 + 64 + 1  # the next state, what is given out, and the condition
     assert op.inputs == ("trips", "x")
-
-
-def test_a_loop_that_changes_the_shape_of_its_state_is_refused() -> None:
-    body = helper.make_graph(
-        [node("Concat", ["state", "state"], ["next"], axis=0), node("Identity", ["go"], ["go_on"])],
-        "body",
-        [info("i", (), TensorProto.INT64), info("go", (), TensorProto.BOOL), info("state", None)],
-        [onnx.ValueInfoProto(name="go_on"), onnx.ValueInfoProto(name="next")],
-    )
-    data = model([node("Loop", ["n", "", "x"], ["y"], body=body)], {"x": (2,)}, weights=[array("n", 3)])
-    assert "op 'Loop.0': the shape of 'y' is unknown" in refused(data) or "unknown size" in refused(data)
 
 
 def test_a_scan_costs_its_body_times_its_length() -> None:

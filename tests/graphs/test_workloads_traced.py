@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reproduce import workloads
-from reproduce.models.go_images import amoebanet, inception_v3
 from reproduce.models.go_layers import Model, Weights
 from reproduce.models.go_sequences import gnmt, rnnlm, transformer_xl, wavenet
 from reproduce.workloads import ARCHITECTURES, numbered, training_step
@@ -24,14 +23,6 @@ TINY = {
     "transformer-xl": transformer_xl(2, width=8, heads=2, inner=12, length=4, batch=2, characters=7),
     "wavenet": wavenet(1, 3, samples=16, batch=2, channels=4, skips=6),
 }
-SLOW = {
-    "inception": inception_v3(2, size=139, thin=16, pools=(32,), inners=(128,), last=1, classes=5),
-    "amoebanet": amoebanet(1, filters=16, batch=2, size=32, classes=5, groups=1),
-}
-ALL = [
-    *(pytest.param(model, id=name) for name, model in TINY.items()),
-    *(pytest.param(model, id=name, marks=pytest.mark.slow) for name, model in SLOW.items()),
-]
 
 
 def values(model: Model) -> dict[str, Any]:
@@ -57,7 +48,7 @@ def initial(model: Model, seed: int) -> dict[str, Any]:
     return {name: jnp.asarray(of(name, shape.shape)) for name, shape in model.parameters().items()}
 
 
-@pytest.mark.parametrize("model", ALL)
+@pytest.mark.parametrize("model", TINY.values(), ids=TINY)
 def test_training_lowers_the_loss(model: Model) -> None:
     """From about the logarithm of the number of classes, and by what the gradient says of a small step."""
     parameters, batch = initial(model, 0), values(model)

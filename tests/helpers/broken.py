@@ -12,7 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from graphrl.errors import GraphError
+import pytest
+
+from graphrl.errors import GraphError, GraphrlError
+from graphrl.graphs.readers import read_graph
 
 
 class Broken(NamedTuple):
@@ -30,6 +33,17 @@ def refusal(call: Callable[[], object]) -> str:
     except GraphError as error:
         return str(error)
     return ""
+
+
+def file_refusal(path: Path) -> str:
+    """The one short line with which `read_graph` refuses a file; it names the file."""
+    with pytest.raises(GraphrlError) as caught:
+        read_graph(path)
+    message = str(caught.value)
+    assert str(path)[:100] in message
+    assert message.isprintable()
+    assert len(message) - len(str(path)) < 250
+    return message
 
 
 TINY: dict[str, Any] = {
@@ -154,7 +168,6 @@ _top("op as text", 'op number 0 is "a": must be an object', ops=["a"])
 # Ops.
 _changed("op without name", "op number 1: it has no name", lambda graph: graph["ops"][1].pop("name"))
 _op("op name of another type", "op number 1: its name is 5: must be text", name=5)
-_op("op with an empty name", "an op has an empty name", name="")
 _op("duplicate op", "op 'a' appears twice", name="a")
 _op("unknown key in op", "op 'b': unknown key \"run_time\": the nearest of", run_time=1)
 _op("type of another type", "op 'b': type is 1: must be text", type=1)
@@ -167,29 +180,19 @@ _op("dangling control edge", "op 'b': control predecessor 'z' is no op", after=[
 _op("tensor as control edge", "op 'b': control predecessor 'a0' is no op", after=["a0"])
 _op("reads its own output", "cycle: 'b' -> 'b'", inputs=["b0"])
 _changed("cycle", "cycle: 'a' -> 'b' -> 'a'", lambda graph: graph["ops"][0].update(inputs=["b0"]))
-_op("runtime NaN", "op 'b': runtime is nan: must be a finite number", runtime=float("nan"))
-_op("negative runtime", "op 'b': runtime is -0.5: must be at least 0", runtime=-0.5)
 _op("runtime as text", "op 'b': runtime is '1': must be a finite number", runtime="1")
 _text("runtime 1e400", "op 'b': runtime is inf: must be a finite number", json.dumps(TINY).replace("2.0", "1e400"))
 
 # Tensors.
 _op("tensor without name", "op 'b', output number 0: it has no name", outputs=[{"bytes": 1}])
 _output("tensor name of another type", "op 'b', output number 0: its name is null: must be text", name=None)
-_output("tensor with an empty name", "op 'b': an output has an empty name", name="")
 _output("unknown key in tensor", "op 'b', output number 0: unknown key \"shape\"", shape=[1])
 _output("tensor with two producers", "op 'b': output 'a0' is already an output of op 'a'", name="a0")
 _output("tensor produced and external", "op 'b': output 'x' is already an external input", name="x")
 _output("bytes float", "op 'b', output 'b0': bytes is 4.5: must be an integral number", bytes=4.5)
 _output("bytes text", "op 'b', output 'b0': bytes is '4': must be an integral number", bytes="4")
 _output("bytes huge", "op 'b', output 'b0': bytes is 4611686018427387905: must be from 0", bytes=2**62 + 1)
-_output("bytes of 400 digits", "op 'b', output 'b0': bytes is 2^1328 or more: must be from 0 to 2^62", bytes=10**400)
 _output("alias null", "op 'b', output number 0: alias is null: must be text", alias=None)
 _output("alias to no input", "op 'b', output 'b0': alias names 'x', which is no input of this op", alias="x")
-_output("alias and reuses", "has both alias and reuses", alias="a0", reuses="a0")
 _output("reuses too small a buffer", "5 bytes cannot reuse 'a0' of 4 bytes", reuses="a0", bytes=5)
-_op(
-    "buffer reused twice",
-    "op 'b', output 'b1': reuses names 'a0', whose buffer another output of this op takes",
-    outputs=[{"name": "b0", "reuses": "a0"}, {"name": "b1", "reuses": "a0"}],
-)
 _op("sum of bytes huge", "sums must stay below 2^63", outputs=[{"name": f"b{i}", "bytes": 2**62} for i in range(3)])

@@ -23,7 +23,7 @@ def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
         monkeypatch.setattr(sys, "argv", arguments)
         code: str | int | None = 0
         try:
-            launcher.main(system, str(script.__doc__), script.Settings, script.SECTIONS)
+            launcher.main(system.removeprefix("real_"), str(script.__doc__), script.Settings, script.SECTIONS)
         except SystemExit as end:
             code = end.code
         out, err = capfd.readouterr()

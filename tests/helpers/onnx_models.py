@@ -19,6 +19,7 @@ CHIP = Chip("unit", 1.0, 1.0)  # a FLOP and a byte take a second each
 
 Shape = Sequence[int | str | None] | None
 node = helper.make_node
+UNTYPED = onnx.ValueInfoProto(name="s")
 
 
 def info(name: str, shape: Shape, dtype: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
@@ -49,6 +50,24 @@ def model(
     graph = helper.make_graph(nodes, "g", given, [onnx.ValueInfoProto(name=name) for name in outputs], weights)
     versions = [helper.make_opsetid(*item) for item in (("", opset), ("ai.onnx.ml", 3), ("custom", 1))]
     return helper.make_model(graph, opset_imports=versions, functions=functions, ir_version=9).SerializeToString()
+
+
+def loop(
+    *nodes: onnx.NodeProto,
+    state: onnx.ValueInfoProto = UNTYPED,
+    trips: str = "trips",
+    start: str = "x",
+    gives: Sequence[str] = ("t",),
+    outputs: Sequence[str] = ("y",),
+) -> onnx.NodeProto:
+    """A Loop over a state, which is `start` first and then the first that the body gives; the rest is stacked.
+
+    The body has the number of its run as "i".
+    """
+    inputs = [info("i", (), TensorProto.INT64), info("go", (), TensorProto.BOOL), state]
+    results = [onnx.ValueInfoProto(name=name) for name in ("on", *gives)]
+    body = helper.make_graph([*nodes, node("Identity", ["go"], ["on"])], "body", inputs, results)
+    return node("Loop", [trips, "", start], outputs, body=body)
 
 
 def read(data: Content, **options: object) -> ComputationGraph:

@@ -21,7 +21,7 @@ def slow_to_compile(function: Callable[..., Any]) -> Callable[..., Any]:
         if not traced:
             traced.append(True)
             print("compiling", flush=True)
-            hashlib.pbkdf2_hmac("sha256", b"", b"", 15_000_000)
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 10_000_000)
             print("compiled", flush=True)
         return function(*arguments)
 

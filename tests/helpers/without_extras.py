@@ -57,7 +57,7 @@ def run_what_needs_none() -> str:
     assert graphrl.optimize(graphrl.from_jax(loss, x), objective="peak_memory", evaluations=10).value > 0
     assert graphrl.jit(loss, seconds=0.1)(x) == loss(x)
     assert jax.grad(graphrl.checkpoint(loss, budget=0.5))(x).shape == x.shape
-    code, errors = run(["optimize", "tiny.json", "--evaluations", "10"])
+    code, errors = run(["optimize", "tiny.json", "--method", "list"])
     assert code == 0, errors
     settings = [word for setting in REGAL for word in ("--set", setting)]
     code, errors = run(["train", "regal", "--out", "run", *settings])

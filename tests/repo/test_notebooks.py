@@ -16,7 +16,6 @@ SHORTER = {
     "bigger_batch.ipynb": {
         "STAGES = ((16, 1), (24, 2), (40, 2), (80, 2))": "STAGES = ((16, 1), (24, 2))",
         "train_step, seconds=4": "train_step, seconds=1",
-        '{"seconds": 4, "recompute"': '{"seconds": 1, "recompute"',
     },
     "checkpoint.ipynb": {
         "TOKENS, BATCH = 6, 512, 8, 128, 4": "TOKENS, BATCH = 3, 64, 4, 64, 2",
@@ -28,6 +27,7 @@ SHORTER = {
         "training.validate_every=15": "training.validate_every=1",
         "data.train=erdos-renyi:60x24@10000,layered:60x24@10000": "data.train=erdos-renyi:24x4@10000",
         "data.validation=erdos-renyi:60x8@5000,layered:60x8@5000": "data.validation=erdos-renyi:24x4@5000",
+        "agent.devices=2,4 --set agent.ppo.environments=16": "agent.devices=4 --set agent.ppo.environments=4",
         "agent.network.width=16": "agent.network.width=8 --set agent.network.layers=0 --set agent.network.heads=1 "
         "--set agent.network.superposition=none --set agent.network.coupling=none",
         "go:finetune=20": "go:rounds=1",  # tested with GO's training, and long to compile
@@ -42,6 +42,7 @@ SHORTER = {
     "regal.ipynb": {
         "training.steps=120": "training.steps=4",
         "training.validate_every=20": "training.validate_every=2",
+        "agent.learning_rate=0.006": "agent.learning_rate=0.006 --set agent.width=8",
         "data.train=regal-like:50x100@": "data.train=regal-like:15x16@",
         "data.validation=regal-like:50x16@": "data.validation=regal-like:15x8@",
         'load_graphs(["regal-like:50x48"])': 'load_graphs(["regal-like:15x8"])',
@@ -50,6 +51,8 @@ SHORTER = {
     "topoformer.ipynb": {
         "training.steps=300": "training.steps=4",
         "training.validate_every=50": "training.validate_every=2",
+        "agent.learning_rate=0.002": "agent.learning_rate=0.002 --set agent.layers=1 --set agent.width=8 "
+        "--set agent.heads=1 --set agent.head_width=4",
         "data.train=layered:40x64@": "data.train=layered:40x16@",
         "data.validation=layered:40x32@": "data.validation=layered:40x8@",
         '("sample", 200)': '("sample", 16)',

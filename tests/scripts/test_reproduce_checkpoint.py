@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +9,19 @@ import jax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import check_fault, run_script
-from reproduce import gpu_compile
-from reproduce.checkpoint import batch as batch_section
-from reproduce.checkpoint import device as device_section
+from launched import Launch, launch
+from processes import check_fault
 from reproduce.checkpoint.batch import largest, values
 from reproduce.checkpoint.device import device
-from reproduce.checkpoint.measured import FITTED, NONE, PROGRAMS, RULES, Point, Settings, best, build, least, plain
-from reproduce.checkpoint.rules import curve, rules, tables
-from reproduce.models.losses import Program
+from reproduce.checkpoint.measured import NONE, PROGRAMS, RULES, Settings, build, plain
+from reproduce.checkpoint.rules import curve, tables
 
 from graphrl.errors import GraphrlError
 
+__all__ = ["launch"]
+
 WHERE = {"machine": "m", "graphrl": "0", "jax": "0", "date": "2026-01-01T00:00:00"}
 REST: dict[str, Any] = {"foretold": None, "peak": None, "results": 0, "flags": ""}
-
-
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_script("reproduce_checkpoint", folder, "--out", "out", *arguments)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -64,40 +58,6 @@ def test_the_largest_batch_is_found_from_any_start(fits: int, start: int) -> Non
     assert len(tried) <= 3 or not 0.98 * start <= fits <= 1.02 * start
 
 
-def test_batches_are_planned_for_the_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans need half of what jax does, and are refused where that is too much."""
-    planned = dict[int, set[int]]()
-
-    def fitted(program: Program, budget: int, *, verify: bool) -> tuple[None, dict[str, Any]]:
-        assert verify
-        size = program.args[1].shape[1]  # after the steps
-        planned.setdefault(budget, set()).add(size)
-        return None, {"foretold": 1 if size * 5 * 10**7 <= budget else None}
-
-    def memory(_settings: Settings, _program: str, _method: str, size: int) -> dict[str, int]:
-        return {"arguments": 0, "temporaries": size * 10**8, "results": 0}
-
-    monkeypatch.setattr(batch_section, "fitted", fitted)
-    monkeypatch.setattr(batch_section, "memory", memory)
-    monkeypatch.setattr(batch_section, "points", lambda *_: [])
-    (table,) = batch_section.batch(Settings(out=tmp_path, programs=("LSTM",), methods=(NONE, FITTED)))
-    (line,) = [line for line in table.text.splitlines() if line.startswith("| LSTM")]
-    name, methods, *cells = line.strip("| ").split(" | ")
-    assert (name, methods) == ("LSTM", f"{NONE} / {FITTED}")
-    for cell, room in zip(cells, batch_section.ROOMS, strict=True):
-        plain, ours = map(int, cell.split(" / "))
-        assert 0.97 * 10 * room <= plain <= 10 * room
-        assert 0.97 * 20 * room <= ours <= 20 * room
-        assert ours in planned[int(room * 1e9)]
-
-
-def test_the_best_within_a_slowdown() -> None:
-    a, b, c = Point("a", 10, 0.1, 0.3), Point("b", 20, 0.2, 0.1), Point("c", 10, 0.1, 0.2)
-    assert least([a, b, c], 0.15) == b
-    assert least([a, b, c], 0.05) is None
-    assert best([a, b, c]) == c
-
-
 def test_values_are_compared_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def settings(**options: Any) -> Settings:
         return Settings(out=tmp_path, quick=True, programs=("LSTM",), methods=("nothing saveable, a layer",), **options)
@@ -113,23 +73,10 @@ def test_values_are_compared_and_kept(tmp_path: Path, capsys: pytest.CaptureFixt
         next(values(settings(device="abacus")))
 
 
-def test_values_of_another_machine_are_of_full_size(tmp_path: Path) -> None:
-    rule, name = "nothing saveable, a layer", "abacus"
-    key = {"what": "values", "program": "LSTM", "method": rule, "size": "full", "device": name}
-    figures = {"same bits": False, "difference": 2e-6, "precision": "highest"}
-    line = {"key": key, "value": figures, "error": None, **WHERE}
-    (tmp_path / "measured.jsonl").write_text(json.dumps(line) + "\n")
-    (table,) = values(Settings(out=tmp_path, programs=("LSTM",), methods=(rule,), device=name))
-    assert "of full size" in table.text
-    assert "| LSTM | 1 | 0 | 2.0e-06 |" in table.text
-    assert f"LSTM, {rule}: 2.0e-06 is over 1e-06" in table.text
-    assert "precision `highest`" in table.text
-
-
-def test_steps_are_compiled_and_run_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_are_compiled_and_run_once(launch: Launch, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rule = "nothing saveable, a layer"
     options = ("--sections", "device", "--quick", "--programs", "LSTM", "--methods", f"{NONE};{rule}")
-    done = run(tmp_path, *options)
+    done = launch("checkpoint", *options)
     assert done.returncode == 0, done.stderr
     assert f"compiled: LSTM {rule}" in done.stderr
     text = (tmp_path / "out" / "checkpoint-device.md").read_text()
@@ -139,10 +86,10 @@ def test_steps_are_compiled_and_run_once(tmp_path: Path, capsys: pytest.CaptureF
     assert f"| {rule} | 1 | {100 * leaner['temporaries'] / whole['temporaries']:.1f}% |" in text
     milliseconds = [1e3 * leaner[which] for which in ("step", "seconds")]
     assert "| {:.2f} | {:.2f} | {:.1f}% |".format(*milliseconds, 100 * (leaner["step"] / whole["step"] - 1)) in text
-    capsys.readouterr()
+    capfd.readouterr()
     settings = Settings(out=tmp_path / "out", quick=True, programs=("LSTM",), methods=(NONE, rule))
     assert next(device(settings)).text in text
-    assert capsys.readouterr().err == ""  # nothing is compiled or measured again
+    assert capfd.readouterr().err == ""  # nothing is compiled or measured again
     faults: dict[str, dict[str, Any]] = {
         "no figures of a device 'abacus'": {"device": "abacus"},
         "section device has none of these methods: it has none": {"methods": ("XLA's own at 50%",)},
@@ -177,17 +124,6 @@ def test_steps_of_another_machine_are_shown(tmp_path: Path) -> None:
     assert (tmp_path / "device.png").stat().st_size > 1000
 
 
-def test_what_cannot_be_run_is_a_fault_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_section, "each_apart", lambda work, items, _: map(work, items))
-    monkeypatch.setattr(device_section, "compile_task", lambda task: (task, "no room" * (task.method != NONE)))
-    monkeypatch.setattr(device_section, "run_task", lambda _: {"temporaries": 1, "step": 1.0, "seconds": 1.0} | REST)
-    settings = Settings(out=tmp_path, programs=("LSTM",), methods=(NONE, "nothing saveable, a layer"))
-    _, program = device(settings)
-    assert "failed: device LSTM nothing saveable, a layer full h200" in program.text
-    assert "no room" in program.text
-    assert f"| {NONE} | - | 0.0 | - | 1000.00 | 1000.00 | 0.0% | 0.0% |" in program.text
-
-
 def test_tables_and_picture_are_made_of_what_is_measured(tmp_path: Path) -> None:
     rule, slow = "nothing saveable, a layer", "dots saveable, the whole"
     where = {"error": None, **WHERE}
@@ -208,14 +144,8 @@ def test_tables_and_picture_are_made_of_what_is_measured(tmp_path: Path) -> None
     assert f"| {slow} | 50.0 | 0.0 | 50.0% | 50.0% | 125.0% |" in program.text
 
 
-def test_faults_are_one_line(tmp_path: Path) -> None:
-    check_fault(run(tmp_path, "--programs", "GPT-9", "--sections", "values"), "unknown program 'GPT-9'")
+def test_faults_are_one_line(launch: Launch) -> None:
+    check_fault(launch("checkpoint", "--programs", "GPT-9", "--sections", "values"), "unknown program 'GPT-9'")
     for options, fault in (({"methods": ("magic",)}, "unknown method 'magic'"), ({"chip": "abacus"}, "unknown chip")):
         with pytest.raises(GraphrlError, match=fault):
             Settings(**options).check()
-
-
-def test_sections_that_compile_say_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(gpu_compile, "PLUGIN", "nothing.none")
-    with pytest.raises(GraphrlError, match="gpu-compile"):
-        next(rules(Settings(out=tmp_path)))

@@ -9,14 +9,12 @@ import pytest
 from launched import Launch, launch
 from partitioned_graphs import TRAINING, edge, file_of, node
 from processes import check_fault
-from reproduce.go.changes import Case, gains, played
 from reproduce.go.methods import entry_of, policy_notes, with_policy
 from reproduce.go.settings import interval
 from reproduce.go.table2 import run_time, search_time
 
 from graphrl.agents.go.network import GdpPolicy, Policy
 from graphrl.costs.problem import Problem
-from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 __all__ = ["launch"]
 
@@ -176,20 +174,6 @@ def test_what_is_played_tells_of_gains(launch: Launch, tmp_path: Path) -> None:
     assert [row[0] for row in rows[2:]] == 2 * ["chance", "shown", "played", "both", "policy", "the gains"]
     below = [[float(cell) for cell in row[2:4]] for row in rows[2:]]
     assert all(gained > by_chance for gained, by_chance in zip(below[-1], below[6], strict=True))
-
-
-def test_views_are_of_the_schedule() -> None:
-    """Two ops, one after the other on a device, and one beside them on another."""
-    ops = [Op("a", runtime=1.0, outputs=(Tensor("x", 1),)), Op("b", runtime=2.0, inputs=("x",)), Op("c", runtime=2.0)]
-    case = Case(ComputationGraph("three", tuple(ops)), Problem("makespan", 2))
-    assert case.makespan == 3.0
-    assert case.placement[0] == case.placement[1] != case.placement[2]
-    assert case.moves.sum() == 3
-    rows = played(case)
-    assert rows.shape[:2] == (3, 2)
-    slack = rows[:, 0, 7] * case.makespan
-    np.testing.assert_allclose(slack, [0.0, 0.0, 3.0 - case.end[2]], atol=1e-9)
-    np.testing.assert_allclose(gains(case), 0.0)
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """GO's policy where it decides fusion: where it begins, what its choices mean, and that it learns what to inline."""
 
-import jax
 import numpy as np
 import pytest
 from fusion_graphs import CHIP, fusable_graphs, fusion_priorities
@@ -11,7 +10,6 @@ from reproduce.go.table3 import ONE_DEVICE, imitator
 from reproduce.policies import untrained
 
 from graphrl.agents.go.config import GoSettings
-from graphrl.agents.go.learner import tuned
 from graphrl.costs.fusion.exact import fuse
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
@@ -78,14 +76,6 @@ def test_a_policy_imitates_where_flips_end() -> None:
     params = begun(fuse_by("xla", other), ONE_DEVICE, policy.config)
     choices = best_drawn(policy, params, lambda plan: fused(other, plan).seconds, rounds=1, samples=1)
     np.testing.assert_array_equal(fused(other, choices).inlined, fuse_by("flips", other).inlined)
-
-
-@pytest.mark.slow
-def test_updates_on_one_graph_find_better_kernels() -> None:
-    problem = pairs(16)
-    params = begun(fuse_by("none", problem), ONE_DEVICE, FUSION)
-    choices = tuned(FUSION, untrained(FusingPolicy, FUSION).params, params, jax.random.key(0), 20)[1]
-    assert fuse_by("flips", problem).seconds <= fused(problem, choices).seconds < fuse_by("none", problem).seconds
 
 
 def test_what_policies_decide_is_in_their_settings() -> None:

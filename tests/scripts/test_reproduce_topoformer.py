@@ -6,7 +6,7 @@ import pytest
 from comparison_rows import read_rows, rows_by_seed
 from launched import Launch, launch
 from processes import check_fault
-from reproduce.contest import Contest, Entrant, _sizes, run_contest
+from reproduce.contest import Contest
 from reproduce.policies import untrained
 from reproduce.topoformer import ablations, tables
 from reproduce.topoformer.settings import DECODERS, ENCODERS, OURS, QUICK
@@ -14,11 +14,9 @@ from reproduce.topoformer.settings import DECODERS, ENCODERS, OURS, QUICK
 from graphrl.agents import find_agent
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.agents.topoformer.network import Policy
-from graphrl.compare.runs import make_runs
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.datasets.zoo import select_one
-from graphrl.solvers.base import Budget
 from graphrl.training.config import parsed
 from graphrl.training.run import run_config
 
@@ -105,20 +103,3 @@ def test_faults_are_one_line(launch: Launch) -> None:
         ("--checkpoint nowhere", "nowhere"),
     ):
         check_fault(launch("topoformer", *arguments.split(" ")), fault)
-
-
-def test_who_gets_which_graphs_padded_to_what_and_rows_are_not_made_twice(tmp_path: Path) -> None:
-    some = [
-        Entrant("two seeds", ["random-priorities", "random-priorities"], Budget(10)),
-        Entrant("slow", ["depth-first"], Budget(None, 1.0), 1),
-    ]
-    contest = run_contest(GRAPHS, Problem(), some, tmp_path)
-    assert [(row.method, row.seed) for row in contest.by_label["two seeds"]] == [("two seeds", 0), ("two seeds", 1)] * 3
-    assert [row.fingerprint for row in contest.by_label["slow"]] == [contest.by_label["two seeds"][0].fingerprint]
-    assert not [row.error for row in contest.rows if row.error]
-    (run, *_) = make_runs(GRAPHS, Problem(), ["list"], [0], Budget(10), cores=1)
-    assert [_sizes(run, one) for one in some] == [run.sizes, None]
-    assert run.sizes is not None
-    again = run_contest(GRAPHS, Problem(), some[:1], tmp_path)
-    assert again.by_label["two seeds"] == contest.by_label["two seeds"]
-    assert len(again.others) == 1

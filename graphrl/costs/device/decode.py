@@ -9,7 +9,7 @@ advance together, so that every operation is a vector operation across lanes:
   empty one, `IDLE`;
 - state arrays are flat, `[slots * L]` with index slot * L + lane, and each is written in place. XLA copies an array
   that is read after it was written, or written by operands that do not depend on what was read before, so each write
-  below depends on every earlier read (tests/foot/test_compiled.py looks for copies in the compiled loop).
+  below depends on every earlier read (tests/costs/test_compiled_loops.py looks for copies in the compiled loop).
 
 The rows are in `Tables`, which are read-only and made once for a population. `Clocks` give the times as the order is
 walked: one clock per device and, under `link`, one per outgoing link.
