@@ -53,16 +53,11 @@ def test_each_process_makes_its_rows_of_the_same_batch() -> None:
     np.testing.assert_array_equal(np.concatenate([part.rows["target"] for part in parts]), whole.rows["target"])
 
 
-def test_small_graphs_come_first() -> None:
+def test_batches_have_few_sizes_and_small_graphs_come_first() -> None:
     batches = data(curriculum=6)
     assert [batches.batch(step).sizes.ops for step in (1, 2, 3)] == [batches.batch(1).sizes.ops] * 3
-    assert len({batches.batch(step).sizes for step in range(4, 30)}) == 2
-
-
-def test_batches_have_few_sizes() -> None:
-    batches = data(buckets=2)
-    sizes = {batches.batch(step).sizes for step in range(1, 30)} | {batch.sizes for batch in batches.validation()}
-    assert len(sizes) == 2
+    sizes = {batches.batch(step).sizes for step in range(4, 30)}
+    assert len(sizes) == len(sizes | {batch.sizes for batch in batches.validation()}) == 2
 
 
 def test_held_out_graphs_are_the_same_each_time() -> None:

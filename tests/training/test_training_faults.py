@@ -1,4 +1,4 @@
-"""What may befall a run: kills while a checkpoint is written, a full disk, broken checkpoints, a second process."""
+"""What may befall a run: kills, a full disk, broken checkpoints, a second process, refusals before it begins."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ from graphrl.errors import GraphrlError
 from graphrl.training import checkpoints
 from graphrl.training.checkpoints import Checkpoints, find, read_info
 from graphrl.training.data import Data
-from graphrl.training.folder import MetricsLog, owned, read_metrics
+from graphrl.training.folder import MetricsLog, has_run, owned, read_metrics
 from graphrl.training.run import TrainingError
 
 SCRIPT = str(Path(__file__).resolve().parents[1] / "helpers/killed_training.py")
@@ -79,7 +79,6 @@ def changed(checkpoint: Path, **values: Any) -> None:
         cut_info,
         lambda checkpoint: shutil.rmtree(checkpoint / "state"),
         lambda checkpoint: changed(checkpoint, key=[-1]),
-        lambda checkpoint: changed(checkpoint, step="12"),
     ],
 )
 def test_a_run_goes_on_from_the_last_whole_checkpoint(
@@ -108,45 +107,25 @@ def test_a_broken_checkpoint_among_the_old_ones_stops_nothing(run: Path) -> None
     assert train_tiny(run, "training.steps=14", resume=True).outcome.step == 14
 
 
-def nested(depth: int = 100_000) -> str:
-    return '{"a":' * depth + "1" + "}" * depth
+DEEP = '{"a":' * 100_000 + "1" + "}" * 100_000
+WRONG = {"agent": ["tiny"], "config": [1], "version": "1", "format": None, "step": {"a": 1}}
 
 
 @pytest.mark.parametrize("name", ["checkpoint.json", "run.json"])
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("agent", ["tiny"]), ("config", [1]), ("config", 3), ("version", "1"), ("format", None), ("step", {"a": 1})],
-)
-def test_files_of_wrong_types_are_one_line(
-    run: Path, name: str, field: str, value: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_files_of_wrong_types_and_files_nested_too_deep_are_one_line(
+    run: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(AGENTS, "tiny", "tiny_agent")
     path = find(run) / name if name == "checkpoint.json" else run / name
-    if field not in (stored := json.loads(path.read_text())):
-        return
-    path.write_text(json.dumps(stored | {field: value}))
-    arguments = (
-        ["evaluate", str(run)] if name == "checkpoint.json" else ["train", "tiny", "--resume", "--out", str(run)]
-    )
-    assert main(arguments) == 1
-    err = capsys.readouterr().err
-    assert (err.count("\n"), f"$.{field}" in err) == (1, True)
-
-
-@pytest.mark.parametrize("name", ["checkpoint.json", "run.json"])
-@pytest.mark.parametrize("whole_file", [True, False])
-def test_files_nested_too_deep_are_one_line(
-    run: Path, name: str, whole_file: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(AGENTS, "tiny", "tiny_agent")
-    path = find(run) / name if name == "checkpoint.json" else run / name
-    text = json.dumps(json.loads(path.read_text()) | {"config": 0})
-    path.write_text(nested() if whole_file else text.replace('"config": 0', f'"config": {nested()}'))
-    arguments = (
-        ["evaluate", str(run)] if name == "checkpoint.json" else ["train", "tiny", "--resume", "--out", str(run)]
-    )
-    assert main(arguments) == 1
-    assert capsys.readouterr().err.count("\n") == 1
+    command = ["evaluate", str(run)] if name == "checkpoint.json" else ["train", "tiny", "--resume", "--out", str(run)]
+    stored = json.loads(path.read_text())
+    texts = {f"$.{field}": json.dumps(stored | {field: WRONG[field]}) for field in WRONG.keys() & stored.keys()}
+    in_a_field = json.dumps(stored | {"config": 0}).replace('"config": 0', f'"config": {DEEP}')
+    for fault, text in [*texts.items(), ("", DEEP), ("", in_a_field)]:
+        path.write_text(text)
+        assert main(command) == 1
+        err = capsys.readouterr().err
+        assert (err.count("\n"), fault in err) == (1, True)
 
 
 # Kills
@@ -155,7 +134,7 @@ def test_files_nested_too_deep_are_one_line(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "step", "last"),
-    [("half", 6, 5), ("state", 12, 10), ("all", 12, 10), ("renamed", 12, 12), ("old ones", 12, 12)],
+    [("half", 6, 5), ("all", 12, 10), ("renamed", 12, 12)],
 )
 def test_a_kill_while_a_checkpoint_is_written_changes_nothing(
     whole: Path, tmp_path: Path, moment: str, step: int, last: int
@@ -228,6 +207,54 @@ def test_a_second_training_in_a_folder_is_one_line(
     errors = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
     assert errors == [f"graphrl: error: {run}: another process trains there now: name another --out"] * 2
     assert main(["train", "tiny", "--out", run, "--set", "training.steps=1"]) == 0
+
+
+# Refusals before a run begins
+
+REFUSED = "data.train=no/such/file.json"
+
+
+def refuse(*_: Any) -> Any:
+    raise GraphrlError("no policy there")
+
+
+def test_a_refused_set_of_graphs_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(AGENTS, "tiny", "tiny_agent")
+    assert main(["train", "tiny", "--out", str(tmp_path / "out" / "run"), "--set", REFUSED]) == 1
+    assert "no/such/file.json" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_refusal_after_the_record_was_begun_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(TinyPolicy, "start", refuse)
+        with pytest.raises(GraphrlError, match="no policy there"):
+            train_tiny(tmp_path / "tensorboard" / "run", "agent.start=there")
+    assert not list(tmp_path.iterdir())
+    assert train_tiny(tmp_path / "tensorboard" / "run", "training.steps=1").outcome.step == 1
+
+
+def test_what_was_there_before_stays(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").mkdir()
+    for name in ("notes.txt", "tensorboard/events"):
+        (tmp_path / name).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(GraphrlError):
+        train_tiny(tmp_path, REFUSED)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_to_go_on_with_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that was killed before its first checkpoint: its settings are there."""
+    train_tiny(tmp_path, "training.steps=1")
+    for path in tmp_path.glob("step-*"):
+        shutil.rmtree(path)
+    monkeypatch.setattr(TinyPolicy, "initial", refuse)
+    with pytest.raises(GraphrlError):
+        train_tiny(tmp_path, resume=True)
+    assert has_run(tmp_path)
 
 
 # The device is not waited for
