@@ -1,4 +1,6 @@
-"""Orders from priorities, all at once or asked at every step: what is chosen, how often, and what it costs."""
+"""Orders from priorities, greedy, drawn or by beam, all at once or asked at every step: which, and their costs."""
+
+from typing import NamedTuple
 
 import chex
 import compiled_modules as programs
@@ -9,6 +11,7 @@ import pytest
 from device_graphs import random_graphs
 from ordering_graphs import SHARING, SIZES, all_orders, exact_peak, padded_orders, small_graphs
 
+from graphrl.decoding.beam import beam, beam_with
 from graphrl.decoding.likelihood import log_prob
 from graphrl.decoding.rollout import (
     Context,
@@ -173,3 +176,81 @@ def test_a_step_writes_its_state_in_place() -> None:
     module = programs.Module(run.lower(graph, priorities, keys))
     (loop,) = module.loops(f"s32[{(n + 1) * programs.L}]")
     assert module.made_anew(loop, (n + 1) // 4 * programs.L) == []
+
+
+compiled_beam = jax.jit(beam, static_argnames="width")
+
+
+class State(NamedTuple):
+    score: float
+    order: tuple[int, ...]
+
+
+def plain_beam(graph: ComputationGraph, y: np.ndarray, width: int) -> tuple[int, ...]:
+    """By sets, dictionaries and whole prefixes: graphs of one output an op, none shared."""
+    a = graph.arrays
+    before: dict[int, set[int]] = {op: set() for op in range(a.num_ops)}
+    for source, target in zip(*a.dependencies(), strict=True):
+        before[int(target)].add(int(source))
+    states = [State(0.0, ())]
+    for _ in range(a.num_ops):
+        best: dict[frozenset[int], tuple[float, float, State]] = {}
+        for state in states:
+            done = set(state.order)
+            ready = [op for op in before if op not in done and before[op] <= done]
+            total = np.logaddexp.reduce(y[ready].astype(np.float64))
+            for op in ready:
+                new = State(state.score + float(y[op]) - float(total), (*state.order, op))
+                key = (prefix_peak(graph, new.order), -new.score, new)
+                best[frozenset(new.order)] = min(best.get(frozenset(new.order), key), key)
+        states = sorted((state for _, _, state in best.values()), reverse=True)[:width]
+    return min(states, key=lambda state: (prefix_peak(graph, state.order), -state.score)).order
+
+
+def prefix_peak(graph: ComputationGraph, prefix: tuple[int, ...]) -> int:
+    a = graph.arrays
+    uses = [set(a.use_op[a.use_tensor == tensor].tolist()) for tensor in range(a.num_tensors)]
+    live: set[int] = set()
+    peak, done = 0, set()
+    for op in prefix:
+        live |= set(np.flatnonzero(a.producer == op).tolist())
+        peak = max(peak, int(a.tensor_bytes[list(live)].sum() + a.workspace_bytes[op]))
+        done.add(op)
+        live = {tensor for tensor in live if a.kept[tensor] or not uses[tensor] <= done}
+    return peak
+
+
+def test_a_beam_keeps_the_states_that_a_plain_one_keeps() -> None:
+    graphs = small_graphs(12, seed=3)
+    y = np.random.default_rng(4).normal(size=(len(graphs), SIZES.ops)).astype(np.float32)
+    rollout = compiled_beam(pad_batch(graphs, SIZES), y, width=4)
+    for graph, priorities, order in zip(graphs, y, np.asarray(rollout.order), strict=True):
+        assert order[: graph.arrays.num_ops].tolist() == list(plain_beam(graph, priorities, 4))
+
+
+def test_a_wide_beam_finds_the_optimum() -> None:
+    """At most 35 sets of k of 7 ops: a width of 40 drops none, and collapsing keeps the best order of each."""
+    graphs = small_graphs(12, seed=3)
+    batch = pad_batch(graphs, SIZES)
+    peak = (
+        np.asarray(compiled_beam(batch, np.zeros((len(graphs), SIZES.ops), np.float32), width=40).peak)
+        * batch.byte_unit
+    )
+    for graph, lowest in zip(graphs, peak, strict=True):
+        assert lowest == min(exact_peak(graph, np.array(order)) for order in all_orders(graph))
+
+
+def test_peaks_and_log_probabilities_of_a_beam_are_those_of_its_orders() -> None:
+    rollout = compiled_beam(BATCH, PRIORITIES, width=6)
+    check_costs(GRAPHS, BATCH, PRIORITIES, jax.tree.map(lambda x: x[:, None], rollout))
+
+
+def test_a_beam_that_asks_a_policy_at_every_step_gives_the_same() -> None:
+    graphs = small_graphs(4)
+    batch = pad_batch(graphs, SIZES)
+    y = np.random.default_rng(0).normal(size=(4, SIZES.ops)).astype(np.float32)
+
+    def stepwise_orders(batch: PaddedGraph, y: jax.Array) -> jax.Array:
+        return beam_with(batch, lambda context: y[:, None] + context.step.astype(jnp.float32), 4).order
+
+    np.testing.assert_array_equal(jax.jit(stepwise_orders)(batch, y), compiled_beam(batch, y, width=4).order)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_maps as toy
-from toy_networks import NETWORKS
+from toy_maps import NETWORKS
 
 from graphrl.learning import sac
 from graphrl.learning.sac import ActorCritic, Batch, SacSettings

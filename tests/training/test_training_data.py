@@ -103,8 +103,8 @@ def test_fresh_graphs_stay_apart_from_those_of_validation() -> None:
         data(fresh=True, train=("layered:30x1@3",), validation=("layered:30x5@50",))
     with pytest.raises(ProblemError, match=r"layered:30x5@50 of data\.test is where .* walk on from 9"):
         data(fresh=True, train=("layered:30x1@9",), test=("layered:30x5@50",))
-    with pytest.raises(ProblemError, match="zoo:hlo is no file, no folder and no set of graphs"):
-        data(fresh=True, train=("zoo:hlo",))
+    with pytest.raises(ProblemError, match="workloads:bert is no file, no folder and no set of graphs"):
+        data(fresh=True, train=("workloads:bert",))
 
 
 def test_what_is_made_ahead_comes_in_order_and_stops_when_told() -> None:
