@@ -89,6 +89,9 @@ LINES = jnp.asarray([[0, 1, 2, 4], [0, 4, 1, 8]], jnp.float32)
 WALKING = ppo.PpoSettings(steps=8, environments=4, epochs=2, minibatches=2)
 
 
+rolled_out = jax.jit(rollout, static_argnums=(0, 1, 6))
+
+
 def walked(devices: int, updates: int = 3, **options: Any) -> Any:
     mesh = make_mesh(2, jax.devices()[:devices])
     return ppo.train(WALKING, Walk(), WALK, LINES, KEY, updates, mesh=mesh, **options)
@@ -146,7 +149,7 @@ def test_environments_go_on_after_an_episode_and_returns_are_of_whole_ones() -> 
     env, keys = Walk(), jax.random.split(KEY, 2)
     runner = begin(env, keys, LINES, settings)
     params = ppo.init(settings, WALK, KEY, jax.tree.map(lambda leaf: leaf[0, 0], runner.observation)).params
-    after, happened = jax.jit(rollout, static_argnums=(0, 1, 6))(env, WALK, params, runner, keys, LINES, settings)
+    after, happened = rolled_out(env, WALK, params, runner, keys, LINES, settings)
     assert happened.reward.shape == (30, 2, 4)
     done, reward, earned = (np.asarray(leaf) for leaf in (happened.done, happened.reward, happened.earned))
     assert done.any((0, 2)).all()
@@ -168,18 +171,18 @@ def test_the_first_step_is_that_of_the_policy_gradient() -> None:
     env, keys, size = Walk(), jax.random.split(KEY, 2), 2 * 8 * 4
     runner = begin(env, keys, LINES, settings)
     state = ppo.init(settings, WALK, KEY, jax.tree.map(lambda leaf: leaf[0, 0], runner.observation))
-    _, happened = rollout(env, WALK, state.params, runner, keys, LINES, settings)
+    _, happened = rolled_out(env, WALK, state.params, runner, keys, LINES, settings)
     advantage = advantages(happened, settings.discount, settings.trace)
 
     def plain(params: Any) -> jax.Array:
         logits = jax.vmap(jax.vmap(jax.vmap(lambda seen: WALK.policy.apply(params, seen))))(happened.observation)
         return -(log_probs(logits, happened.action) * advantage).sum() / size
 
-    gradient = jax.grad(plain)(state.params["policy"])
+    gradient = jax.jit(jax.grad(plain))(state.params["policy"])
     length = np.sqrt(sum(float(jnp.square(leaf).sum()) for leaf in jax.tree.leaves(gradient)))
     for ratio in ("joint", "choice"):  # of one choice they are the same
         learn = functools.partial(ppo.improve, dataclasses.replace(settings, ratio=ratio), WALK, state, keys, happened)
-        _, metrics = jax.vmap(lambda _, learn=learn: learn(), axis_name=AXIS)(jnp.zeros(1))
+        _, metrics = jax.jit(jax.vmap(lambda _, learn=learn: learn(), axis_name=AXIS))(jnp.zeros(1))
         assert float(metrics["gradient_norm"][0]) == pytest.approx(length, rel=1e-4)
 
 
