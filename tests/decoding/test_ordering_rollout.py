@@ -93,7 +93,8 @@ def test_samples_are_orders_of_known_costs_and_of_each_graphs_own_key(form: Form
 def test_samples_have_the_distribution_of_eq_8(form: Form) -> None:
     graphs, drawn = small_graphs(4), 4000
     batch = pad_batch(graphs, SIZES)
-    y = np.random.default_rng(2).normal(size=(4, SIZES.ops)).astype(np.float32) * np.float32([[1], [1], [4], [4]])
+    scale = np.array([[1], [1], [4], [4]], np.float32)
+    y = np.random.default_rng(2).normal(size=(4, SIZES.ops)).astype(np.float32) * scale
     orders = np.asarray(compiled_sample(batch, y, keys(4), drawn, form=form).order)
     for i, graph in enumerate(graphs):
         every = padded_orders(list(all_orders(graph)), SIZES.ops)

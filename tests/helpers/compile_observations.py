@@ -81,10 +81,10 @@ def padded(choices: Choices, n: int) -> dict[str, jax.Array]:
     }
 
 
-def keys_of(graph: ComputationGraph, priority: np.ndarray, levels: int = LEVELS) -> np.ndarray:
+def keys_of(graph: ComputationGraph, priority: Any, levels: int = LEVELS) -> np.ndarray:
     """`[n]` float32: of ops of equal priority the first in the graph's order has the largest key."""
     a = graph.arrays
-    keys = priority * a.num_ops + a.num_ops - 1 - a.rank
+    keys = np.asarray(priority) * a.num_ops + a.num_ops - 1 - a.rank
     return keys.astype(np.float32) / np.float32(levels * a.num_ops)
 
 
