@@ -20,7 +20,7 @@ The uniform has 24 bits: a step's probabilities are right to 6e-8. Weights repre
 the graph's highest; lower ones count as that, here and in `likelihood.py`.
 
 Each state array is written in place (see `costs/device/decode.py`;
-tests/decoding/test_ordering_compiled.py looks for copies).
+tests/decoding/test_ordering_rollout.py looks for copies).
 """
 
 from collections.abc import Callable

@@ -1,6 +1,7 @@
 """Several methods one after the other, as one: each may start from the plans of those before it."""
 
 import dataclasses
+import functools
 import math
 import warnings
 from collections.abc import Callable, Iterable
@@ -106,7 +107,8 @@ class Portfolio:
             None if left.seconds is None else min(stage.share * left.seconds, stage.seconds),
         )
         whole = self._task
-        task = Task(whole.graph, whole.problem, part, whole.seed, self._watch, sizes=whole.sizes)
+        watch = functools.partial(self._watch, whole.seconds)
+        task = Task(whole.graph, whole.problem, part, whole.seed, watch, sizes=whole.sizes)
         try:
             self.keep(stage.solver(task, **stage.options(self._ranked())))
         except ProblemError:  # the method does not take such graphs or problems
@@ -117,8 +119,8 @@ class Portfolio:
         finally:
             whole.forgive(task.forgiven)
 
-    def _watch(self, evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
-        """The progress of a stage."""
+    def _watch(self, begin: float, evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
+        """Progress of a stage that began after `begin` seconds; `seconds` are the stage's own, without compilation."""
         if value <= (self.bound or 0.0) * (1 + ROUNDING) and self._is_optimal(candidate := plan()):
             raise _Optimal(candidate)
         if self._task.progress is not None:
@@ -126,7 +128,7 @@ class Portfolio:
                 best = self._ranked()[0]
                 value = min(value, best.value) if best.excess == 0 else value
             evaluations += self._evaluations()
-            self._task.progress(evaluations, self._task.seconds, lambda: self.best(plan()), value)
+            self._task.progress(evaluations, begin + seconds, lambda: self.best(plan()), value)
 
     def _is_optimal(self, plan: Plan) -> bool:
         rounding = 0.0 if self._task.problem.objective == "peak_memory" else SECONDS_ROUNDING

@@ -1,5 +1,11 @@
-"""EGRL on memory maps: networks see and earn what the environment says; the method's answers, budget and options."""
+"""EGRL: its networks and rewards, the method, what `graphrl train egrl` learns, and what plays the trained policy.
 
+That checkpoints hold all, the replay and the population too: test_collaborative.py; the loop: test_training_loop.py.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import chex
@@ -7,30 +13,40 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from command_line import fault, sets
+from filled import drawn
 from map_problems import WORKED_CHIP, WORKED_GRAPH
+from tiny_egrl import CHIP, graph, settings
 
 from graphrl.agents.egrl import agent, domain
+from graphrl.agents.egrl.agent import AGENT, batch, sizes
 from graphrl.agents.egrl.config import EgrlConfig
-from graphrl.agents.egrl.network import networks
+from graphrl.agents.egrl.domain import Layers
+from graphrl.agents.egrl.learner import learner
+from graphrl.agents.egrl.network import Policy, networks
+from graphrl.cli import main
 from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.device import common_sizes
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.envs.memory_map import MemoryMapEnv, instance
-from graphrl.errors import ProblemError
+from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
+from graphrl.learning.learner import Learner, on_mesh
+from graphrl.mesh import make_mesh
 from graphrl.methods import find_map_solver
 from graphrl.networks.graph_unet import senders_of
 from graphrl.networks.heads import Acted
 from graphrl.plan.memory_map import MemoryMap
 from graphrl.solvers.base import Budget, Interrupted
 from graphrl.solvers.maps.task import MapTask
+from graphrl.training.config import RunConfig, parsed, updated
+from graphrl.training.run import default_config
 
 RESNET = map_problem(WORKLOADS["resnet50"](), NNP_I)
 WORKED = map_problem(WORKED_GRAPH, WORKED_CHIP)
 TINY = "width=8,population=4,boltzmann=0.5"
 UNET = EgrlConfig(encoder="unet", width=16, depth=1, heads=2)
-BOTH = pytest.mark.parametrize("config", [EgrlConfig(), UNET], ids=["means", "unet"])
 
 
 def one(problem: MapProblem, to: Any = None) -> domain.Layers:
@@ -68,39 +84,33 @@ def test_the_map_before_is_seen() -> None:
     np.testing.assert_array_equal(nodes[:2, -4:], [[1, 0, 1, 0], [0, 1, 1, 0]])
 
 
-@BOTH
-def test_padding_changes_nothing(config: EgrlConfig) -> None:
+@pytest.mark.parametrize("config", [EgrlConfig(), UNET], ids=["means", "unet"])
+def test_neither_padding_nor_what_is_not_there_changes_anything(config: EgrlConfig) -> None:
+    """What is not there lies in the largest memory."""
     large = common_sizes([RESNET, map_problem(WORKLOADS["resnet101"](), NNP_I)])
     actor, critic = networks(config, 3)
     near, far = (one(RESNET, to) for to in (None, large))
-    params = actor.init(jax.random.key(0), domain.observe(near, domain.start(near)))
-    seen = [domain.observe(each, domain.start(each)) for each in (near, far)]
-    logits, padded = (actor.apply(params, each)[:57] for each in seen)
-    np.testing.assert_allclose(logits, padded, atol=1e-5)
-    actions = [jax.nn.one_hot(each.placed.astype(jnp.int32), 3) for each in (near, far)]
-    acted = [Acted(*pair) for pair in zip(seen, actions, strict=True)]
-    value_params = critic.init(jax.random.key(0), acted[0])  # type: ignore[arg-type]
-    value, same = (critic.apply(value_params, each) for each in acted)  # type: ignore[arg-type]
-    np.testing.assert_allclose(value, same, atol=1e-5)
-
-
-@BOTH
-def test_what_is_not_there_changes_no_value_and_lies_in_the_largest_memory(config: EgrlConfig) -> None:
-    actor, critic = networks(config, 3)
-    layers = one(RESNET)
-    seen = domain.observe(layers, domain.start(layers))
-    absent = ~np.asarray(layers.placed)
+    seen, padded = (domain.observe(each, domain.start(each)) for each in (near, far))
+    act, value = jax.jit(actor.apply), jax.jit(critic.apply)
+    params = drawn(jax.eval_shape(actor.init, jax.random.key(0), seen))
+    logits = np.asarray(act(params, seen))
+    np.testing.assert_allclose(logits[:57], act(params, padded)[:57], atol=1e-5)
+    absent = ~np.asarray(near.placed)
     assert absent[:57].any()
-    logits = np.asarray(actor.apply(actor.init(jax.random.key(0), seen), seen))
     assert (logits.argmax(-1)[absent] == 0).all()
-    acted = [Acted(seen, jax.nn.one_hot(jnp.where(layers.placed, 1, other), 3)) for other in (0, 2)]
-    params = critic.init(jax.random.key(0), acted[0])  # type: ignore[arg-type]
-    chex.assert_trees_all_equal(*(critic.apply(params, each) for each in acted))  # type: ignore[arg-type]
+    cases = [
+        Acted(of, jax.nn.one_hot(jnp.where(layers.placed, 1, other), 3))
+        for of, layers, other in ((seen, near, 0), (seen, near, 2), (padded, far, 0))
+    ]
+    params = drawn(jax.eval_shape(critic.init, jax.random.key(0), cases[0]))
+    plain, elsewhere, wide = (value(params, case) for case in cases)
+    chex.assert_trees_all_equal(plain, elsewhere)
+    np.testing.assert_allclose(plain, wide, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     "options",
-    ["", ",variant=ea", ",variant=pg,reward=valid", ",migrate_every=0,endless=true", ",endless=true,discounts=0.9+0.5"],
+    ["", ",variant=ea", ",variant=pg,reward=valid,endless=true,discounts=0.9+0.5"],
 )
 def test_answers_are_valid_within_the_budget_and_repeat(options: str) -> None:
     first, second = (solved(options, WORKED, Budget(15), 3) for _ in range(2))
@@ -138,10 +148,7 @@ def test_ctrl_c_gives_the_best_so_far() -> None:
         ("reward=fast", "reward is 'fast': must be one of valid, rectified"),
         ("encoder=unet,width=12", "width is 12: must be a multiple of 2 x 4 heads"),
         ("encoder=gcn", "encoder is 'gcn': must be one of means, unet"),
-        ("population=1", "population is 1: must be an integer from 2 to 10,000"),
         ("boltzmann=2", "boltzmann is 2.0: must be from 0 to 1"),
-        ("rate=0", "rate is 0.0: must be a number above 0"),
-        ("migrate_every=-1", "migrate_every is -1: must be an integer from 0 to 1,000,000"),
         ("discounts=0.9+", r"discounts is '0\.9\+': must be numbers with '\+' between them"),
         ("discounts=0.9+1.5", r"discounts are \(0\.9, 1\.5\): must be 1 to 16 numbers from 0 to 1"),
         ("discounts=nan", r"discounts are \(nan,\): must be"),
@@ -150,3 +157,115 @@ def test_ctrl_c_gives_the_best_so_far() -> None:
 def test_wrong_options_are_refused(options: str, fault: str) -> None:
     with pytest.raises(ProblemError, match=fault):
         find_map_solver(f"egrl:{options}")(MapTask(WORKED, Budget(10)))
+
+
+def config_of(folder: Path, *more: str) -> EgrlConfig:
+    """The settings of `tiny_egrl`, and more."""
+    config: RunConfig[EgrlConfig] = updated(default_config(AGENT), parsed([*settings(folder), *more]))
+    return config.agent
+
+
+def rows(config: EgrlConfig, seeds: range) -> Layers:
+    """A batch of tiny graphs."""
+    graphs = [graph(seed) for seed in seeds]
+    return jax.tree.map(np.asarray, batch(config, graphs, sizes(graphs)))
+
+
+def trained(config: EgrlConfig, devices: int, steps: int, train: Layers) -> tuple[Learner, Any, Any]:
+    """The learner, its state before any training and after some steps."""
+    mesh = make_mesh(2, jax.devices()[:devices])
+    functions = on_mesh(learner(config, mesh, train), mesh)
+    state = functions.init(jax.random.key(0))
+    first = jax.tree.map(np.asarray, state)
+    for number in range(steps):
+        state, _ = functions.update(state, jax.random.key(number), train)
+    return functions, first, jax.tree.map(np.asarray, state)
+
+
+def played(method: str, problem: Any, evaluations: int = 10) -> Any:
+    memory_map = find_map_solver(method)(MapTask(problem, Budget(evaluations)))
+    memory_map.check(problem.graph)
+    return memory_map
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("agent.variant=ea", "agent.boltzmann=0", "agent.population=12"),
+        ("agent.learning=ppo",),
+    ],
+)
+def test_it_learns_what_holds_for_graphs_that_it_has_not_seen(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Untrained it asks the fast memory for everything, which is first come, first served."""
+    config = config_of(tmp_path, *options, "agent.hint=compiler", "agent.preference=1")
+    functions, before, after = trained(config, 1, 40, rows(config, range(8)))
+    key, unseen = jax.random.key(0), rows(config, range(100, 120))
+    first, last = (functions.evaluate(state.params, key, unseen) for state in (before, after))
+    assert float(first["alone"]) < 1.05
+    assert float(first["hint"]) == float(last["hint"]) == pytest.approx(1.0)
+    assert float(last["speedup"]) >= float(last["alone"]) > 1.2
+
+
+def test_one_device_is_two_devices(tmp_path: Path) -> None:
+    """Of PPO, which spreads graphs; of the search, which spreads the population, test_collaborative.py shows it."""
+    config = config_of(tmp_path, "agent.learning=ppo")
+    (_, _, one), (_, _, two) = (trained(config, devices, 2, rows(config, range(2))) for devices in (1, 2))
+    chex.assert_trees_all_close(one, two, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert main(["train", "egrl", *sets(*settings(tmp_path)), "--out", str(run)]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--evaluations", "20", "--seeds", "2", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    methods = {method["method"]: method for method in table["methods"]}
+    assert list(methods) == ["egrl-policy", "compiler", "benefit", "greedy-dp", "local-search"]
+    assert methods["compiler"]["speedup"] == 1.0
+    assert methods["egrl-policy"]["evaluations"] == 5  # its own map, and the four of its hint
+    assert {row["graph"] for row in table["runs"]} == {"chain200", "chain201"}
+    assert main(["evaluate", str(run), "--evaluations", "20", "--methods", "compiler"]) == 0
+    assert "2 graphs, 1 seed, 20 evaluations a run" in capsys.readouterr().out
+    (tmp_path / "cut.json").write_text('{"format": ')
+    assert main(["evaluate", str(run), str(tmp_path / "cut.json"), "layered:20", "--evaluations", "20", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert list(json.loads(out)["unreadable"]) == [str(tmp_path / "cut.json")]
+    assert err.startswith(f"graphrl: left out: {tmp_path / 'cut.json'}: broken or truncated JSON")
+    code, err = fault(capsys, "evaluate", str(run), "--plot", "a.png")
+    assert (code, "--plot is for plans" in err) == (2, True)
+    by_policy = played(f"egrl-policy:checkpoint={run}", map_problem(graph(300), CHIP))
+    table_row = next(row for row in table["runs"] if row["graph"] == "chain200")
+    again = played(f"egrl-policy:checkpoint={run}", map_problem(graph(200), CHIP))
+    assert (by_policy.evaluations, again.latency) == (5, table_row["latency"])
+    begun = played(f"egrl:checkpoint={run},variant=ea,population=6,boltzmann=0.34", map_problem(graph(200), CHIP), 40)
+    assert begun.latency <= again.latency
+    fresh = sets(*settings(tmp_path), "data.fresh=true")
+    code, err = fault(capsys, "train", "egrl", "--out", str(tmp_path / "b"), *fresh)
+    assert (code, "data.fresh is True" in err) == (2, True)
+
+
+def test_a_policy_is_for_chips_of_as_many_memories(tmp_path: Path) -> None:
+    config = EgrlConfig(width=8)
+    path = tmp_path / "policy.msgpack"
+    Policy(config, Policy.initial(config, jax.random.key(0))).save(path)
+    with pytest.raises(ProblemError, match="for the 3 memories of chip 'nnp-i': chip 'worked' has 2"):
+        played(f"egrl-policy:checkpoint={path}", map_problem(WORKED_GRAPH, WORKED_CHIP))
+    with pytest.raises(GraphrlError, match="no policy for chips of 2 memories comes with graphrl"):
+        played("egrl-policy", map_problem(WORKED_GRAPH, WORKED_CHIP))
+    with pytest.raises(ProblemError, match="another network: encoder, width, depth, heads"):
+        Policy.start(str(path), dataclasses.replace(config, width=16))
+
+
+def test_another_agents_policy_is_refused() -> None:
+    path = Path(AGENT.policy.defaults).parents[1] / "regal" / "defaults" / "published" / "makespan.msgpack"
+    with pytest.raises(GraphrlError, match="is 'graphrl-regal-policy' version 1: must be graphrl-egrl-policy"):
+        played(f"egrl-policy:checkpoint={path}", map_problem(WORKED_GRAPH, WORKED_CHIP))
+
+
+def test_a_network_that_is_sure_of_the_fastest_memory_makes_the_compilers_map(tmp_path: Path) -> None:
+    config = EgrlConfig(width=8, depth=0, heads=1, hint="compiler", preference=100.0)
+    path = tmp_path / "policy.msgpack"
+    Policy(config, Policy.initial(config, jax.random.key(0))).save(path)
+    problem = map_problem(WORKLOADS["resnet50"](), NNP_I)
+    assert played(f"egrl-policy:checkpoint={path}", problem).speedup == 1.0

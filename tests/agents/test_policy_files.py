@@ -28,11 +28,14 @@ def policy() -> TinyPolicy:
 
 
 def test_a_file_gives_back_the_policy(tmp_path: Path) -> None:
+    """Its note may be missing."""
     policy().save(tmp_path / "policy")
     loaded = TinyPolicy.load(tmp_path / "policy")
     assert (loaded.config, loaded.note, loaded.digest) == (policy().config, "made here", policy().digest)
     start = TinyPolicy.start(str(tmp_path / "policy"), policy().config)
     jax.tree.map(np.testing.assert_array_equal, start, policy().params)
+    harmed(tmp_path, without("note"))
+    assert TinyPolicy.load(tmp_path / "policy").note == ""
 
 
 SHIPPED: list[tuple[type[Policy[Any]], Path]] = [
@@ -59,20 +62,24 @@ def changed(**fields: Any) -> Callable[[dict[str, Any]], Any]:
     return lambda value: value | fields
 
 
+def harmed(folder: Path, harm: Callable[[Any], Any]) -> None:
+    """Saves a policy of which not all is as it should be."""
+    policy().save(folder / "policy")
+    value = serialization.msgpack_restore((folder / "policy").read_bytes())
+    (folder / "policy").write_bytes(serialization.msgpack_serialize(harm(value)))
+
+
 @pytest.mark.parametrize(
     ("harm", "fault"),
     [
         (without("config"), "the policy is broken: it has no settings"),
         (without("params"), "its parameters do not fit its settings"),
         (changed(config=b"\xff\xfe"), "the policy is broken"),
-        (changed(config="[1]"), "the policy is broken"),
-        (changed(config={"width": 3}), "the policy is broken"),
         (changed(config=DEEP), "the policy is broken"),
         (changed(config='{"a": ' + "[" * 500 + "]" * 500 + "}"), "there is no setting 'a'"),
         (changed(config='{"rate": 1' + "0" * 4000 + "}"), "rate is 1000"),
         (changed(config=json.dumps({"x" * 10_000: 1})), "there is no setting 'xxx"),
         (changed(config='{"kind": ["plain"]}'), "must be one of plain, noisy"),
-        (changed(params="none"), "its parameters do not fit"),
         (changed(params={"w": "text", "b": None}), "its parameters do not fit"),
         (changed(params={"w": np.zeros(4), "b": np.zeros(())}), "its parameters do not fit"),
         (changed(version=[1]), r"is 'graphrl-tiny-policy' version \[1\]: must be"),
@@ -81,28 +88,17 @@ def changed(**fields: Any) -> Callable[[dict[str, Any]], Any]:
     ],
 )
 def test_a_file_that_is_no_policy_is_one_short_line(tmp_path: Path, harm: Callable[[Any], Any], fault: str) -> None:
-    policy().save(tmp_path / "policy")
-    value = serialization.msgpack_restore((tmp_path / "policy").read_bytes())
-    (tmp_path / "policy").write_bytes(serialization.msgpack_serialize(harm(value)))
+    harmed(tmp_path, harm)
     with pytest.raises(GraphrlError, match=fault) as caught:
         TinyPolicy.load(tmp_path / "policy")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1000
 
 
-def test_a_note_may_be_missing(tmp_path: Path) -> None:
-    policy().save(tmp_path / "policy")
-    value = serialization.msgpack_restore((tmp_path / "policy").read_bytes())
-    (tmp_path / "policy").write_bytes(serialization.msgpack_serialize(without("note")(value)))
-    assert TinyPolicy.load(tmp_path / "policy").note == ""
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "setting", "fault"),
     [
         (RegalPolicy, "published/makespan", {"rounds": 10**9}, "rounds is 1000000000: must be an integer from 0 to 64"),
-        (RegalPolicy, "published/makespan", {"problem": {"devices": 10**9}}, "devices is 1000000000"),
-        (TopoformerPolicy, "peak_memory", {"layers": 10**9}, "layers is 1000000000: must be an integer from 1 to 64"),
         (TopoformerPolicy, "peak_memory", {"heads": 10**9}, "heads is 1000000000: must be an integer from 1 to 256"),
     ],
 )

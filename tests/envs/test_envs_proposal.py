@@ -84,11 +84,8 @@ def test_codings_hold_the_uniform_and_only_distributions_that_exist() -> None:
 
 
 def test_it_passes_the_conformance_suite_whatever_it_is_padded_to() -> None:
-    check_env(env(Problem("makespan", 2, "link", latency=0.5)), one(), wider=instance(random_dag(0, 10), WIDER))
-
-
-def test_it_passes_the_conformance_suite_for_peak_memory_on_three_devices() -> None:
-    check_env(env(Problem("peak_memory", 3), "shapes"), one(), copies=2)
+    wider = instance(random_dag(0, 10), WIDER)
+    check_env(env(Problem("peak_memory", 3), "shapes"), one(), wider=wider, copies=2)
 
 
 def test_the_uniform_action_is_standard_brkga_exactly() -> None:

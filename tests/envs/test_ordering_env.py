@@ -38,7 +38,7 @@ def test_it_fulfils_the_contract() -> None:
     check_env(graphrl.make("Ordering-v0"), instance(graph, SIZES), wider=instance(graph, wider))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_memory_is_exact_at_every_step(seed: int) -> None:
     (graph,) = random_graphs(np.random.default_rng(seed), 1, SHARING)
     order, timesteps = run(instance(graph, SHARING), seed)
@@ -66,7 +66,7 @@ def chain(scale: int) -> ComputationGraph:
     )
 
 
-@pytest.mark.parametrize("scale", [1, 1024, 3000])
+@pytest.mark.parametrize("scale", [1, 3000])
 def test_the_reward_is_the_peak_over_what_the_largest_op_holds(scale: int) -> None:
     """The worked example of `graphrl/costs`: 14 B for a b c d, 12 B for a c b d; c holds 4 + 5 + 2 B."""
     params = instance(chain(scale), SIZES)
@@ -80,7 +80,7 @@ def test_the_reward_is_the_peak_over_what_the_largest_op_holds(scale: int) -> No
         assert timestep.info["peak"] == peak * scale
 
 
-@pytest.mark.parametrize("action", [1, 3, 6])
+@pytest.mark.parametrize("action", [1, 6])
 def test_an_op_that_is_not_ready_ends_the_episode_and_is_worse_than_any_order(action: int) -> None:
     params = instance(chain(1), SIZES)
     state, first = reset(KEY, params)

@@ -1,4 +1,4 @@
-"""Observations of small graphs for GO's networks, with all three tasks."""
+"""`Compile-v0` on small graphs: observations with all three tasks, random choices, and their order on the host."""
 
 from typing import Any, NamedTuple
 
@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.generator import Choices, instance, level_features
 from graphrl.envs.compile.observation import allowed
@@ -68,9 +69,6 @@ def renumbered(observation: Any, seed: int) -> Renumbered:
 KEY = jax.random.key(0)
 
 
-LEVELS = 4
-
-
 def random_choices(graph: ComputationGraph, devices: int, seed: int) -> Choices:
     generator = np.random.default_rng(seed)
     drawn = (generator.integers(0, count, len(graph.ops)).astype(np.int32) for count in (devices, LEVELS))
@@ -81,3 +79,18 @@ def padded(choices: Choices, n: int) -> dict[str, jax.Array]:
     return {
         name: jnp.asarray(np.pad(one, (0, n - len(one)))) for name, one in choices.of(("placement", "priority")).items()
     }
+
+
+def keys_of(graph: ComputationGraph, priority: Any, levels: int = LEVELS) -> np.ndarray:
+    """`[n]` float32: of ops of equal priority the first in the graph's order has the largest key."""
+    a = graph.arrays
+    keys = np.asarray(priority) * a.num_ops + a.num_ops - 1 - a.rank
+    return keys.astype(np.float32) / np.float32(levels * a.num_ops)
+
+
+def order_of(graph: ComputationGraph, problem: Problem, placement: Any, keys: np.ndarray) -> np.ndarray:
+    """On the host; the key of a transfer is the largest of the ops that wait for it."""
+    a, placement = graph.arrays, np.asarray(placement)
+    transfers = np.zeros((a.num_tensors, problem.devices), np.float32)
+    np.maximum.at(transfers, (a.use_tensor, placement[a.use_op]), keys[a.use_op])
+    return exact.decode(graph, problem, placement, keys, transfers)

@@ -1,7 +1,6 @@
 """Trains the tiny agent and kills its own process: FOLDER, MOMENT of writing a checkpoint, its STEP."""
 
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -15,10 +14,8 @@ from graphrl.training import checkpoints
 # what is called at the moment, and whether the process dies before or after
 MOMENTS: dict[str, tuple[Any, str, bool]] = {
     "half": (checkpoints, "save", False),
-    "state": (checkpoints, "save", True),
     "all": (checkpoints, "write_document", True),
     "renamed": (os, "rename", True),
-    "old ones": (shutil, "rmtree", False),
 }
 
 
@@ -29,8 +26,7 @@ def kill_at(moment: str, checkpoint: Path) -> None:
     temporary = checkpoint.with_name(f".{checkpoint.name}.tmp")
 
     def killed(path: Any, *rest: Any, **options: Any) -> Any:
-        early = not (checkpoint if moment == "old ones" else temporary).exists()
-        if early or (moment == "renamed" and rest != (checkpoint,)):  # orbax, too, gives files their names at the end
+        if not temporary.exists() or (moment == "renamed" and rest != (checkpoint,)):  # orbax renames files, too
             return call(path, *rest, **options)
         if after:
             call(path, *rest, **options)

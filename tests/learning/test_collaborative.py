@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import toy_maps as toy
 from jax.sharding import Mesh
-from toy_networks import NETWORKS
+from toy_maps import NETWORKS
 
 from graphrl.learning import collaborative
 from graphrl.learning.collaborative import Settings, State
@@ -85,11 +85,11 @@ def test_it_learns_and_never_loses_its_best() -> None:
 
 VARIANTS = {
     "evolution alone": dataclasses.replace(SMALL, greedy=0, noisy=0),
-    "learners alone": dataclasses.replace(SMALL, networks=0, chromosomes=0, noisy=3),
-    "no networks": dataclasses.replace(SMALL, networks=0),
+    "learners alone": dataclasses.replace(SMALL, networks=0, chromosomes=0, noisy=3, gradient_steps=0.25),
     "chromosomes alone": dataclasses.replace(SMALL, networks=0, greedy=0, noisy=0),
-    "no chromosomes, no migration": dataclasses.replace(SMALL, chromosomes=0, migrate_every=0),
-    "endless": dataclasses.replace(SMALL, endless=True, replay=16, discounts=(0.9, 0.99, 0.999)),
+    "endless, no chromosomes, no migration": dataclasses.replace(
+        SMALL, chromosomes=0, migrate_every=0, endless=True, replay=16, discounts=(0.9, 0.99, 0.999)
+    ),
 }
 
 
@@ -101,19 +101,14 @@ def test_variants_run_count_and_repeat(name: str) -> None:
     assert history[-1]["evaluations"] == 3 * settings.rollouts * 2
     assert all(np.isfinite(value) for metrics in history for value in metrics.values())
     assert (state.params["policy"] is None) == (name == "chromosomes alone")
+    if name == "learners alone":  # of a quarter of a gradient step a generation at least one is made
+        first, second = (run(settings, generations, TWO)[0].params["policy"] for generations in (0, 1))
+        assert any(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a != b).any()), first, second)))
     if state.learners is not None:
-        continues = np.asarray(state.learners.replay.experience.continues)
-        is_full, count = (int(each) for each in (state.learners.replay.is_full, state.learners.replay.current_index))
-        stored = continues.shape[1] if is_full else count
-        share = continues[0, :stored].mean()
-        assert share == pytest.approx(float(name == "endless"), abs=1e-6)
-
-
-def test_few_gradient_steps_are_at_least_one_a_generation() -> None:
-    alone = dataclasses.replace(SMALL, networks=0, chromosomes=0, gradient_steps=0.25)
-    first, second = (run(alone, generations)[0] for generations in (0, 1))
-    differs = jax.tree.map(lambda a, b: bool((a != b).any()), first.params["policy"], second.params["policy"])
-    assert any(jax.tree.leaves(differs))
+        replay = state.learners.replay
+        stored = replay.experience.continues.shape[1] if bool(replay.is_full) else int(replay.current_index)
+        share = np.asarray(replay.experience.continues)[0, :stored].mean()
+        assert share == pytest.approx(float(settings.endless), abs=1e-6)
 
 
 def test_a_generation_compiles_once() -> None:
@@ -123,30 +118,25 @@ def test_a_generation_compiles_once() -> None:
     assert _generation._cache_size() == programs  # type: ignore[attr-defined]
 
 
+def learners_in_the_population(state: State) -> int:
+    """How many of the networks are the first learner's."""
+    learner = jax.tree.map(lambda leaf: leaf[0], state.learners.states.params["actor"])  # type: ignore[union-attr]
+    same = jax.tree.map(
+        lambda many, one: (many == one[None]).all(range(1, many.ndim)), state.population.networks, learner
+    )
+    return int(np.stack(jax.tree.leaves(same)).all(0).sum())
+
+
 def test_learners_migrate_into_the_population() -> None:
-    state, _ = run(SMALL, 1)
-    newest = jax.tree.map(lambda leaf: leaf[0], state.learners.states.params["actor"])  # type: ignore[union-attr]
-
-    def is_learner(state: State) -> list[bool]:
-        same = jax.tree.map(
-            lambda many, one: (many == one[None]).all(range(1, many.ndim)), state.population.networks, newest
-        )
-        return np.asarray(np.stack(jax.tree.leaves(same)).all(0)).tolist()
-
-    assert sum(is_learner(state)) == 1
-    assert sum(is_learner(run(VARIANTS["no chromosomes, no migration"], 1)[0])) == 0
+    assert learners_in_the_population(run(SMALL, 1)[0]) == 1
+    assert learners_in_the_population(run(VARIANTS["endless, no chromosomes, no migration"], 1, TWO)[0]) == 0
 
 
 def test_a_checkpoint_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    init, generation = functions(SMALL)
-    state = init(ONE, jax.random.key(0))
-    for number in range(2):
-        state, _, _ = generation(state, jax.random.fold_in(jax.random.key(0), number), ONE)
-    root = jax.random.key(0)
+    state, root, key = run(SMALL, 2)[0], jax.random.key(0), jax.random.key(5)
     info = Info("toy", 2, {}, jax.random.key_data(root).tolist(), str(jax.random.key_impl(root)), 0.0, {}, [], None)
     path = Checkpoints(tmp_path, 1).save(info, jax.tree.map(np.asarray, state))
-    restored = read(path, state).state
-    key = jax.random.key(5)
+    restored, generation = read(path, state).state, functions(SMALL)[1]
     (on, *_), (gone_on, *_) = generation(state, key, ONE), generation(jax.tree.map(jnp.asarray, restored), key, ONE)
     chex.assert_trees_all_equal(on, gone_on)
 
@@ -164,15 +154,14 @@ def search(mesh: Mesh, instances: Any) -> Learner:
     return Learner(init, update, evaluate, "best", places=collaborative.shardings(SMALL, mesh))
 
 
-@pytest.mark.parametrize("instances", [ONE, TWO])
-def test_one_device_is_two_devices(instances: Any) -> None:
+def test_one_device_is_two_devices() -> None:
     states = []
     for devices in (1, 2):
         mesh = make_mesh(2, jax.devices()[:devices])
-        learner = on_mesh(search(mesh, instances), mesh)
+        learner = on_mesh(search(mesh, TWO), mesh)
         state = learner.init(jax.random.key(0))
         for number in range(2):
-            state, _ = learner.update(state, jax.random.key(number), instances)
+            state, _ = learner.update(state, jax.random.key(number), TWO)
         states.append(state)
     one, two = states
     chex.assert_trees_all_close(jax.tree.map(np.asarray, one), jax.tree.map(np.asarray, two), atol=1e-5, rtol=1e-5)

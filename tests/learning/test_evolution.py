@@ -8,10 +8,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from regal_fitness import START, held_out, regal_fitness
 
+from graphrl.agents.regal.config import RegalConfig
+from graphrl.agents.regal.network import networks, played
+from graphrl.costs.problem import Problem
+from graphrl.envs.proposal import ProposalEnv, ProposalParams, instances
+from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.learning import evolution
-from graphrl.learning.evolution import Chromosomes, EvolutionSettings, Population, Source, choose, next_generation
+from graphrl.learning.evolution import (
+    Chromosomes,
+    EvolutionSettings,
+    Params,
+    Population,
+    Source,
+    choose,
+    next_generation,
+)
+from graphrl.solvers.chromosomes.brkga import Parameters
 
 SOURCES: tuple[Source, ...] = ("paper", "code")
 FITNESS = jnp.asarray([0.1, 0.9, 0.3, 0.9, 0.5, 0.2, 0.8, 0.0])
@@ -94,7 +107,7 @@ def test_elites_stay_and_without_mutation_winners_do() -> None:
         assert np.array_equal(one(after.networks, place), one(before.networks, place))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_network_seeds_the_prior_of_a_chromosomes_child(seed: int) -> None:
     """The elite is network 0; a free place of a chromosome has its prior, unless both parents are chromosomes."""
     fitness = [0.9, 0.1, 0.1, 0.1, 0.1, 0.2, 0.8, 0.1]
@@ -134,25 +147,21 @@ def test_chromosomes_cross_and_mutate(source: Source) -> None:
     assert np.log(factor).mean() == pytest.approx(0.0 if source == "paper" else np.log(0.95), abs=0.02)
 
 
-def test_migrants_take_the_weakest_place() -> None:
+def test_migrants_take_the_weakest_places_and_leave_elites_alone() -> None:
     before = Population(weights(8), None)
-    _, chosen = next_generation(EvolutionSettings(), jax.random.key(0), before, FITNESS)
-    newcomers = jax.tree.map(lambda leaf: leaf[:1] + 100, weights(1))
-    after = evolution.migrated(before, FITNESS, chosen, newcomers)
-    for place in range(8):
-        expected = one(newcomers, 0) if place == 7 else one(before.networks, place)
-        np.testing.assert_array_equal(one(after.networks, place), expected)
-
-
-def test_migrants_leave_elites_alone() -> None:
-    settings = EvolutionSettings(elites=0.25)
-    before = Population(weights(8), None)
-    _, chosen = next_generation(settings, jax.random.key(0), before, FITNESS)
-    few = Population(jax.tree.map(lambda leaf: leaf[:3], before.networks), None)  # of them only the second is an elite
+    _, chosen = next_generation(EvolutionSettings(elites=0.25), jax.random.key(0), before, FITNESS)
     newcomers = jax.tree.map(lambda leaf: leaf + 100, weights(3, 1))
-    after = evolution.migrated(few, FITNESS, chosen, newcomers)
-    same = [np.array_equal(one(after.networks, place), one(few.networks, place)) for place in range(3)]
-    assert same == [False, True, False]
+
+    def places_of(count: int, networks: Any) -> list[bool]:
+        """Which networks are not what they were, after so many newcomers."""
+        few = Population(networks, None)
+        after = evolution.migrated(few, FITNESS, chosen, jax.tree.map(lambda leaf: leaf[:count], newcomers)).networks
+        places = range(len(networks["bias"]))
+        return [not np.array_equal(one(after, place), one(networks, place)) for place in places]
+
+    assert places_of(1, before.networks) == [False] * 7 + [True]
+    # of these three only the second is an elite
+    assert places_of(3, jax.tree.map(lambda leaf: leaf[:3], before.networks)) == [True, False, True]
 
 
 def test_regals_policy_evolves() -> None:
@@ -173,3 +182,46 @@ def test_regals_policy_evolves() -> None:
     assert best == sorted(best), "elites are never lost"
     assert best[-1] > best[0] + 0.01
     assert held_out(fittest) > held_out(START) + 0.005
+
+
+_CONFIG = RegalConfig(
+    problem=Problem("makespan", 2),
+    evaluations=16,
+    parameters=Parameters(population=10, elites=2, mutants=4),
+    rounds=1,
+    width=8,
+)
+_ENV = ProposalEnv(_CONFIG.problem, _CONFIG.evaluations, _CONFIG.parameters, _CONFIG.coding)
+_POLICY = networks(_CONFIG).policy
+_GRAPHS = instances([regal_like(seed, num_ops=12) for seed in range(3)], None, None)
+
+
+def _reward(params: Params, key: jax.Array, graph: ProposalParams) -> jax.Array:
+    """Of one graph, by one sample of the policy's proposals."""
+    reset_key, action_key, step_key = jax.random.split(key, 3)
+    state, first = _ENV.reset(reset_key, graph)
+    action = played(_CONFIG, action_key, _POLICY.apply(params, first.observation))
+    return _ENV.step(step_key, state, action, graph)[1].reward
+
+
+def _worth(params: Params, key: jax.Array) -> jax.Array:
+    """The mean over graphs and sixteen samples: `[]` float32."""
+    keys = jax.random.split(key, (16, 3))
+    return jax.vmap(jax.vmap(_reward, (None, 0, 0)), (None, 0, None))(params, keys, _GRAPHS).mean()
+
+
+@jax.jit
+def regal_fitness(population: Params) -> jax.Array:
+    """`[m]` float32, always with the same random numbers."""
+    return jax.vmap(_worth, (0, None))(population, jax.random.key(1))
+
+
+@jax.jit
+def held_out(params: Params) -> jax.Array:
+    """`[]` float32, with others, and more."""
+    return jnp.stack([_worth(params, jax.random.key(seed)) for seed in (2, 3)]).mean()
+
+
+START: Params = _POLICY.init(
+    jax.random.key(0), _ENV.reset(jax.random.key(0), jax.tree.map(lambda leaf: leaf[0], _GRAPHS))[1].observation
+)

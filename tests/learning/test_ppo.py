@@ -5,13 +5,13 @@ import functools
 from typing import Any
 
 import chex
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ppo_networks import CONTROL, ORDERING, WALK
 from search_graphs import random_dag
 from walk_env import Walk
 
@@ -25,11 +25,71 @@ from graphrl.learning.ppo.rollout import Trajectory, begin, rollout
 from graphrl.learning.ppo.settings import entropy, log_probs, masked, sample, total
 from graphrl.learning.ppo.update import advantages, normalised
 from graphrl.mesh import AXIS, make_mesh
-from graphrl.networks.base import NEVER, Network
+from graphrl.networks.base import NEVER, Network, network
+
+
+class Mlp(nn.Module):
+    """Two hidden layers; one output is a number."""
+
+    outputs: int
+    width: int = 64
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        last = nn.initializers.orthogonal(0.01)
+        for _ in range(2):
+            x = nn.tanh(nn.Dense(self.width)(x))
+        x = nn.Dense(self.outputs, kernel_init=last)(x)
+        return x if self.outputs > 1 else x[..., 0]
+
+
+class WalkLogits(nn.Module):
+    @nn.compact
+    def __call__(self, seen: Any) -> jax.Array:
+        return Mlp(2, 16)(seen.seen)
+
+
+class WalkValue(nn.Module):
+    @nn.compact
+    def __call__(self, seen: Any) -> jax.Array:
+        return Mlp(1, 16)(seen.seen)
+
+
+class OpLogits(nn.Module):
+    """Of `Ordering-v0`: a logit an op."""
+
+    @nn.compact
+    def __call__(self, seen: Any) -> jax.Array:
+        now = jnp.broadcast_to(jnp.stack([seen.live, seen.peak]), (seen.nodes.shape[0], 2))
+        last = (jnp.arange(seen.nodes.shape[0]) == seen.last).astype(jnp.float32)
+        is_next = (seen.relation == 1).astype(jnp.float32) @ last
+        return Mlp(1, 32)(jnp.concatenate([seen.nodes, now, is_next[:, None]], -1))
+
+
+class OrderValue(nn.Module):
+    @nn.compact
+    def __call__(self, seen: Any) -> jax.Array:
+        real = seen.mask[:, None].astype(jnp.float32)
+        mean = (seen.nodes * real).sum(0) / real.sum()
+        left = (seen.mask & ~seen.scheduled).sum(dtype=jnp.float32) / real.sum()
+        return Mlp(1, 32)(jnp.concatenate([mean, jnp.stack([seen.live, seen.peak, left])]))
+
+
+def _with_masks(policy: nn.Module, value: nn.Module) -> ppo.PolicyValue:
+    return ppo.PolicyValue(masked(network(policy), lambda seen: seen.action_mask), network(value))
+
+
+CONTROL = ppo.PolicyValue(network(Mlp(2)), network(Mlp(1)))
+WALK = _with_masks(WalkLogits(), WalkValue())
+ORDERING = _with_masks(OpLogits(), OrderValue())
+
 
 KEY = jax.random.key(0)
 LINES = jnp.asarray([[0, 1, 2, 4], [0, 4, 1, 8]], jnp.float32)
 WALKING = ppo.PpoSettings(steps=8, environments=4, epochs=2, minibatches=2)
+
+
+rolled_out = jax.jit(rollout, static_argnums=(0, 1, 6))
 
 
 def walked(devices: int, updates: int = 3, **options: Any) -> Any:
@@ -89,7 +149,7 @@ def test_environments_go_on_after_an_episode_and_returns_are_of_whole_ones() -> 
     env, keys = Walk(), jax.random.split(KEY, 2)
     runner = begin(env, keys, LINES, settings)
     params = ppo.init(settings, WALK, KEY, jax.tree.map(lambda leaf: leaf[0, 0], runner.observation)).params
-    after, happened = jax.jit(rollout, static_argnums=(0, 1, 6))(env, WALK, params, runner, keys, LINES, settings)
+    after, happened = rolled_out(env, WALK, params, runner, keys, LINES, settings)
     assert happened.reward.shape == (30, 2, 4)
     done, reward, earned = (np.asarray(leaf) for leaf in (happened.done, happened.reward, happened.earned))
     assert done.any((0, 2)).all()
@@ -111,18 +171,18 @@ def test_the_first_step_is_that_of_the_policy_gradient() -> None:
     env, keys, size = Walk(), jax.random.split(KEY, 2), 2 * 8 * 4
     runner = begin(env, keys, LINES, settings)
     state = ppo.init(settings, WALK, KEY, jax.tree.map(lambda leaf: leaf[0, 0], runner.observation))
-    _, happened = rollout(env, WALK, state.params, runner, keys, LINES, settings)
+    _, happened = rolled_out(env, WALK, state.params, runner, keys, LINES, settings)
     advantage = advantages(happened, settings.discount, settings.trace)
 
     def plain(params: Any) -> jax.Array:
         logits = jax.vmap(jax.vmap(jax.vmap(lambda seen: WALK.policy.apply(params, seen))))(happened.observation)
         return -(log_probs(logits, happened.action) * advantage).sum() / size
 
-    gradient = jax.grad(plain)(state.params["policy"])
+    gradient = jax.jit(jax.grad(plain))(state.params["policy"])
     length = np.sqrt(sum(float(jnp.square(leaf).sum()) for leaf in jax.tree.leaves(gradient)))
     for ratio in ("joint", "choice"):  # of one choice they are the same
         learn = functools.partial(ppo.improve, dataclasses.replace(settings, ratio=ratio), WALK, state, keys, happened)
-        _, metrics = jax.vmap(lambda _, learn=learn: learn(), axis_name=AXIS)(jnp.zeros(1))
+        _, metrics = jax.jit(jax.vmap(lambda _, learn=learn: learn(), axis_name=AXIS))(jnp.zeros(1))
         assert float(metrics["gradient_norm"][0]) == pytest.approx(length, rel=1e-4)
 
 

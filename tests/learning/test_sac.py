@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_maps as toy
-from toy_networks import NETWORKS
+from toy_maps import NETWORKS
 
 from graphrl.learning import sac
 from graphrl.learning.sac import ActorCritic, Batch, SacSettings
@@ -66,7 +66,8 @@ def test_targets_are_the_rewards_and_where_episodes_go_on_what_follows(endless: 
     goes_on = (jnp.arange(24) % 2).astype(jnp.float32)[None]
     batch = batch._replace(following=following if endless else None, continues=goes_on)
     state = sac.init(settings, networks, jax.random.key(0), acted())
-    _, metrics = sac.update(settings, networks, jnp.float32(0.9), state, jax.random.key(1), batch)
+    update = jax.jit(functools.partial(sac.update, settings, networks))
+    _, metrics = update(jnp.float32(0.9), state, jax.random.key(1), batch)
     target = 5 * (np.asarray(batch.reward) + 2)
     if endless:
         target = target + 0.9 * np.asarray(goes_on) * (3 + 0.1 * 2 * np.log(3))
@@ -77,11 +78,10 @@ def test_targets_are_the_rewards_and_where_episodes_go_on_what_follows(endless: 
 
 
 def test_targets_follow_slowly() -> None:
-    settings = SacSettings(polyak=0.1)
-    state = sac.init(settings, NETWORKS, jax.random.key(0), acted())
-    after, _ = sac.update(
-        settings, NETWORKS, jnp.float32(0.9), state, jax.random.key(1), random_batch(jax.random.key(2))
-    )
+    settings, keys = SacSettings(polyak=0.1), jax.random.split(jax.random.key(0), 3)
+    init, update = (jax.jit(functools.partial(step, settings, NETWORKS)) for step in (sac.init, sac.update))
+    state = init(keys[0], acted())
+    after, _ = update(jnp.float32(0.9), state, keys[1], random_batch(keys[2]))
     expected = jax.tree.map(lambda new, old: 0.1 * new + 0.9 * old, after.params, state.params)
     chex.assert_trees_all_close(after.target, expected, atol=1e-6)
 

@@ -1,5 +1,6 @@
 """The Graph U-Net, its actor and critic: padding changes nothing, renumbering renumbers, pooling keeps the best."""
 
+import functools
 from typing import Any
 
 import chex
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from filled import applied, drawn, filled
 from toy_maps import CHOICES, OPTIONS, Seen, instance, observe, renumbered, start
 
 from graphrl.errors import ProblemError
@@ -15,8 +17,8 @@ from graphrl.networks.base import network
 from graphrl.networks.graph_unet import BidirectionalAttention, GraphUNet, best, senders_of, within_two
 from graphrl.networks.heads import Acted, SubActionLogits, TwinValue
 
-OPS = 13  # 13, 7, 4, 2
-UNET = GraphUNet(width=16, depth=3, heads=2)
+OPS = 13  # 13, 7, 4
+UNET = GraphUNet(width=16, depth=2, heads=2)
 
 
 def seen(padded: int = OPS) -> Seen:
@@ -27,8 +29,8 @@ def seen(padded: int = OPS) -> Seen:
 
 def outputs(module: nn.Module, *observations: Any) -> list[np.ndarray]:
     """Of the same parameters."""
-    params = jax.jit(module.init)(jax.random.key(0), observations[0])
-    return [np.asarray(jax.jit(module.apply)(params, each)) for each in observations]
+    params, apply = filled(module, observations[0]), jax.jit(functools.partial(applied, module))
+    return [np.asarray(apply(params, each)) for each in observations]
 
 
 def acted(observation: Seen, order: np.ndarray | None = None) -> Acted:
@@ -120,7 +122,9 @@ def test_gradients_of_attention_are_those_of_a_softmax(scale: float) -> None:
 
 def test_gradients_are_finite_and_populations_compile_once() -> None:
     observation, net = seen(OPS + 3), network(SubActionLogits(UNET, CHOICES, OPTIONS))
-    population = jax.jit(jax.vmap(net.init, (0, None)))(jax.random.split(jax.random.key(0), 2), observation)
+    population = drawn(
+        jax.eval_shape(jax.vmap(net.init, (0, None)), jax.random.split(jax.random.key(0), 2), observation)
+    )
     traced = chex.assert_max_traces(lambda p, o: jnp.square(jax.vmap(net.apply, (0, None))(p, o)[:, :OPS]).sum(), n=1)
     slope = jax.jit(jax.grad(traced))
     for key in range(2):

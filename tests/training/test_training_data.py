@@ -53,16 +53,11 @@ def test_each_process_makes_its_rows_of_the_same_batch() -> None:
     np.testing.assert_array_equal(np.concatenate([part.rows["target"] for part in parts]), whole.rows["target"])
 
 
-def test_small_graphs_come_first() -> None:
+def test_batches_have_few_sizes_and_small_graphs_come_first() -> None:
     batches = data(curriculum=6)
     assert [batches.batch(step).sizes.ops for step in (1, 2, 3)] == [batches.batch(1).sizes.ops] * 3
-    assert len({batches.batch(step).sizes for step in range(4, 30)}) == 2
-
-
-def test_batches_have_few_sizes() -> None:
-    batches = data(buckets=2)
-    sizes = {batches.batch(step).sizes for step in range(1, 30)} | {batch.sizes for batch in batches.validation()}
-    assert len(sizes) == 2
+    sizes = {batches.batch(step).sizes for step in range(4, 30)}
+    assert len(sizes) == len(sizes | {batch.sizes for batch in batches.validation()}) == 2
 
 
 def test_held_out_graphs_are_the_same_each_time() -> None:
@@ -108,8 +103,8 @@ def test_fresh_graphs_stay_apart_from_those_of_validation() -> None:
         data(fresh=True, train=("layered:30x1@3",), validation=("layered:30x5@50",))
     with pytest.raises(ProblemError, match=r"layered:30x5@50 of data\.test is where .* walk on from 9"):
         data(fresh=True, train=("layered:30x1@9",), test=("layered:30x5@50",))
-    with pytest.raises(ProblemError, match="zoo:hlo is no file, no folder and no set of graphs"):
-        data(fresh=True, train=("zoo:hlo",))
+    with pytest.raises(ProblemError, match="workloads:bert is no file, no folder and no set of graphs"):
+        data(fresh=True, train=("workloads:bert",))
 
 
 def test_what_is_made_ahead_comes_in_order_and_stops_when_told() -> None:

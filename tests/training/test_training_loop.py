@@ -1,22 +1,31 @@
-"""The training loop: the same parameters however often it is stopped, and on however many devices."""
+"""The training loop: the same parameters on however many devices, and whatever befalls it: kills, a full disk, broken
+checkpoints, a second process, refusals before it begins.
+"""
 
+import contextlib
 import json
+import os
 import random
+import resource
 import shutil
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from tiny_agent import TINY, train_tiny
+from tiny_agent import TINY, TinyPolicy, train_tiny
 from training_processes import assert_same, final_state, finish, start, start_together
 
+from graphrl.agents import AGENTS
+from graphrl.cli import main
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.training.checkpoints import find, read
-from graphrl.training.folder import read_metrics
+from graphrl.training import checkpoints
+from graphrl.training.checkpoints import Checkpoints, find, read, read_info
+from graphrl.training.folder import has_run, owned, read_metrics
 from graphrl.training.run import TrainingError
 
 SCRIPT = str(Path(__file__).resolve().parents[1] / "helpers/tiny_agent.py")
@@ -31,11 +40,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_learns(whole: Path) -> None:
-    looks = [line["validation"] for line in read_metrics(whole) if "validation" in line]
-    errors = [-look["negative_error"] for look in looks]  # type: ignore[index]
+def test_it_learns_and_records_every_update_once(whole: Path) -> None:
+    lines = read_metrics(whole)
+    errors = [-line["validation"]["negative_error"] for line in lines if "validation" in line]  # type: ignore[index]
     assert errors[-1] < errors[0] / 2
     assert len(errors) == 4  # before training, after 5 and 10, and at the end
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
+    assert list((whole / "tensorboard").glob("events*"))
 
 
 def test_the_folder_holds_the_last_and_the_best(whole: Path) -> None:
@@ -55,40 +66,20 @@ def test_a_checkpoint_says_where_it_comes_from(whole: Path) -> None:
     assert [look["step"] for look in info.validation] == [0, 5, 10, 12][: len(info.validation)]
 
 
-def test_every_update_is_recorded_once(whole: Path) -> None:
-    steps = [line["step"] for line in read_metrics(whole) if "loss" in line]
-    assert steps == list(range(1, 13))
-    assert list((whole / "tensorboard").glob("events*"))
-
-
 def test_more_steps_go_on_as_if_they_had_been_asked_for_at_once(whole: Path, tmp_path: Path) -> None:
+    """Lines after the checkpoint, also half a one, are cut."""
     train_tiny(tmp_path, "training.steps=7")
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 8, "loss": 1.0}\n{"step": 9, "lo')
     train_tiny(tmp_path, "training.steps=12", resume=True)
     assert_same(final_state(tmp_path), final_state(whole))
+    assert losses(tmp_path) == losses(whole)
     assert all(isinstance(look["step"], int) for look in read(tmp_path).info.validation)
 
 
-def test_lines_after_the_checkpoint_are_cut(whole: Path, tmp_path: Path) -> None:
-    train_tiny(tmp_path, "training.steps=5")
-    with open(tmp_path / "metrics.jsonl", "a") as file:
-        file.write('{"step": 6, "loss": 1.0}\n{"step": 7, "lo')
-    train_tiny(tmp_path, "training.steps=12", resume=True)
-    ours, theirs = ([line.get("loss") for line in read_metrics(f) if "loss" in line] for f in (tmp_path, whole))
-    assert ours == theirs
-
-
-def test_a_number_that_is_none_stops_the_run(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"step 9: loss is not finite on layered-.*step-00000008$"):
-        train_tiny(tmp_path, "agent.poisoned=9")
-    assert read_metrics(tmp_path)[-1]["step"] == 8
-
-
-def test_a_run_is_not_begun_twice(whole: Path) -> None:
+def test_a_run_is_not_begun_twice_and_keeps_its_settings(whole: Path) -> None:
     with pytest.raises(ProblemError, match="holds a run"):
         train_tiny(whole)
-
-
-def test_a_run_keeps_its_settings(whole: Path) -> None:
     with pytest.raises(ProblemError, match=r"another agent\.rate"):
         train_tiny(whole, "agent.rate=0.5", resume=True)
 
@@ -135,28 +126,22 @@ def test_no_checkpoint_is_one_line(tmp_path: Path) -> None:
         find(tmp_path / "nowhere")
 
 
-SLOW_RUN = ("training.steps=150", "training.checkpoint_every=1", "training.validate_every=10")
-
-
 @pytest.mark.slow
-def test_kill_at_any_moment_changes_nothing(tmp_path: Path) -> None:
-    """kill -9 of the process at random moments, of which most fall into writing checkpoints, as these are frequent."""
+def test_a_kill_at_any_moment_changes_nothing(tmp_path: Path) -> None:
+    """kill -9 at a random moment, most of which fall into writing checkpoints, as these are frequent."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert finish(start([SCRIPT, str(whole), *SLOW_RUN])) == "150"
-    moments = random.Random(0)
-    kills = 0
-    while kills < 2:
-        process = start([SCRIPT, str(killed), *SLOW_RUN])
-        while process.poll() is None and _lines(killed) < 1 + 60 * kills:
-            time.sleep(0.01)
-        time.sleep(moments.random())
-        process.kill()
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == -signal.SIGKILL, err
-        kills += 1
-    assert finish(start([SCRIPT, str(killed), *SLOW_RUN])) == "150"
+    often = ("training.steps=150", "training.checkpoint_every=1", "training.validate_every=50")
+    process = start([SCRIPT, str(killed), *often], JAX_NUM_CPU_DEVICES="2")  # as here
+    train_tiny(whole, *often)
+    while process.poll() is None and _lines(killed) < 30:
+        time.sleep(0.01)
+    time.sleep(random.Random(0).random() / 4)
+    process.kill()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, err
+    assert train_tiny(killed, *often, resume=True).outcome.step == 150
     assert_same(final_state(killed), final_state(whole))
-    assert _losses(killed) == _losses(whole)
+    assert losses(killed) == losses(whole)
 
 
 def _lines(folder: Path) -> int:
@@ -164,20 +149,8 @@ def _lines(folder: Path) -> int:
     return len(path.read_bytes().splitlines()) if path.exists() else 0
 
 
-def _losses(folder: Path) -> list[Any]:
+def losses(folder: Path) -> list[Any]:
     return [line["loss"] for line in read_metrics(folder) if "loss" in line]
-
-
-@pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_with_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
-    rarely = ("training.checkpoint_every=100000", "training.validate_every=90000")
-    process = start([SCRIPT, str(tmp_path), "training.steps=100000", *rarely])
-    while process.poll() is None and _lines(tmp_path) <= 5:
-        time.sleep(0.02)
-    process.send_signal(number)
-    reached = int(finish(process))
-    assert read(sorted(tmp_path.glob("step-*"))[-1]).info.step == reached == read_metrics(tmp_path)[-1]["step"]
 
 
 @pytest.mark.slow
@@ -190,3 +163,248 @@ def test_two_processes_and_two_devices_give_what_one_gives(whole: Path, tmp_path
     assert_same(final_state(two), final_state(whole), 1e-5)
     assert json.loads((two / "run.json").read_text())["agent"] == "tiny"
     assert TINY.data.graphs == 4
+
+
+KILLED = str(Path(__file__).resolve().parents[1] / "helpers/killed_training.py")
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(whole, tmp_path / "run", symlinks=True))
+
+
+def assert_gone_on_with(folder: Path, whole: Path) -> None:
+    """That the run comes to the end that it would have come to by itself, and leaves nothing half-done behind."""
+    assert train_tiny(folder, resume=True).outcome.step == 12
+    assert_same(final_state(folder), final_state(whole))
+    assert losses(folder) == losses(whole)
+    assert not list(folder.glob(".step*"))
+    assert (folder / "best").resolve() == find(folder).resolve()
+
+
+# Broken checkpoints
+
+
+def cut_array(checkpoint: Path) -> None:
+    array = next(path for path in sorted((checkpoint / "state").rglob("*")) if path.name == ".zarray")
+    array.write_bytes(array.read_bytes()[:3])
+
+
+def cut_info(checkpoint: Path) -> None:
+    info = checkpoint / "checkpoint.json"
+    info.write_bytes(info.read_bytes()[:100])
+
+
+def changed(checkpoint: Path, **values: Any) -> None:
+    info = json.loads((checkpoint / "checkpoint.json").read_text())
+    (checkpoint / "checkpoint.json").write_text(json.dumps(info | values))
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        cut_array,
+        cut_info,
+        lambda checkpoint: shutil.rmtree(checkpoint / "state"),
+        lambda checkpoint: changed(checkpoint, key=[-1]),
+    ],
+)
+def test_a_run_goes_on_from_the_last_whole_checkpoint(
+    run: Path, whole: Path, harm: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    harm(run / "step-00000012")
+    assert_gone_on_with(run, whole)
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("graphrl:")]
+    assert len(warnings) == 1
+    assert "step-00000012" in warnings[0] or "step 12" in warnings[0]
+    assert warnings[0].endswith(f"going on from {run}/step-00000010")
+    assert (run / "broken-step-00000012").is_dir()
+
+
+def test_without_any_whole_checkpoint_a_run_does_not_go_on(run: Path) -> None:
+    for path in run.glob("step-*"):
+        cut_info(path)
+    with pytest.raises(GraphrlError, match=r"step-00000012/checkpoint\.json: is no graphrl-checkpoint: ") as fault:
+        train_tiny(run, resume=True)
+    assert "\n" not in str(fault.value)
+    assert len(list(run.glob("step-*"))) >= 2
+
+
+def test_a_broken_checkpoint_among_the_old_ones_stops_nothing(run: Path) -> None:
+    cut_info(run / "step-00000010")
+    assert train_tiny(run, "training.steps=14", resume=True).outcome.step == 14
+
+
+DEEP = '{"a":' * 100_000 + "1" + "}" * 100_000
+WRONG = {"agent": ["tiny"], "config": [1], "version": "1", "format": None, "step": {"a": 1}}
+
+
+@pytest.mark.parametrize("name", ["checkpoint.json", "run.json"])
+def test_files_of_wrong_types_and_files_nested_too_deep_are_one_line(
+    run: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(AGENTS, "tiny", "tiny_agent")
+    path = find(run) / name if name == "checkpoint.json" else run / name
+    command = ["evaluate", str(run)] if name == "checkpoint.json" else ["train", "tiny", "--resume", "--out", str(run)]
+    stored = json.loads(path.read_text())
+    texts = {f"$.{field}": json.dumps(stored | {field: WRONG[field]}) for field in WRONG.keys() & stored.keys()}
+    in_a_field = json.dumps(stored | {"config": 0}).replace('"config": 0', f'"config": {DEEP}')
+    for fault, text in [*texts.items(), ("", DEEP), ("", in_a_field)]:
+        path.write_text(text)
+        assert main(command) == 1
+        err = capsys.readouterr().err
+        assert (err.count("\n"), fault in err) == (1, True)
+
+
+# Kills
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("moment", "step", "last"),
+    [("half", 6, 5), ("all", 12, 10), ("renamed", 12, 12)],
+)
+def test_a_kill_while_a_checkpoint_is_written_changes_nothing(
+    whole: Path, tmp_path: Path, moment: str, step: int, last: int
+) -> None:
+    """kill -9 before, between and after what is written, in the middle of the run and at its end."""
+    process = start([KILLED, str(tmp_path), moment, str(step)], JAX_NUM_CPU_DEVICES="2")  # as `whole`
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == -signal.SIGKILL, err
+    latest = Checkpoints(tmp_path, 1).latest()
+    assert latest is not None
+    assert read_info(latest).step == last
+    assert_gone_on_with(tmp_path, whole)
+
+
+# A full disk
+
+
+@contextlib.contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """As a full disk: no file of this process grows beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_run_is_one_line(tmp_path: Path) -> None:
+    disturbed, whole, steps = tmp_path / "disturbed", tmp_path / "whole", "training.steps=40"
+    with files_of_at_most(200), pytest.raises(GraphrlError, match=r"cannot write .*/run\.json: File too large"):
+        train_tiny(disturbed, steps)
+    assert not list(tmp_path.iterdir())
+    with files_of_at_most(1500), pytest.raises(GraphrlError, match=r"cannot write .*: File too large") as fault:
+        train_tiny(disturbed, steps)
+    assert "\n" not in str(fault.value)
+    latest = Checkpoints(disturbed, 1).latest()
+    assert latest is not None
+    assert 0 < read_info(latest).step < 40
+    for folder in (disturbed, whole):
+        assert train_tiny(folder, steps, resume=True).outcome.step == 40
+    assert_same(final_state(disturbed), final_state(whole))
+    assert losses(disturbed) == losses(whole)
+
+
+def test_a_state_that_does_not_fit_is_one_line_and_takes_no_room(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = sorted(run.rglob("*"))
+    state = {"large": np.random.default_rng(0).normal(size=100_000).astype(np.float32)}
+    info = read_info(run / "step-00000012")
+    with (
+        files_of_at_most(100_000),
+        pytest.raises(GraphrlError, match=r"^cannot write [^ ]*/step-00000013: File too large$"),
+    ):
+        Checkpoints(run, 2).save(type(info)(**(vars(info) | {"step": 13})), state)
+    assert sorted(run.rglob("*")) == before
+    assert capfd.readouterr() == ("", "")
+
+
+# Two in one folder
+
+
+def test_a_second_training_in_a_folder_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(AGENTS, "tiny", "tiny_agent")
+    run = str(tmp_path / "run")
+    with owned(Path(run), resume=False):
+        assert main(["train", "tiny", "--out", run]) == 1
+        assert main(["train", "tiny", "--out", run, "--resume"]) == 1
+    errors = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert errors == [f"graphrl: error: {run}: another process trains there now: name another --out"] * 2
+    assert main(["train", "tiny", "--out", run, "--set", "training.steps=1"]) == 0
+
+
+# Refusals before a run begins
+
+REFUSED = "data.train=no/such/file.json"
+
+
+def refuse(*_: Any) -> Any:
+    raise GraphrlError("no policy there")
+
+
+def test_a_refused_set_of_graphs_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(AGENTS, "tiny", "tiny_agent")
+    assert main(["train", "tiny", "--out", str(tmp_path / "out" / "run"), "--set", REFUSED]) == 1
+    assert "no/such/file.json" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_refusal_after_the_record_was_begun_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(TinyPolicy, "start", refuse)
+        with pytest.raises(GraphrlError, match="no policy there"):
+            train_tiny(tmp_path / "tensorboard" / "run", "agent.start=there")
+    assert not list(tmp_path.iterdir())
+    assert train_tiny(tmp_path / "tensorboard" / "run", "training.steps=1").outcome.step == 1
+
+
+def test_what_was_there_before_stays(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").mkdir()
+    for name in ("notes.txt", "tensorboard/events"):
+        (tmp_path / name).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(GraphrlError):
+        train_tiny(tmp_path, REFUSED)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_to_go_on_with_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that was killed before its first checkpoint: its settings are there."""
+    train_tiny(tmp_path, "training.steps=1")
+    for path in tmp_path.glob("step-*"):
+        shutil.rmtree(path)
+    monkeypatch.setattr(TinyPolicy, "initial", refuse)
+    with pytest.raises(GraphrlError):
+        train_tiny(tmp_path, resume=True)
+    assert has_run(tmp_path)
+
+
+# The device is not waited for
+
+
+def test_updates_that_are_ahead_of_their_record_are_recorded_all_the_same(tmp_path: Path) -> None:
+    late = ("data.ahead=0", "training.validate_every=100", "training.checkpoint_every=4", "training.steps=5")
+    for ahead in (0, 2):
+        train_tiny(tmp_path / str(ahead), *late, f"training.ahead={ahead}")
+    assert len(losses(tmp_path / "0")) == 5
+    assert losses(tmp_path / "0") == losses(tmp_path / "2")
+
+
+def test_a_number_that_is_none_is_found_before_another_checkpoint(tmp_path: Path) -> None:
+    settings = ("agent.poisoned=9", "training.ahead=100", "training.checkpoint_every=4")
+    with pytest.raises(TrainingError, match=r"step 9: loss is not finite on layered-.*step-00000008$"):
+        train_tiny(tmp_path, *settings, "training.validate_every=4")
+    assert read_metrics(tmp_path)[-1]["step"] == 8
+    with pytest.raises(TrainingError, match="step 9: loss is not finite"):
+        train_tiny(tmp_path, "training.ahead=1", resume=True)
+    assert not [path for path in tmp_path.glob("step-*") if read_info(path).step > 8]
+    assert read_info(find(tmp_path)).agent in TinyPolicy.agents
+    assert os.path.islink(tmp_path / "best")
+    assert checkpoints.restore(find(tmp_path) / "state")

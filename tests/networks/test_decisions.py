@@ -1,4 +1,4 @@
-"""Attention along segments: who sees whom, what gradients pass, and memory that is linear in the sequence."""
+"""Attention along segments: who sees whom, what gradients pass, memory linear in the sequence; superposition on it."""
 
 import functools
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from filled import applied, filled
 
-from graphrl.networks.decisions import SegmentAttention, SegmentLayer
+from graphrl.networks.decisions import Modulation, SegmentAttention, SegmentLayer
 
 WIDTH, SEGMENT = 4, 3
 MODULES = {cached: SegmentAttention(WIDTH, heads=2, segment=SEGMENT, cached=cached) for cached in (True, False)}
@@ -80,18 +80,17 @@ def test_one_segment_is_attention_as_it_is_written() -> None:
     np.testing.assert_allclose(np.asarray(out), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_each_layer_sees_one_segment_further_back(layers: int) -> None:
+def test_each_layer_sees_one_segment_further_back() -> None:
     layer, real = SegmentLayer(MODULES[True]), jnp.ones(9, bool)
     params = filled(layer, sequence(9), real)
 
-    def stacked(x: jax.Array) -> jax.Array:
-        for _ in range(layers):
-            x = applied(layer, params, x, real)
-        return x
+    @jax.jit
+    def twice(x: jax.Array) -> jax.Array:
+        return functools.reduce(lambda x, _: applied(layer, params, x, real), range(2), x)
 
-    change = jax.jit(stacked)(sequence(9).at[0, 0].add(1.0)) - jax.jit(stacked)(sequence(9))
-    assert (np.abs(np.asarray(change)).sum(1) > 1e-6).tolist() == [i < SEGMENT * (layers + 1) for i in range(9)]
+    change = twice(sequence(9).at[0, 0].add(1.0)) - twice(sequence(9))
+    assert (np.abs(np.asarray(change)).sum(1) > 1e-6).all()
+    assert (np.abs(influence(cached=True, by_gradient=False)[6:, :3]) == 0).all(), "one layer alone sees one further"
 
 
 def test_memory_is_linear_in_the_sequence_in_training_too() -> None:
@@ -111,3 +110,27 @@ def test_memory_is_linear_in_the_sequence_in_training_too() -> None:
     small, large = temporary(1024), temporary(8192)
     assert large < 9 * small
     assert large < 40 * (8192 * 8 * 4)  # arrays of the sequence; with the weights of all its segments they are 87
+
+
+# Superposition
+
+OPS, REAL = jax.random.normal(jax.random.key(0), (9, 4)), jnp.arange(9) < 8
+OF: Any = {of: Modulation(SegmentLayer(MODULES[True]), of) for of in ("graph", "ops")}
+
+
+@pytest.mark.parametrize(
+    ("of", "rows", "reached"), [("graph", 1, [True]), ("ops", 9, [i in (3, 4, 5, 6, 7, 8) for i in range(9)])]
+)
+def test_who_is_told_of_an_op(of: str, rows: int, reached: list[bool]) -> None:
+    factors = jax.jit(functools.partial(applied, OF[of], filled(OF[of], OPS, REAL)))
+    base = factors(OPS, REAL)
+    change = np.abs(np.asarray(factors(OPS.at[4, 0].add(1.0), REAL) - base)).max(1)
+    assert (change > 1e-5).tolist() == reached
+    assert len(change) == rows
+    padding = np.abs(np.asarray(factors(OPS.at[8, 0].add(1.0), REAL) - base))
+    assert padding[:8].max() < 1e-6
+
+
+def test_untrained_factors_are_near_one() -> None:
+    params = jax.jit(OF["graph"].init)(jax.random.key(1), OPS, REAL)["params"]
+    np.testing.assert_allclose(np.asarray(applied(OF["graph"], params, OPS, REAL)), 1.0, atol=0.3)
