@@ -172,7 +172,7 @@ def test_chains_of_all_cores_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solver, "count_cores", lambda: 3)
     graph, options = regal_like(3, num_ops=80), {**as_options(DEAR), "method": "anneal-ops", "seconds": 0.5}
     free = graphrl.optimize(graph, **options)
-    limit = int(0.9 * max(exact.evaluate(graph, DEAR, *free.decisions(graph)).peak_memory))
+    limit = int(0.9 * max(exact.evaluate(graph, DEAR, *quick_plan(graph, DEAR)).peak_memory))
     within = graphrl.optimize(graph, **options, memory_limit=limit)
     for plan, problem in ((free, DEAR), (within, dataclasses.replace(DEAR, memory_limit=limit))):
         plan.check(graph)
@@ -194,7 +194,7 @@ def test_annealing_keeps_a_memory_limit() -> None:
     """Which its plans without one do not."""
     graph, options = regal_like(3, num_ops=80), {**as_options(DEAR), "method": "anneal-ops", "evaluations": 5_000}
     free = graphrl.optimize(graph, **options)
-    limit = int(0.9 * max(exact.evaluate(graph, DEAR, *free.decisions(graph)).peak_memory))
+    limit = int(0.9 * max(exact.evaluate(graph, DEAR, *quick_plan(graph, DEAR)).peak_memory))
     within = graphrl.optimize(graph, **options, memory_limit=limit)
     within.check(graph)
     assert within.excess == 0
