@@ -142,8 +142,9 @@ def _found(
 ) -> Found:
     """A search's choice within the limit, as `measured` or else as priced.
 
-    If values may be moved, half of the time goes to a search without moves. The choice with moves is returned only if
-    it saves clearly, compared with the best choice without, or without measurement exceeds the limit by less.
+    If values may be moved, the best choice without moves is searched for first, in half of the seconds. For a limit of
+    time, the choice with moves must need clearly less memory than that one. For limits of bytes, it must have the lower
+    rank. It is also taken if it exceeds the limit by less and is not measured.
     """
     if not goal.moves:
         return search(pricing, goal, seed=seed, seconds=seconds)
@@ -353,7 +354,7 @@ def verified(
         asked = None if is_lowest and own > goal.peak else _next(goal.peak, asked, found, own)
     for other in (alone, lambda: _or_lowest(regular, dataclasses.replace(goal, peak=0.0), 1.0)[0]):
         if all(own > goal.peak for own, _ in tries):
-            with contextlib.suppress(GraphrlError):  # it does not compile, unlike others
+            with contextlib.suppress(GraphrlError):  # it may not compile, although others did
                 found = other()
                 tries.append((needed(found.choice), found))
     kept = [(own, found) for own, found in tries if own <= goal.peak]
@@ -371,7 +372,7 @@ def _lower(search: Searching, regular: Searching, goal: Goal, needed: Callable[[
     found = search(goal)
     own, bound = needed(found.choice), found.report.above_least
     if goal.slowdown is not None:
-        with contextlib.suppress(GraphrlError):  # no regular plan is that fast, or it does not compile
+        with contextlib.suppress(GraphrlError):  # no regular plan is that fast, or it may not compile
             other = regular(goal)
             if not is_untouched(other.choice) and other.report.planned.peak_bytes < MAYBE * own:
                 others = needed(other.choice)
@@ -391,7 +392,7 @@ def _or_alone(found: Searched, alone: Callable[[], Searched], goal: Goal, needed
     is_too_slow = goal.slowdown is not None and goal.slowdown < 0
     if is_untouched(found.choice) or is_too_slow or (is_as_foretold and plain.peak_bytes > MAYBE * own):
         return found
-    with contextlib.suppress(GraphrlError):  # it does not compile, unlike the other
+    with contextlib.suppress(GraphrlError):  # it may not compile, although the other did
         other = alone()
         others, is_faster = needed(other.choice), plain.seconds <= foretold.seconds
         if others <= own and (is_faster or (goal.slowdown is not None and others < own)):
