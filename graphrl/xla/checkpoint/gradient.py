@@ -56,7 +56,7 @@ class Explained(Protocol):
 
 
 class NamedGradient(NamedTuple):
-    """A program's gradient, with what links its arrays to the program.
+    """A program's gradient, with links from its arrays to the program.
 
     Attributes:
       gradient: the decision problem for a solver.
@@ -98,7 +98,7 @@ class _Built(NamedTuple):
 
 
 def gradient_of(program: Program, wanted: Sequence[bool], chip: Chip) -> NamedGradient:
-    """The gradient of a function by its `wanted` arguments, and of its loops' bodies by all differentiable arguments."""
+    """The gradient of a function by its `wanted` arguments, and of its loops' bodies by all differentiable ones."""
     built: list[_Built] = []
     own = _build(built, program, wanted, chip, range(0), 0)
     levels, loops = tuple(each.level for each in built), tuple(each.loops for each in built)
@@ -299,7 +299,8 @@ def advancing(
         the body.
 
     Returns:
-      the carried values that are needed; and `[n]` int64, for these the values of the next step, else -1.
+      the carried values that are needed; and `[n]` int64: for these, the values of the next step (`following`, -1 for
+      None); for all others -1.
     """
     needed = np.zeros(len(reads), bool)
     needed[[value for read in kernel_reads for value in read]] = True

@@ -25,8 +25,8 @@ PEAK = 0.1  # where kept bytes are limited: ten per cent of the peak are worth o
 # Of `search_timed`.
 SHARE, LEAST = 0.3, 0.05  # parts for each search: of the time that is left, and at least of all the time
 FIRST = 0.25  # part of all the time that the first search has, however long measurements take
-# Parts of the limit: a choice that is too slow by less may become faster at the same peak. With few turns left that must
-# succeed, which it mostly does if the choice is near.
+# Parts of the limit: a choice that is too slow by less may become faster at the same peak. With few turns left that
+# must succeed, which it mostly does if the choice is near.
 FAR, NEARBY = 0.25, 0.06
 NEAR = 0.006  # slowdowns that a choice may stay below the limit
 KNOWN = 0.1  # part of a measurement's time: a faster one was cached
@@ -254,7 +254,7 @@ class _Clock:
         return max(alone if may_be_last or shared < 2 * LEAST * self._seconds else shared, least)
 
     def measure(self, measured: Callable[[Choice], float], choice: Choice) -> float:
-        """Measures a choice and how long that takes. Cached measurements are fast, and leave the expected time as it is."""
+        """Measures a choice, and how long that takes. Cached measurements do not change the expected time."""
         begin = time.monotonic()
         value = measured(choice)
         took = time.monotonic() - begin
