@@ -207,7 +207,7 @@ class CheckpointedFunction(Decorated):
         return library.call(lambda *args, **kwargs: self._run(library.pure, args, kwargs), args, kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        """State for copies and pickles, without traced and compiled functions: the next call traces and compiles again."""
+        """State for copies and pickles, without traced and compiled functions, which the next call makes again."""
         own = {"_settings": self._settings, "_static": self._static, "_planned": self._planned}
         return super().__getstate__() | own
 

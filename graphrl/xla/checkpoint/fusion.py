@@ -207,7 +207,9 @@ def _is_summed(derivative: Derivative, readers: Sequence[int]) -> bool:
 
 
 def _kernels(derivative: Derivative, solid: Mapping[Result, bool]) -> dict[int, int]:
-    """For each node of the backward pass, the node whose kernel computes it: itself if it writes or has several."""
+    """For each node of the backward pass, the node whose kernel computes it: itself if it writes, or if its readers are
+    in several kernels.
+    """
     nodes = derivative.backward_nodes()
     readers, kernel = derivative.readers(nodes), {i: i for i in nodes}
     for i in reversed(nodes):
