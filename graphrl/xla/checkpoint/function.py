@@ -105,7 +105,7 @@ def checkpoint(
       verify: whether XLA compiles the gradient under the plan, so that the report has XLA's figure: for jax's first
         device, or by a function `(function, *args) -> jax.stages.Compiled`. A budget of bytes then holds by that
         figure. If it is exceeded, or much of it is left, further searches of `seconds` each have a lower or a higher
-        limit, until four plans were compiled. If none is within the budget, the plan of least memory that has all
+        limit, until four plans were compiled. If all exceed the budget, the plan of least memory that has all
         layers alike is tried too. Within a slowdown, such a plan is also searched for and compiled, and taken if XLA
         needs clearly less memory. Under any limit, also a part, the function gets no plan if XLA needs no more memory
         without one and it is no slower (within a slowdown: if XLA needs less). Plans verified by a function are not

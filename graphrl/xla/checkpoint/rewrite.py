@@ -37,7 +37,7 @@ Arrays = list[Any]
 Step = Callable[[Arrays, Arrays], tuple[Arrays, Arrays]]  # carry, slices -> carry, results
 Copies = dict[int, list[Any]]  # on the host, by the place that waits for them
 HOST = "pinned_host"  # the memory for values that loops move
-MANY = 4  # times as many elements
+MANY = 4  # ratio of elements
 
 
 def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_loop: bool = False) -> list[Any]:
@@ -144,7 +144,7 @@ def product_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
 
 
 def is_of_sums(program: Program, product: Any) -> bool:
-    """True if a product's larger operand is computed from sums over at least `MANY` times as many elements, in one
+    """True if a product's larger operand is computed from sums over at least `MANY` times its elements, in one
     fused kernel: by equations whose results a single equation reads.
 
     The gradient of the summed array reads its factors once more. Without the rule of `product`, that gradient does not

@@ -30,7 +30,7 @@ Held = tuple[tuple[int | str, Any], ...]  # static arguments: place or name, and
 
 
 class UnmetError(ProblemError):
-    """No choice is within the limit, or none was found.
+    """No choice within the limit exists, or was found.
 
     Attributes:
       least: for a limit of the peak, the lowest peak found, in bytes without arguments, results and gradients.

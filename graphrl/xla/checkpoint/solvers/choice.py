@@ -281,7 +281,7 @@ def loop_cost(loop: Loop, trips: int, stretch: int, step: LoopCost) -> LoopCost:
 def stretches_of(trips: int) -> tuple[int, ...]:
     """Candidate numbers of steps of a stretch: about the square root of all, doubled and halved repeatedly, up to all.
 
-    They are divisors, except where none is near, since a shorter last stretch costs copies.
+    They are divisors, unless the nearest divisor is far, since a shorter last stretch costs copies.
     """
     root = trips**0.5
     small = [k for k in range(1, math.isqrt(trips) + 1) if trips % k == 0]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 ARGUMENT = -1  # the place of a loop's carried values: its backward pass has them only if they are kept
-COMPUTED, KEPT, MOVED = 0, 1, 2  # what happens to a value between the passes
+COMPUTED, KEPT, MOVED = 0, 1, 2  # fate of a value between the passes
 ROUNDS = 4  # of colour refinement
 READ, READER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x3C6EF372FE94F82B)  # distinguish reads from readers
 KINDS = 32  # of stretches, at most
