@@ -297,8 +297,8 @@ class Fusing:
         self._chains: dict[Value, Chain] = {}  # for each of them, the equations that a reader runs for it
 
     def copied(self, inputs: int, results: int) -> list[Value]:
-        """Values of a scan's body that XLA copies from a stack or to one: slices that an op which is not fused reads, and
-        stacked results that no fused op writes or that the body reads too.
+        """Values of a scan's body that XLA copies from a stack or to one: slices that an op which is not fused reads,
+        and stacked results that no fused op writes or that the body reads too.
 
         Args:
           inputs: number of leading inputs that are not sliced from stacks.
