@@ -41,17 +41,17 @@ class Derivative(NamedTuple):
     """A program and its gradient, op by op.
 
     Attributes:
-      nodes: that results need; None for others and for views.
+      nodes: the ops, by number; None for views and for ops that no result needs.
       backward: for each node, whether it is of the backward pass.
       place: for each node, the equation of the program.
       same: for each view's value, the value that it is a view of.
-      names: by which values can be kept.
-      results, gradients: values.
+      names: the names by which values can be kept.
+      results, gradients: the values of the program's results, and of its gradients.
       returned: the program's results, in its order; None for constants.
       orders: for each product, its operands and the order of dimensions that it needs of each.
-      padded: by place, bytes of the copy that a convolution and its gradients read.
+      padded: bytes of the copy that a convolution and its gradients read, by the convolution's place.
       outside: bytes of values that no node computes: arguments first, then cotangents and constants.
-      result_bytes: of the program's results and gradients.
+      result_bytes: bytes of the program's results and gradients.
       traced: all of it as jax's jaxpr; None for a graph's derivative.
     """
 
@@ -181,7 +181,7 @@ def gradient_jaxpr(
     symbolic dimensions; and the number of results.
 
     Args:
-      program: to differentiate.
+      program: the program to differentiate.
       wanted: for each argument, whether to differentiate by it.
       evaluate: arguments -> results.
 
@@ -266,7 +266,7 @@ def orders_of(nodes: Sequence[Node], product: Node) -> list[tuple[Value, Order]]
     """For each operand of a product, the value that it is a view of, and the order of dimensions that it must have.
 
     Args:
-      nodes: all of the program, views too.
+      nodes: all nodes of the program, including views.
       product: a `dot_general`.
     """
     contracted, batch = product.equation.params["dimension_numbers"]

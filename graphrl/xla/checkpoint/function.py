@@ -94,22 +94,22 @@ def checkpoint(
         at the least time; or of the peak of the whole step, such as "12GiB", with arguments, results and gradients.
       slowdown: part of the step's estimated time that may be added, for the least memory; if negative, the part that
         must be saved, which is possible where loops copy values that jax keeps. Give either `budget` or `slowdown`.
-      chip: whose times count, a name of `graphrl.graphs.roofline.CHIPS` or a `graphrl.Chip`; by default that of jax's
-        first device, or an A100 where that is unknown.
+      chip: the chip whose times count, a name of `graphrl.graphs.roofline.CHIPS` or a `graphrl.Chip`; by default that
+        of jax's first device, or an A100 where that is unknown.
       offload: whether values may be moved to the memory of the host, over PCIe 5.
-      method: of search: "auto", "anneal", "greedy", "knapsack", "min-cut", "regular" (layers alike), or for small
+      method: search method: "auto", "anneal", "greedy", "knapsack", "min-cut", "regular" (layers alike), or for small
         functions "cp-sat".
-      seconds: of search; up to a third more if no plan is found within the slowdown.
-      seed: of its random numbers.
+      seconds: seconds of search; up to a third more if no plan is found within the slowdown.
+      seed: seed of the search's random numbers.
       cache: whether plans are read from disk and stored there.
       verify: whether XLA compiles the gradient under the plan, so that the report has XLA's figure: for jax's first
         device, or by a function `(function, *args) -> jax.stages.Compiled`. A budget of bytes then holds by that
         figure. If it is exceeded, or much of it is left, further searches of `seconds` each have a lower or a higher
-        limit, until four plans were compiled. If all exceed the budget, the plan of least memory that has all
-        layers alike is tried too. Within a slowdown, such a plan is also searched for and compiled, and taken if XLA
-        needs clearly less memory. Under any limit, also a part, the function gets no plan if XLA needs no more memory
-        without one and it is no slower (within a slowdown: if XLA needs less). Plans verified by a function are not
-        stored on disk.
+        limit, until four plans were compiled. If all exceed the budget, the function without a plan is tried, and then
+        the plan of least memory that has all layers alike. Within a slowdown, a plan with all layers alike is also
+        searched for and compiled, and taken if XLA needs clearly less memory. Within a slowdown or a part, the function
+        gets no plan if XLA needs no more memory without one and it is no slower (within a slowdown: if XLA needs less).
+        Plans verified by a function are not stored on disk.
       static_argnums, static_argnames: arguments that are values of Python, not arrays, as in `jax.checkpoint`. A call
         with any other that jax cannot trace raises an `ArgumentError`, one line with its name.
 
@@ -117,8 +117,8 @@ def checkpoint(
       A function like `fn`; its `report()` describes the plan.
 
     Raises:
-      ProblemError: an option is at fault. From the first call: the budget cannot be met, and the least that can; or it
-        is of bytes, and symbolic dimensions have no upper bound.
+      ProblemError: an option is at fault. From the first call: the budget cannot be met (the message states the least
+        that can); or it is of bytes, and symbolic dimensions have no upper bound.
       GraphrlError: from the first call, with `verify`: XLA does not compile the gradient alone, as within
         `jax.shard_map`, or it takes several devices. From the first call: no sizes were found that the constraints of
         symbolic dimensions allow.
@@ -346,7 +346,7 @@ def _jitted(run: Callable[..., list[Any]], traced: Callable[..., Any], structure
     Args:
       run: the function of arrays.
       traced: the function whose name and arguments it gets.
-      structure: of `traced`'s `(args, kwargs)`.
+      structure: the structure of `traced`'s `(args, kwargs)`.
     """
 
     def call(*args: Any, **kwargs: Any) -> list[Any]:

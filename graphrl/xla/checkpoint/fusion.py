@@ -64,8 +64,8 @@ def fusion_of(derivative: Derivative, left_out: Container[int] = (), kernel: Map
     """Decides which values are fused into their readers.
 
     Args:
-      derivative: of a program.
-      left_out: nodes that no other ones need.
+      derivative: the derivative of a program.
+      left_out: nodes to ignore; no other node may need them.
       kernel: for some nodes, the node in whose kernel they are computed: readers in one kernel count as one.
     """
     kept = [i for i, node in enumerate(derivative.nodes) if node is not None and i not in left_out]

@@ -34,9 +34,9 @@ class Origin(NamedTuple):
     """Source of a value.
 
     Attributes:
-      place: of its equation among those of the function, after those of the loops around it.
+      place: place of its equation in the function, after the places of the loops around it.
       value: its type and shape, as jax writes them.
-      line: of the user's code; "" where it is unknown.
+      line: line of the user's code; "" where it is unknown.
     """
 
     place: tuple[int, ...]
@@ -60,8 +60,8 @@ class NamedGradient(NamedTuple):
 
     Attributes:
       gradient: the decision problem for a solver.
-      programs: of each level.
-      names: of each level's values; None for values without a name.
+      programs: the program of each level.
+      names: the names of each level's values; None for values without a name.
       carried: for each level, arguments that a loop carries from step to step.
       traced: the gradient as jax traces it without a plan, without names; None if there are loops.
     """
@@ -149,15 +149,15 @@ class LevelBuilder:
     """Values and kernels of a derivative, from which `level` builds arrays.
 
     Args:
-      derivative: of a program.
-      chip: for seconds.
+      derivative: the derivative of a program.
+      chip: the chip whose seconds count.
       carried: arguments that a loop carries, which it must keep for its backward pass.
       scans: number of results of each scan of the program, by place.
 
     Attributes:
-      values: of the forward pass, in order.
-      loops: that the gradient goes through, by place.
-      begin_bytes: of the carried arguments that any stretch of the loop needs to be computed again.
+      values: the values of the forward pass, in order.
+      loops: the loops that the gradient goes through, by place.
+      begin_bytes: bytes of the carried arguments that any stretch of the loop needs to be computed again.
     """
 
     def __init__(self, derivative: Derivative, chip: Chip, carried: Sequence[int], scans: Mapping[int, int]) -> None:
@@ -260,9 +260,9 @@ def slices_of(derivative: Derivative, forward: Node, backward: Node, results: in
     """Bytes that a loop reads and writes.
 
     Args:
-      derivative: with the loop.
-      forward, backward: its two scans.
-      results: of the loop; the forward scan returns them first, then the values that it keeps.
+      derivative: the derivative that has the loop.
+      forward, backward: the loop's two scans.
+      results: number of the loop's results; the forward scan returns them first, then the values that it keeps.
     """
     length = forward.equation.params["length"]
     _, carried = scan_operands(forward.equation.params)

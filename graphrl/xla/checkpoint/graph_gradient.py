@@ -33,8 +33,8 @@ class GraphGradient(NamedTuple):
 
     Attributes:
       gradient: the decision problem for a solver: one level, whose places are the ops of the forward pass.
-      ops: of each value, its op.
-      places: of each value, the op's place in the graph.
+      ops: the op of each value.
+      places: the place of each value's op in the graph.
     """
 
     gradient: Gradient
@@ -52,7 +52,7 @@ def gradient_of_graph(graph: ComputationGraph, chip: Chip) -> GraphGradient:
 
     Args:
       graph: forward and backward pass, and optionally ops that follow from the latter.
-      chip: for the seconds of fused ops.
+      chip: the chip for the seconds of fused ops.
 
     Raises:
       GraphError: no backward pass reads values of a forward pass.
@@ -128,7 +128,7 @@ def _derivative(graph: ComputationGraph, forward: Sequence[int], backward: Seque
 
 
 def _node(op: Op, values: dict[str, Value], sizes: Mapping[str, int]) -> Node:
-    """An op as one of a flattened jaxpr. Only a scatter has operands: only its first, the updated input, counts."""
+    """An op as a node of a flattened jaxpr. Only scatters have operands: the first, which they update, is needed."""
     inputs = list(dict.fromkeys(values[name] for name in op.inputs))
     equation = _equation(op, sizes)
     return Node(

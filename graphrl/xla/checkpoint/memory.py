@@ -76,11 +76,11 @@ class Nodes:
         return is_fused(self.own.node(value.node).equation)
 
     def is_solid(self, value: Value) -> bool:
-        """True if writing a value to memory takes seconds; values that no node computes are there already."""
+        """True if writing a value to memory takes seconds, or if no node computes it."""
         return not isinstance(value, Result) or self.fusion.solid[value]
 
     def is_held(self, value: Value) -> bool:
-        """True if a value takes bytes in memory: see `held`."""
+        """True if a value takes bytes in memory (see `held`), or if no node computes it."""
         return not isinstance(value, Result) or self._held[value]
 
     def writes(self, i: int) -> bool:
@@ -148,12 +148,12 @@ class Forward:
     """The values of a derivative's forward pass, by number.
 
     Args:
-      nodes: of the derivative.
+      nodes: the nodes of the derivative.
       carried: arguments that a loop carries, which it must keep for its backward pass: the first values.
 
     Attributes:
-      values: in order.
-      number: of each value.
+      values: the values, in order.
+      number: the number of each value.
       reads: for each value, the numbers of the values that it is computed from.
       solid: for each value, whether it takes bytes in memory.
       needed: `[values]` bool, whether results need the value.
@@ -225,7 +225,7 @@ class Forward:
         return last.astype(np.int64)
 
     def seconds(self) -> np.ndarray:
-        """`[values]` seconds to compute each value from memory; 0 where its readers' seconds include them."""
+        """`[values]` seconds to compute each value from memory; 0 for arguments, and where its readers have them."""
         nodes = self._nodes
         return np.array(
             [nodes.seconds(v.node) if isinstance(v, Result) and nodes.is_solid(v) else 0.0 for v in self.values]
@@ -296,7 +296,7 @@ class Backward:
     results take bytes). A node with neither is computed by its readers.
 
     Attributes:
-      kernels: these nodes, in order.
+      kernels: the numbers of these nodes, in order.
       reads: for each kernel, the values of the forward pass that it reads, by number.
     """
 
@@ -427,7 +427,7 @@ class Handed(NamedTuple):
 
     Attributes:
       place: the equation whose derivative computes it.
-      seconds: to write it, less the seconds saved by readers that read it instead of the values it is computed from.
+      seconds: seconds to write it, less those saved by readers that read it instead of the values it is computed from.
       to: for each reader before that equation, the reader's equation and the equation that computed the value whose
         gradient this is. The gradient is passed on if both are in one segment; else a sum outside of segments reads it.
     """

@@ -44,9 +44,9 @@ class Planned:
     """A plan and its cost.
 
     Attributes:
-      fingerprint: of the program and of all options of planning.
-      plan: for the function.
-      report: about it.
+      fingerprint: fingerprint of the program and of all options of planning.
+      plan: the plan for the function.
+      report: the report on it.
     """
 
     fingerprint: str
@@ -58,15 +58,15 @@ def planned(name: str, fingerprint: str, program: Program, wanted: Sequence[bool
     """The plan for a program: the result of an earlier search with these settings, or else of a new one.
 
     Args:
-      name: of the function.
+      name: name of the function.
       fingerprint: see `fingerprint_of`.
-      program: that is differentiated.
+      program: the program to differentiate.
       wanted: for each argument, whether to differentiate by it.
       settings: the user's.
 
     Raises:
-      ProblemError: the budget cannot be met, and the least that can; or it is of bytes, and a symbolic dimension may
-        be larger than the size that the plan is made for.
+      ProblemError: the budget cannot be met (the message states the least that can); or it is of bytes, and a symbolic
+        dimension may be larger than the size that the plan is made for.
     """
     if isinstance(settings.budget, str) and (bounds := program.sizes.missing_bounds()):
         raise ProblemError(

@@ -39,7 +39,7 @@ class Moved(NamedTuple):
 
 
 def moved(value: Any, name: str) -> Moved:
-    """A value that is kept on the host by a policy that saves this name."""
+    """A value for later readers, and its copy on the host, which a policy can save by `name`."""
     copy = jax.device_put(value, HOST)
     return Moved(_LOADED.bind(value, name_p.bind(copy, name=name)), jax.lax.stop_gradient(copy))
 
@@ -53,7 +53,7 @@ def _first(name: str, lowered: Callable[..., Any], known: Rule, again: Rule) -> 
     """A primitive that returns its first operand.
 
     Args:
-      name: of it.
+      name: the primitive's name.
       lowered: operands and parameters -> result.
       known: gives the equation that replaces its own in the forward pass of a gradient through `jax.checkpoint`.
       again: likewise where the backward pass computes it again.

@@ -54,7 +54,7 @@ class CheckpointPlan:
 
     Attributes:
       regions: disjoint, in order. For equations outside of them jax keeps the values that it always keeps.
-      copied: places of equations that every region which needs their results computes separately, from arguments.
+      regions: disjoint regions, in order. For equations outside of them jax keeps the values that it always keeps.
       bodies: plans for the bodies of scans, by place; others are left as they are.
       stretch: for a scan's body, steps that run forward once more together before they run backward; 1 without
         stretches.
@@ -84,8 +84,8 @@ class Program:
 
     Attributes:
       closed: without calls among its equations; its constants are arrays: see `opened`.
-      bodies: of its scans that have steps, by their places among the equations.
-      sizes: of its symbolic dimensions.
+      bodies: the bodies of its scans that have steps, by the scans' places among the equations.
+      sizes: the sizes of its symbolic dimensions.
       label: prefix of the names of its values. It differs from the label of any program within it, also of a function
         that `graphrl.checkpoint` made, since a policy applies to everything within.
     """
@@ -223,7 +223,7 @@ class Piece:
     """Some equations as a function.
 
     Attributes:
-      equations: in order.
+      equations: the equations, in order.
       reads: variables from elsewhere, its arguments.
       writes: variables, its results.
     """
@@ -254,7 +254,7 @@ def checkpointed(run: Callable[..., Any], *args: Any, policy: Any = None, preven
 
     Args:
       run: arrays in pytrees -> arrays in pytrees.
-      *args: its arguments.
+      *args: the function's arguments.
       policy, prevent_cse: as in `jax.checkpoint`.
     """
     leaves, structure = jax.tree.flatten(args)

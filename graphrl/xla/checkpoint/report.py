@@ -30,10 +30,11 @@ class ReportedValue:
     Attributes:
       what: "kept", "computed again" or "moved to the host".
       value: its type and shape, as jax writes them.
-      bytes: of the value; in loops, of all steps together, or of the steps of a stretch if it is kept only that long.
-      seconds: to compute it again; in loops, for all steps.
-      line: of the user's code that computes it; "" where jax does not know.
-      place: of its equation in the function, after those of the loops around it.
+      bytes: bytes of the value; in loops, of all steps together, or of the steps of a stretch if it is kept only that
+        long.
+      seconds: seconds to compute it again; in loops, for all steps.
+      line: line of the user's code that computes it; "" where jax does not know.
+      place: place of its equation in the function, after the places of the loops around it.
     """
 
     what: str
@@ -49,11 +50,11 @@ class ReportedStretch:
     """A loop that runs in stretches.
 
     Attributes:
-      trips: its steps.
-      steps: of a stretch, which run forward once more together before they run backward.
+      trips: the number of its steps.
+      steps: the number of steps of a stretch, which run forward once more together before they run backward.
       unrolled: whether the steps of a stretch are unrolled instead of run as a loop.
-      line: of the user's code; "" where jax does not know.
-      place: of its equation in the function, after those of the loops around it.
+      line: line of the user's code; "" where jax does not know.
+      place: place of its equation in the function, after the places of the loops around it.
     """
 
     trips: int
@@ -68,10 +69,10 @@ class Figures:
     """Predicted figures of a step.
 
     Attributes:
-      kept_bytes: kept in memory for the backward pass.
-      moved_bytes: kept for it in the memory of the host.
-      peak_bytes: most in use at one time, without arguments, results and gradients.
-      seconds: by roofline.
+      kept_bytes: bytes kept in memory for the backward pass.
+      moved_bytes: bytes kept for it in the memory of the host.
+      peak_bytes: most bytes in use at one time, without arguments, results and gradients.
+      seconds: seconds by roofline.
     """
 
     kept_bytes: float
@@ -85,22 +86,22 @@ class CheckpointReport:
     """Values that a function's gradient keeps, and their cost. `str()` of it is a table.
 
     Attributes:
-      function: its name.
-      chip: whose times were taken.
+      function: name of the function.
+      chip: name of the chip whose times count.
       plain: figures of jax's default.
       planned: figures of the plan.
-      argument_bytes, result_bytes: of the function's arguments, and of its results and gradients.
+      argument_bytes, result_bytes: bytes of the function's arguments, and of its results and gradients.
       segments: number of segments that are computed again.
-      values: by kind and size, largest first.
-      stretches: of loops that run in stretches.
+      values: values with their fates, by kind and size, largest first.
+      stretches: loops that run in stretches.
       timelines: bytes over the step, without arguments, results and gradients: (plain, planned), each of the forward
         pass, then of the backward pass.
-      search_seconds: that planning took, whenever it was.
+      search_seconds: seconds that planning took, whenever it was.
       from_cache: whether the plan was read from disk.
       above_least: share of its time by which the plan may be above the least within the budget, by CP-SAT's proof and
         in the search's own measure of time; None without such a proof or where time is limited.
       compiled_bytes: XLA's figure for the plan, which replaces `planned.peak_bytes`; None without `verify`.
-      sizes: of symbolic dimensions, for which the plan was made and all figures are.
+      sizes: sizes of symbolic dimensions, for which the plan was made and all figures are.
       as_written: whether the function runs as it is written, without a plan, since a custom rule of it closes over a
         traced value: the rule's gradient exists only in the trace of that value.
     """
@@ -124,7 +125,7 @@ class CheckpointReport:
 
     @property
     def slowdown(self) -> float:
-        """Share of the step's time that the plan adds; below 0 where it takes less."""
+        """Share of the step's time that the plan adds; negative if the plan takes less time."""
         return self.planned.seconds / self.plain.seconds - 1.0 if self.plain.seconds else 0.0
 
     @property
@@ -201,7 +202,7 @@ class CurvePoint:
 
     Attributes:
       limit: the requested limit, a slowdown or a budget.
-      slowdown: of the plan, as `CheckpointReport.slowdown`.
+      slowdown: slowdown of the plan, as in `CheckpointReport`.
       peak_bytes, kept_bytes, moved_bytes: as in `Figures`.
       kept_values, computed_values: numbers of values that are kept in memory between the passes, and that are computed
         again, among those that `CheckpointReport.values` lists.
@@ -234,11 +235,11 @@ class CheckpointCurve:
     Memory is XLA's figure if plans were verified, else the prediction (for budgets that are parts, the bytes kept).
 
     Attributes:
-      function: its name.
-      chip: whose times were taken.
+      function: name of the function.
+      chip: name of the chip whose times count.
       plain: figures of jax's default.
-      points: in ascending order of slowdown, or in descending order of budget.
-      sizes: of symbolic dimensions, for which all figures are: see `checkpoint`.
+      points: points in ascending order of slowdown, or in descending order of budget.
+      sizes: sizes of symbolic dimensions, for which all figures are: see `checkpoint`.
     """
 
     function: str

@@ -44,8 +44,8 @@ def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_
     """The results of a program; its derivative keeps values according to the plan.
 
     Args:
-      program: whose arguments are `args`.
-      plan: about it.
+      program: the program whose arguments are `args`.
+      plan: the plan to follow.
       args: arrays or tracers.
       in_loop: whether it is the body of a loop. No compiler merges recomputation in the backward loop with the values
         that the forward loop has computed.
@@ -63,7 +63,7 @@ def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_
 
 
 def fits(program: Program, plan: CheckpointPlan) -> bool:
-    """True if a plan's places are those of a program."""
+    """True if all places of a plan exist in a program."""
     equations = program.equations
     stops = [0, *(region.stop for region in plan.regions)]
     names = [name for region in plan.regions for name in (*region.kept, *region.moved)]
@@ -172,7 +172,7 @@ def product(equation: Any, smaller: int, left: Any, right: Any) -> Any:
     """The result of an equation that is linear in each of two operands.
 
     Args:
-      equation: of a product or a convolution, of two different variables.
+      equation: equation of a product or a convolution, of two different variables.
       smaller: index of the smaller operand, 0 or 1.
       left, right: its operands.
     """
@@ -218,7 +218,7 @@ def scattered(number: Any, equation: Any, operand: Any, indices: Any, updates: A
 
     Args:
       number: the array's value.
-      equation: of the scatter.
+      equation: equation of the scatter.
       operand, indices, updates: its operands.
     """
     if _is_whole(updates):

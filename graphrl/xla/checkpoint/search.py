@@ -73,10 +73,10 @@ def search(
     """The best choice that a solver finds within the limit.
 
     Args:
-      name: of the function that the gradient is of.
+      name: name of the function that the gradient is of.
       explained: the gradient.
-      pricing: of it.
-      settings: the user's.
+      pricing: pricing of the gradient.
+      settings: the user's settings.
       begin: start of the work on the gradient, by `time.monotonic`: the time since then counts in the seconds.
       seconds_of: seconds of the gradient under a choice, more exact than the pricing's. If given, it counts for limits
         of time and in the report; shares of a step, the pricing's too, then refer to its untouched gradient.
@@ -277,10 +277,10 @@ def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPla
     Cotangents of results that are arrays are included, as in all predictions.
 
     Args:
-      program: that is differentiated.
+      program: the program to differentiate.
       wanted: for each argument, whether to differentiate by it.
-      plan: about it.
-      compiler: of gradients.
+      plan: the plan to follow.
+      compiler: compiles gradients.
 
     Raises:
       GraphrlError: XLA does not compile the gradient alone, the gradient takes several devices, or the backend does not
@@ -322,10 +322,11 @@ def verified(
 ) -> Searched:
     """A search's plan with XLA's figure in its report; for a limit of bytes, the fastest plan within it by that figure.
 
-    If no plan is within the limit of bytes, and for limits of time, the regular plan of least memory is tried too. Of
-    plans with equal predictions, XLA may need clearly less memory for one, and a rule for each layer gives such a plan.
-    The gradient without a plan is returned if XLA needs no more memory for it: some compilers undo the recomputation of
-    a plan.
+    If no plan is within a limit of bytes, the gradient without a plan is tried, and then the regular plan of least
+    memory. For limits of time a regular plan is tried too, and for these and for limits of kept bytes the gradient
+    without a plan: it is returned if XLA needs no more memory for it. Of plans with equal predictions, XLA may need
+    clearly less memory for one, and a rule for each layer gives such a plan. Some compilers undo the recomputation of a
+    plan.
 
     Args:
       search: returns the plan found for a goal.
@@ -384,7 +385,8 @@ def _lower(search: Searching, regular: Searching, goal: Goal, needed: Callable[[
 def _or_alone(found: Searched, alone: Callable[[], Searched], goal: Goal, needed: Callable[[Choice], int]) -> Searched:
     """A search's plan, or the gradient without a plan if XLA needs no more memory for it and it is no slower.
 
-    Within a slowdown, the gradient without a plan may be slower if XLA needs less memory for it.
+    Within a slowdown, the gradient without a plan may be slower if XLA needs less memory for it. It is not tried if
+    time must be saved, or if an accurate model predicts far more memory for it.
     """
     own = found.report.compiled_bytes or 0
     foretold, plain = found.report.planned, found.report.plain

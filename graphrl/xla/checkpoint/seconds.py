@@ -82,8 +82,8 @@ def gradient_seconds(closed: core.ClosedJaxpr, chip: str | Chip = DEFAULT_CHIP, 
 
     Args:
       closed: the function.
-      chip: whose peak, bandwidth and launch time count.
-      link: to the host, of `graphs.roofline`.
+      chip: the chip whose peak, bandwidth and launch time count.
+      link: name of the link to the host, in `graphs.roofline`.
 
     Raises:
       GraphrlError: unknown chip, or an array has a symbolic dimension.
@@ -220,10 +220,10 @@ class Inlined:
     """A jaxpr with its calls inlined and equal equations merged.
 
     Attributes:
-      bytes: of each value.
-      ops: in order.
+      bytes: bytes of each value.
+      ops: the ops, in order.
       inputs: values of the arguments.
-      results: values and literals.
+      results: values and literals of the results.
     """
 
     def __init__(self, jaxpr: core.Jaxpr) -> None:

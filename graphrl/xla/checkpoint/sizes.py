@@ -36,7 +36,7 @@ class Sizes:
 
     Attributes:
       of: size of each variable, by name; empty if all dimensions are numbers.
-      dimensions: of the program's arrays that are symbolic.
+      dimensions: the symbolic dimensions of the program's arrays.
     """
 
     of: Mapping[str, int]
@@ -66,7 +66,7 @@ def sizes_of(jaxpr: core.Jaxpr) -> Sizes:
     """Sizes for the symbolic dimensions of a traced function.
 
     Raises:
-      GraphrlError: none were found that the constraints of the dimensions allow; or these are of several scopes.
+      GraphrlError: no sizes were found that the constraints of the dimensions allow; or these are of several scopes.
     """
     dimensions = frozenset(_dimensions(jaxpr))
     names = sorted({word for dim in dimensions for word in WORD.findall(str(dim))} - {*FUNCTIONS})

@@ -44,11 +44,11 @@ def anneal(
     then from the best choice of all these.
 
     Args:
-      pricing: of the gradient.
-      goal: to minimize.
-      starts: at least one.
-      seed: of its random numbers.
-      evaluations, seconds: after which it ends.
+      pricing: pricing of the gradient.
+      goal: the goal to meet.
+      starts: at least one state.
+      seed: seed of the random numbers.
+      evaluations, seconds: limits of priced choices and of time, after either of which it ends.
     """
     search = Search(pricing, goal, starts, seed)
     begin, count = time.monotonic(), len(starts)
@@ -243,8 +243,8 @@ def move(own: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray, movi
 
     Args:
       own: moves of the level.
-      keep, starts: of a `State`, written.
-      rng: as in `compiled.structures`.
+      keep, starts: arrays of a `State`, written.
+      rng: state of the random numbers, as in `compiled.structures`.
       moving: whether values may be moved to the host.
     """
     if len(own.length) > 0 and uniform(rng) < REPEATING:
@@ -363,15 +363,15 @@ def walk(
     """Tries `count` moves.
 
     Args:
-      level: with the bytes of its loops.
-      own: moves of it.
-      work: for `price`.
-      walker: written.
-      aim: to minimize.
+      level: the level, with the bytes of its loops.
+      own: moves of the level.
+      work: arrays for `price`.
+      walker: state, written.
+      aim: the goal to meet.
       seconds, beside: seconds that the loops' choices add, and energy of the loops' segments.
-      heat: temperature.
+      heat: temperature of annealing.
       moving: whether values may be moved to the host.
-      count: of moves.
+      count: number of moves.
     """
     for _ in range(count):
         _copy(walker.keep, walker.last_keep)

@@ -29,7 +29,7 @@ class Cut(NamedTuple):
     """Decisions about a level of n values, whose p places are cut into s segments.
 
     Attributes:
-      keep: `[n]` int64: COMPUTED, KEPT or MOVED; only a wish where the value is computed again in any case.
+      keep: `[n]` int64: COMPUTED, KEPT or MOVED; without effect where the value is computed again in any case.
       segment: `[p]` int64: the segment of each place, from 0 to s - 1; nondecreasing.
       again: `[s]` bool: whether each segment is computed again; in the others jax keeps the values that it always
         keeps.
@@ -54,8 +54,8 @@ class Price:
       kept: bytes kept in memory for the backward pass.
       moved: bytes kept for it in the memory of the host.
       peak: most bytes in use at one time, without arguments, results and gradients.
-      seconds: of recomputation, of writing values that are only kept and gradients that segments wait for, and of
-        waiting for values that are moved.
+      seconds: seconds of recomputation; of writing values that are only kept, and gradients that segments wait for; and
+        of waiting for values that are moved.
     """
 
     kept: float
@@ -68,8 +68,8 @@ class LoopCost(NamedTuple):
     """Bytes that a loop, or a step of it, adds to the level around it.
 
     Attributes:
-      kept: for the backward pass.
-      forward, backward: at the peaks of the two passes.
+      kept: bytes kept for the backward pass.
+      forward, backward: bytes at the peaks of the two passes.
     """
 
     kept: float
@@ -81,10 +81,10 @@ class Pricing:
     """Prices choices for one gradient. Not thread-safe.
 
     Attributes:
-      gradient: whose choices are priced.
+      gradient: the gradient whose choices are priced.
       plain: the price of jax's default.
-      step_seconds: of both passes by jax's default; the sum over the gradient's levels, until a caller sets a better
-        value.
+      step_seconds: seconds of both passes by jax's default; those of the gradient's outermost level, until a caller
+        sets a better value.
       begun: states that `auto` anneals from: those that its first call started from, and those that each call found.
     """
 
@@ -257,8 +257,8 @@ def loop_cost(loop: Loop, trips: int, stretch: int, step: LoopCost) -> LoopCost:
     values, those of a loop on copies of them.
 
     Args:
-      loop: to price.
-      trips: its steps.
+      loop: the loop to price.
+      trips: the number of its steps.
       stretch: steps of a stretch; 1 without stretches.
       step: cost of one of its steps.
     """

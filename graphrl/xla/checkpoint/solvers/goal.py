@@ -133,9 +133,9 @@ class Found(NamedTuple):
     """The best choice of a search.
 
     Attributes:
-      choice: the best one.
-      price: of it.
-      rank: by the goal; see `Goal.rank`.
+      choice: the best choice.
+      price: its price.
+      rank: its rank by the goal; see `Goal.rank`.
       evaluations: choices that were priced.
       bound: lower bound over all choices within the limit, if a solver proved one: of `Price.seconds` where bytes are
         limited, of `Price.kept` where seconds are.
@@ -182,12 +182,12 @@ def search_timed(
 
     Args:
       solver: one of `auto.SOLVERS`, called with other limits until its choice is just within this one.
-      pricing: of the gradient.
-      goal: with a limit of slowdown.
+      pricing: pricing of the gradient.
+      goal: a goal with a limit of slowdown.
       measured: the slowdown of a choice.
-      seed: of random numbers.
-      seconds: of all searches and measurements.
-      late: more of them, while only jax's default is within the limit.
+      seed: seed of the random numbers.
+      seconds: seconds of all searches and measurements.
+      late: additional seconds, while only jax's default is within the limit.
       ahead: slowdown that is added to the limit for the first search, by its own measure.
       begun: a choice within the limit: the result is no worse.
       once: seconds that a measurement is expected to take, until there was one.
@@ -271,7 +271,7 @@ class _OwnLimit:
     """The limit of a search by its own measure, chosen such that its choice is just within the true limit.
 
     Attributes:
-      slowdown: by the search's own measure, like all numbers here except `over`.
+      slowdown: the limit by the search's own measure, like all numbers here except `over`.
     """
 
     def __init__(self, slowdown: float) -> None:

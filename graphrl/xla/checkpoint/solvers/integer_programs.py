@@ -161,7 +161,7 @@ class Model:
     """The program of one gradient.
 
     Args:
-      gradient: whose values are decided.
+      gradient: the gradient whose values are decided.
 
     Attributes:
       bytes: an expression, units kept in total.

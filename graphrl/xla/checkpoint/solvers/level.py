@@ -30,44 +30,45 @@ class Level(NamedTuple):
     by kernels. Values and kernels are in the order in which they run.
 
     Attributes:
-      bytes: of each value.
-      place: of each value, the equation that it comes from, or ARGUMENT; nondecreasing, except that arguments come
-        first.
-      solid, free, needed: for each value, whether it is stored in memory where it is computed; whether it follows from
-        arguments without any kernel, so that each reader may compute it again; whether results need it.
-      named: for each value, whether it can be kept by name.
-      heavy: for each value, whether a separate kernel computes it: a product, a convolution, a loop, a sort.
-      seconds: for each value, to compute it from solid ones, counted once for the values of one op.
-      keeping: for each value, seconds of keeping it in addition to computing it. They write a value that is not
-        stored otherwise, or is written only because the backward pass reads it. In a loop they also copy between
-        kernels and the loop's own array.
-      writing: for each value, the same outside of loops.
-      op: for each value, the op that computes it.
+      bytes: bytes of each value.
+      place: the equation that each value comes from, or ARGUMENT; nondecreasing, except that arguments come first.
+      solid: whether each value is stored in memory where it is computed.
+      free: whether each value follows from arguments without any kernel, so that each reader may compute it again.
+      needed: whether results need each value.
+      named: whether each value can be kept by name.
+      heavy: whether a separate kernel computes each value: a product, a convolution, a loop, a sort.
+      seconds: seconds to compute each value from solid ones, counted once for the values of one op.
+      keeping: seconds to keep each value, in addition to computing it. They write a value that is not stored otherwise,
+        or is written only because the backward pass reads it. In a loop they also copy between kernels and the loop's
+        own array.
+      writing: `keeping` outside of loops.
+      op: the op that computes each value.
       following: for each value that a loop carries and its backward pass needs, the value that takes its place in the
         next step; -1 for all others.
-      workspace: for each value, bytes that its op needs in addition to its operands and results.
-      last_read: for each value, the last value of the forward pass whose kernel reads it.
+      workspace: bytes that each value's op needs in addition to its operands and results.
+      last_read: the last value of the forward pass whose kernel reads each value.
       reads_from, reads: values that each value reads, value v's in `reads[reads_from[v] : reads_from[v + 1]]`.
-      kernel_place: for each kernel, the equation that it is the derivative of; nonincreasing.
+      kernel_place: the equation that each kernel is the derivative of; nonincreasing.
       kernel_bytes: at each kernel, bytes that the backward pass has computed and still needs, and its workspace.
-      kernel_seconds: of each kernel.
-      kernel_from, kernel_reads: values that each kernel reads.
-      kernel_copies: for each of these reads, bytes of the copy that the kernel needs of the value, in another order of
-        dimensions. No copy is needed if the kernel's own segment computes the value again: then it is written in that
-        order.
+      kernel_seconds: seconds of each kernel.
+      kernel_from, kernel_reads: values that each kernel reads, in rows as `reads_from` and `reads`.
+      kernel_copies: for each read in `kernel_reads`, bytes of the copy that the kernel needs of the value, in another
+        order of dimensions. No copy is needed if the kernel's own segment computes the value again: then it is written
+        in that order.
       handed_place, handed_seconds: for each gradient that is written to memory only where it is passed on to a segment
         that is computed again: the equation that it comes from, and the seconds to write it there.
-      handed_from, handed_to, handed_home: for each of them its readers' rows, their equations, all earlier, and the
-        equations that computed the value whose gradient it is. It is passed on where both are in one segment.
+      handed_from, handed_to, handed_home: for each of these gradients, the row of its readers, in `handed_from`; for
+        each reader, its equation, earlier than the gradient's, and the equation that computed the value whose gradient
+        it is. The gradient is passed on where both are in one segment.
       first: for each place and the end, the first value from there on.
-      free_values: in order.
-      apart: for each place, whether it is a separate segment, where jax keeps what it keeps without a plan: equations
-        with effects, and loops of a function, whose bodies are levels themselves.
+      free_values: the free values, in order.
+      apart: whether each place is a separate segment, where jax keeps what it keeps without a plan: equations with
+        effects, and loops of a function, whose bodies are levels themselves.
       resident: bytes that are in memory all the time.
       link: bytes per second to the memory of the host, each way.
-      trips: of the loop whose body the level is; 0 for a function.
-      forward_seconds, backward_seconds: of one run of the passes, without recomputation and without the seconds of
-        keeping values.
+      trips: steps of the loop whose body the level is; 0 for a function.
+      forward_seconds, backward_seconds: seconds of one run of each pass, without recomputation and without the seconds
+        of keeping values.
     """
 
     bytes: np.ndarray  # [n] float64
@@ -111,14 +112,14 @@ class Loop(NamedTuple):
     """Position of a loop in the level around it, and the cost of running its steps in stretches: see `choice`.
 
     Attributes:
-      place: of its equation.
+      place: place of its equation.
       outputs: values that its forward op computes; the first one's entry has the op's workspace.
       kept: values that represent what it keeps for its backward loop; the first one's entry has the bytes of all.
-      kernel: of its backward loop.
-      taken_bytes, given_bytes, pulled_bytes: of a step's slices of arrays: those that it reads, those that it writes,
-        and those that its backward step reads and writes in addition to kept values.
-      sum_bytes: of the gradients that are summed over the steps.
-      begin_bytes: that a stretch needs from the one before.
+      kernel: kernel of its backward loop.
+      taken_bytes, given_bytes, pulled_bytes: bytes of a step's slices of arrays: those that it reads, those that it
+        writes, and those that its backward step reads and writes in addition to kept values.
+      sum_bytes: bytes of the gradients that are summed over the steps.
+      begin_bytes: bytes that a stretch needs from the one before.
       stretches: the possible numbers of steps of a stretch, ascending from 1.
       unrolled: the most steps of a stretch that is unrolled instead of run as a loop.
     """
@@ -146,7 +147,7 @@ class Gradient(NamedTuple):
     Attributes:
       levels: the function's first, then bodies of loops, each after the level around it.
       loops: for each level, the loops in it, by the numbers of their bodies' levels.
-      argument_bytes, result_bytes: of the function's arguments, and of its results and gradients.
+      argument_bytes, result_bytes: bytes of the function's arguments, and of its results and gradients.
     """
 
     levels: tuple[Level, ...]
@@ -241,7 +242,7 @@ class Repeated(NamedTuple):
 
     Attributes:
       begins: the first place of each stretch.
-      length: of each, in places.
+      length: length of each, in places.
     """
 
     begins: np.ndarray

@@ -121,12 +121,12 @@ def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray
     """Fills `work.stored` and `work.prices`.
 
     Args:
-      level: to price.
+      level: the level to price.
       keep: `[n]` int64: COMPUTED, KEPT or MOVED.
       segment: `[p]` int64, from 0: the segment of each place; nondecreasing.
       again: `[s]` bool: whether each segment is computed again.
       stretch: steps of a loop that run again before they run backward; 1 without stretches.
-      work: from `work(level)`.
+      work: arrays from `work(level)`, written.
     """
     for v in range(len(keep)):
         work.stored[v] = keep[v]

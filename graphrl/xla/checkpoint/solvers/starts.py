@@ -52,7 +52,7 @@ def again(gradient: Gradient, begins: np.ndarray, kept: Sequence[np.ndarray]) ->
     """A state that computes the function and the bodies of its loops again, except for `kept` values.
 
     Args:
-      gradient: whose choice this is.
+      gradient: the gradient whose choice this is.
       begins: `[p]`, for each place of the function, INSIDE, PLAIN or AGAIN; places that are `apart` are plain segments
         in any case.
       kept: `[n]` bool for each level.
@@ -209,8 +209,8 @@ def moved_states(pricing: Pricing, goal: Goal, begun: Sequence[State], until: fl
     """Choices with some of their kept values moved, in segments of several kinds, until `until` by `time.monotonic()`.
 
     Args:
-      pricing: of the gradient.
-      goal: that allows moves.
+      pricing: pricing of the gradient.
+      goal: a goal that allows moves.
       begun: choices to start from.
       until: at least one choice is tried whatever the time.
     """
