@@ -148,8 +148,8 @@ def checkpoint_curve(
       fn: the function.
       *args: its arguments, arrays or `jax.ShapeDtypeStruct`s; nothing is computed.
       slowdowns: limits of time; without any limits 0, 2, 5, 10, 20 and 33%.
-      budgets: limits of memory instead, all of them parts or all of them bytes. With `verify` a part may be exceeded as
-        predicted, by the plan of a larger one that is no slower and for which XLA needs no more memory.
+      budgets: limits of memory instead, all of them parts or all of them bytes. With `verify` the predicted
+        bytes may exceed a part: its plan is then that of a larger part, no slower and with no more memory by XLA.
       **kwargs: options of `graphrl.checkpoint` except its limits (chip, offload, method, seconds of search for each
         limit, seed, cache, verify, static_argnums, static_argnames); all others are the function's own.
 

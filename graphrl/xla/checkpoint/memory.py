@@ -232,7 +232,7 @@ class Forward:
         )
 
     def spared(self, seconds: np.ndarray) -> np.ndarray:
-        """`[values]` share of `seconds` that the forward pass saves if a value is not kept.
+        """`[values]` seconds, out of `seconds`, that the forward pass saves if a value is not kept.
 
         Some values are written only because the backward pass reads them too. If they are not kept, their readers
         compute them on the fly and need not read them.

@@ -112,7 +112,7 @@ class Settings:
 
     @property
     def is_kept(self) -> bool:
-        """True if the plan is stored on disk: not if a user's function compiles, since its compiler is unknown."""
+        """True if plans are stored on disk: with `cache`, unless a user's function, of unknown results, compiles."""
         return self.cache and isinstance(self.verify, bool)
 
     @property
