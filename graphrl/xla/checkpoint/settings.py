@@ -112,7 +112,7 @@ class Settings:
 
     @property
     def is_kept(self) -> bool:
-        """True if plans are stored on disk: with `cache`, unless a user's function, of unknown results, compiles."""
+        """True if plans are stored on disk: with `cache`, unless a user's function compiles by unknown means."""
         return self.cache and isinstance(self.verify, bool)
 
     @property
