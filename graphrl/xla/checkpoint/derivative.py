@@ -1,17 +1,17 @@
 """The derivative of a program as one list of ops, each with the equation of the program that it comes from.
 
-`derivative` traces a program's gradient and flattens it. jax's scopes say which pass an op belongs to, and which
-equation it is the derivative of.
+`derivative` traces a program's gradient and flattens it. jax's scopes identify the pass of an op, and the equation that
+it is the derivative of.
 
 XLA's compiler for GPUs writes more than the operands and results of kernels, since its libraries take operands in fewer
 forms. Three functions give these bytes:
 
-- `padded_bytes`: cuDNN pads both sides of a picture alike. Where a convolution does not, the picture is copied with its
-  padding, in its gradients too.
+- `padded_bytes`: cuDNN pads both sides of a picture equally. If a convolution does not, the picture is copied with its
+  padding, in the convolution's gradients too.
 - `resident_bytes`: the gradient of a maximum of windows is scattered into zeros, which are written when the step
-  begins, as is the other operand.
-- `orders_of`: cuBLAS wants the batch, free and contracted dimensions of a product each in a row and in one order. Other
-  operands are transposed first.
+  starts, as is the other operand.
+- `orders_of`: cuBLAS needs the batch, free and contracted dimensions of a product each contiguous and in one order.
+  Other operands are transposed first.
 """
 
 import functools
@@ -41,18 +41,18 @@ class Derivative(NamedTuple):
     """A program and its gradient, op by op.
 
     Attributes:
-      nodes: that results need; None for others and for views.
-      backward: of each node, whether it is of the backward pass.
-      place: of each node, the equation of the program.
-      same: what a view shows, by its value.
-      names: by which values can be kept.
-      results, gradients: values.
+      nodes: the ops, by number; None for views and for ops that no result needs.
+      backward: for each node, whether it is of the backward pass.
+      place: for each node, the equation of the program.
+      same: for each view's value, the value that it is a view of.
+      names: the names by which values can be kept.
+      results, gradients: the values of the program's results, and of its gradients.
       returned: the program's results, in its order; None for constants.
-      orders: of each product, its operands and in which order of dimensions they must lie.
-      padded: by place, bytes of the copy that a convolution and its gradients read.
-      outside: bytes of what is computed elsewhere, arguments first, then cotangents and constants.
-      result_bytes: of the program's results and gradients.
-      traced: all of it as jax has it; None of a graph's.
+      orders: for each product, its operands and the order of dimensions that it needs of each.
+      padded: bytes of the copy that a convolution and its gradients read, by the convolution's place.
+      outside: bytes of values that no node computes: arguments first, then cotangents and constants.
+      result_bytes: bytes of the program's results and gradients.
+      traced: all of it as jax's jaxpr; None for a graph's derivative.
     """
 
     nodes: list[Node | None]
@@ -70,19 +70,19 @@ class Derivative(NamedTuple):
     traced: Any = None
 
     def node(self, i: int) -> Node:
-        """One that results need."""
+        """The node of a number; results must need it."""
         node = self.nodes[i]
         assert node is not None
         return node
 
     def bytes(self, value: Value) -> int:
-        """Of a value."""
+        """Bytes of a value."""
         if isinstance(value, Outside):
             return self.outside[value.external]
         return self.node(value.node).output_bytes[value.output]
 
     def reads(self, node: int) -> list[Value]:
-        """Values that a node reads, views looked through, in order."""
+        """Values that a node reads, in order, each replaced by the value that it is a view of."""
         return list(dict.fromkeys(self.same.get(value, value) for value in self.node(node).inputs))
 
     def backward_nodes(self) -> list[int]:
@@ -90,7 +90,7 @@ class Derivative(NamedTuple):
         return [i for i, node in enumerate(self.nodes) if node is not None and self.backward[i]]
 
     def readers(self, among: Iterable[int]) -> Mapping[Value, list[int]]:
-        """Of each value that some nodes read, these nodes, in their order; none of other values."""
+        """For each value that some of the nodes `among` read, these nodes, in their order; other values are absent."""
         readers = defaultdict(list)
         for i in among:
             for value in self.reads(i):
@@ -99,10 +99,11 @@ class Derivative(NamedTuple):
 
 
 def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivative:
-    """The derivative by the arguments that are `wanted`; loops keep what they carry, and compute the rest again."""
+    """The derivative by the `wanted` arguments; loops keep their carried values, and compute the rest again."""
     closed, results = gradient_jaxpr(program, wanted, functools.partial(_marked, program))
     flat = flatten(closed, [External("", array_bytes(aval), weight=False) for aval in closed.in_avals], chip)
-    # what a derivative reads as it was before it had its name (of exp, tanh and others their own result), no name keeps
+    # A derivative may read a value as it was before its name (that of exp, tanh and others reads their own result). A
+    # name cannot keep such a value.
     readers = [node for node, alive in zip(flat.nodes, flat.live, strict=True) if alive and node.type != "name"]
     unnamed = {value for node in readers for value in node.inputs}
     same: dict[Value, Value] = {}
@@ -148,12 +149,12 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
 
 
 def differentiable(aval: Any) -> bool:
-    """Whether a value has a derivative."""
+    """True if a value has a derivative."""
     return hasattr(aval, "dtype") and bool(jnp.issubdtype(aval.dtype, jnp.inexact))
 
 
 def _returned(program: Program, outputs: Sequence[Any], same: Mapping[Value, Value]) -> tuple[Value | None, ...]:
-    """The program's results, which stand in a derivative's by whether they have one."""
+    """The program's results in its order; a derivative returns differentiable results first."""
     smooth = _is_smooth(program)
     both = _split(range(len(smooth)), smooth)
     found = dict(zip((*both[0], *both[1]), outputs, strict=False))
@@ -162,7 +163,7 @@ def _returned(program: Program, outputs: Sequence[Any], same: Mapping[Value, Val
 
 
 def _places(nodes: Iterable[Node], equations: int) -> list[int]:
-    """Of each node, the equation that it comes from; of sums of gradients, that of the node before."""
+    """For each node, the equation that it comes from; for sums of gradients, that of the node before."""
     places, last = [], {False: 0, True: equations - 1}
     for node in nodes:
         scope, backward = SCOPE.match(node.scope), node.scope.startswith("transpose(")
@@ -180,8 +181,8 @@ def gradient_jaxpr(
     symbolic dimensions; and the number of results.
 
     Args:
-      program: it is.
-      wanted: of each argument, whether it is differentiated by.
+      program: the program to differentiate.
+      wanted: for each argument, whether to differentiate by it.
       evaluate: arguments -> results.
 
     Raises:
@@ -200,7 +201,7 @@ def gradient_jaxpr(
         results, pull, others = jax.vjp(function, *own, has_aux=True)
         return results, others, pull(cotangents)
 
-    cotangents = _split(program.closed.out_avals, smooth)[0]  # as they are sharded, and vary
+    cotangents = _split(program.closed.out_avals, smooth)[0]  # with the results' shardings and varying axes
     closed = jax.make_jaxpr(run)(list(avals), cotangents)
     for const in closed.consts:
         if isinstance(const, jax.core.Tracer):
@@ -209,7 +210,7 @@ def gradient_jaxpr(
 
 
 def _is_smooth(program: Program) -> list[bool]:
-    """Of each result, whether it has a derivative."""
+    """For each result, whether it has a derivative."""
     return [differentiable(getattr(var, "aval", None)) for var in program.closed.jaxpr.outvars]
 
 
@@ -219,12 +220,12 @@ def _split(items: Sequence[Any], first: Sequence[bool]) -> tuple[list[Any], list
 
 
 def _has_name(aval: Any) -> bool:
-    """Whether a value can be kept by name: references are none, and jax rounds what it keeps, complex numbers not."""
+    """True if a value can be kept by name: references have no name, and jax rounds kept values, but no complex ones."""
     return isinstance(aval, jax.core.ShapedArray) and not jnp.issubdtype(aval.dtype, jnp.complexfloating)
 
 
 def _marked(program: Program, args: Sequence[Any]) -> list[Any]:
-    """Runs a program with each equation in a scope of its own, and names on all that it writes."""
+    """Runs a program with each equation in a separate scope, and with names on all results."""
     values = Values.of(program.closed, args)
     for place, eqn in enumerate(program.equations):
         with jax.named_scope(f"graphrl{place}"):
@@ -243,7 +244,7 @@ def _marked(program: Program, args: Sequence[Any]) -> list[Any]:
 
 
 def padded_bytes(convolution: Any) -> int:
-    """Of a convolution's picture with its padding; 0 if the two sides of each dimension are padded alike."""
+    """Bytes of a convolution's picture with its padding; 0 if the two sides of each dimension are padded equally."""
     padding = convolution.params["padding"]
     if all(low == high for low, high in padding):
         return 0
@@ -255,17 +256,17 @@ def padded_bytes(convolution: Any) -> int:
 
 
 def resident_bytes(nodes: Sequence[Node | None]) -> int:
-    """Of what lies in memory all the time for what scatters."""
+    """Bytes that scatters occupy in memory all the time."""
     return SCATTERED * sum(
         sum(node.output_bytes) for node in nodes if node is not None and node.type == "select_and_scatter_add"
     )
 
 
 def orders_of(nodes: Sequence[Node], product: Node) -> list[tuple[Value, Order]]:
-    """Of both operands of a product, what they are views of, and in which order that must lie.
+    """For each operand of a product, the value that it is a view of, and the order of dimensions that it must have.
 
     Args:
-      nodes: all of the program, views too.
+      nodes: all nodes of the program, including views.
       product: a `dot_general`.
     """
     contracted, batch = product.equation.params["dimension_numbers"]
@@ -284,8 +285,8 @@ def orders_of(nodes: Sequence[Node], product: Node) -> list[tuple[Value, Order]]
 
 
 def _source(nodes: Sequence[Node], value: Any, rank: int) -> tuple[Value, Order]:
-    """What an operand is a view of, as far as views only permute, and which of the operand's dimensions each of its
-    dimensions is. A tie is where it is written, in the order that its readers need.
+    """The value that an operand permutes, and for each dimension of that value the operand's dimension. Values behind a
+    barrier are sources too, since they are written there, in the order that their readers need.
     """
     dims = tuple(range(rank))
     while isinstance(value, Result) and nodes[value.node].type in ("transpose", "name", "copy"):

@@ -1,18 +1,18 @@
-"""What XLA makes of each kind of equation on an accelerator.
+"""Kinds of equations, by XLA's treatment of them on an accelerator.
 
-| kind | asked by | in memory |
+| kind | predicate | in memory |
 |---|---|---|
 | kernels: products, convolutions, gathers, sorts, windows, collectives | `is_kernel` | read and write there |
 | loops and branches | `is_body` | read and write there |
-| reductions of more than rows | `is_reduction` | write their results; what they read can be fused into them |
-| views: the same bytes under another name or shape | `is_view` | nothing; layouts are the compiler's to choose |
-| slices | `SLICES`, `part_read` | read the part that they take; a strided one all the lines that its elements lie in |
+| reductions of more than rows | `is_reduction` | write their results; their operands can be fused into them |
+| views: the same bytes under another name or shape | `is_view` | nothing; the compiler chooses layouts |
+| slices | `SLICES`, `part_read` | read the part that they take; strided ones read all lines of their elements |
 | arrays of one number | `is_fill` | are not written for the scatters that update them |
 | updates: scatters, `dynamic_update_slice` | `is_update` | written over the first operand if nothing else reads it |
-| all others, reductions of rows too | `is_fused` | fused into their readers; or written over an operand as large |
+| all others, reductions of rows too | `is_fused` | fused into their readers; or written over an operand of equal size |
 
-What is fused is run by each of its readers, but not where that takes many more equations: `is_once` on the chain of
-equations (`chained`) that are run for a value on the way.
+Each reader runs the equations that are fused into it, unless that takes many more equations: `is_once` on the chain of
+equations (`chained`) that are run for a value on the fly.
 """
 
 from collections.abc import Hashable, Sequence
@@ -39,7 +39,7 @@ KERNELS = frozenset(
 PRODUCTS = frozenset({"conv_general_dilated", "dot_general"})
 _REDUCTIONS = ("argmax", "argmin", "reduce")
 _NOT_REDUCTIONS = ("reduce_precision", "reduce_window", "reduce_scatter")
-# The same bytes under another name or shape; layouts are the compiler's to choose.
+# The same bytes under another name or shape; the compiler chooses layouts.
 VIEWS = frozenset(
     str.split(
         """
@@ -49,9 +49,9 @@ VIEWS = frozenset(
     )
 )
 SLICES = PARTIAL_READS | {"split", "unstack"}
-ONCE = frozenset({"tanh"})  # of what is fused, what XLA's model of cost has dearer than to write it and read it again
-LONGEST = 52  # equations that are run for a value on the way by each of its readers: found on associative scans
-Chain = frozenset[tuple[int, ...]]  # equations, each behind the slices that are taken of what it computes
+ONCE = frozenset({"tanh"})  # fused equations that cost more, by XLA's cost model, than writing and reading the result
+LONGEST = 52  # most equations that each reader runs for a value on the fly: measured on associative scans
+Chain = frozenset[tuple[int, ...]]  # equations, each after the slices that are taken of its result
 
 
 def is_kernel(equation: Any) -> bool:
@@ -63,8 +63,9 @@ def is_body(equation: Any) -> bool:
 
 
 def is_view(equation: Any) -> bool:
-    """Whether the result is the operand: of roundings those to the operand's own precision, which jax puts on what a
-    checkpoint keeps."""
+    """True if the result is the operand. Roundings count if they are to the operand's own precision: jax puts those on
+    values that a checkpoint keeps.
+    """
     if equation.primitive.name != "reduce_precision":
         return equation.primitive.name in VIEWS
     own = jnp.finfo(equation.invars[0].aval.dtype)
@@ -72,48 +73,48 @@ def is_view(equation: Any) -> bool:
 
 
 def is_product(equation: Any) -> bool:
-    """Whether it is linear in each of two different variables; its gradients are kernels that read the other one."""
+    """True if it is linear in each of two different variables; its gradients are kernels that read the other one."""
     return equation.primitive.name in PRODUCTS and is_of_variables(equation)
 
 
 def is_of_variables(equation: Any) -> bool:
-    """Whether its operands are different variables, and it runs where all else does."""
+    """True if its operands are different variables, and its context sets no compute type."""
     own = [atom for atom in equation.invars if not isinstance(atom, core.Literal)]
     return len({*own}) == len(equation.invars) and getattr(equation.ctx, "compute_type", None) is None
 
 
 def is_fill(equation: Any) -> bool:
-    """Whether the result is one number everywhere."""
+    """True if all elements of the result are one number."""
     return equation.primitive.name == "broadcast_in_dim" and equation.invars[0].aval.size == 1
 
 
 def is_scatter(equation: Any) -> bool:
-    """Whether it changes some elements of its first operand."""
+    """True if it changes some elements of its first operand."""
     return equation.primitive.name.startswith("scatter")
 
 
 def is_update(equation: Any) -> bool:
-    """Whether XLA writes the result over the first operand, if nothing else reads that any more."""
+    """True if XLA writes the result over the first operand when nothing else reads that any more."""
     return is_scatter(equation) or equation.primitive.name == "dynamic_update_slice"
 
 
 def is_in_place(equation: Any) -> bool:
-    """Whether XLA can write the result over an operand of as many bytes that nothing else reads any more."""
+    """True if XLA can write the result over an operand of equal size that nothing else reads any more."""
     return is_fused(equation) or is_update(equation)
 
 
 def is_fused(equation: Any) -> bool:
-    """Whether what it reads can be fused into it."""
+    """True if its operands can be fused into it."""
     return not (is_body(equation) or is_kernel(equation) or equation.primitive.name == "device_put")
 
 
 def is_reduction(equation: Any) -> bool:
-    """Whether it reduces more than rows: those are fused as all else, as in a softmax, which reads its operand once."""
+    """True if it reduces more than rows. Row reductions are fused, as in a softmax, which reads its operand once."""
     return _reduces(equation) and not is_of_rows(equation)
 
 
 def is_of_rows(equation: Any) -> bool:
-    """Whether it reduces rows."""
+    """True if it reduces rows."""
     dimensions = len(equation.invars[0].aval.shape) if _reduces(equation) else 0
     return dimensions > 1 and tuple(equation.params.get("axes", ())) == (dimensions - 1,)
 
@@ -124,22 +125,22 @@ def _reduces(equation: Any) -> bool:
 
 
 def part_read(equation: Any, whole: float, result: float) -> float:
-    """The part of its first operand's bytes that a slice reads, of so many bytes each: a strided one all the lines that
-    its elements lie in.
+    """Share of its first operand that a slice reads, given the bytes of the operand and of the result. Strided slices
+    read all lines of their elements, so the share is 1.
     """
     strided = any(stride > 1 for stride in equation.params.get("strides") or ())
     return 1.0 if strided or not whole else min(1.0, result / whole)
 
 
 def is_once(equation: Any, chain: Chain) -> bool:
-    """Whether XLA computes a value once for several readers, though they would move fewer bytes."""
+    """True if XLA computes a value once for several readers, although they would move fewer bytes."""
     return len(chain) > LONGEST or equation.primitive.name in ONCE
 
 
 def chained(last: int, equation: Any, chains: Sequence[Chain], most: int = LONGEST) -> Chain:
-    """What is run for a value on the way: what was run last and what was for that, or as much as is more than `most`.
+    """The equations run for a value on the fly: the last one, and those of its operands; or a chain above `most`.
 
-    Two slices of one value are of different elements, so that what is run for both is run for each.
+    Two slices of one value have different elements, so that equations run for both slices are run for each.
     """
     longest = max(chains, key=len, default=Chain())
     if len(longest) > most:
@@ -151,7 +152,7 @@ def chained(last: int, equation: Any, chains: Sequence[Chain], most: int = LONGE
 
 
 def key_of(equation: Any, operands: Sequence[Any]) -> Hashable:
-    """Equal for equations that compute the same; operands are literals, or what stands for values."""
+    """Equal for equations that compute the same; operands are literals, or keys that represent values."""
     own = (id(equation),)
     read = tuple(_literal(atom) if isinstance(atom, core.Literal) else atom for atom in operands)
     key = (equation.primitive, tuple(sorted(equation.params.items(), key=lambda item: item[0])), read)

@@ -1,4 +1,4 @@
-"""`graphrl.checkpoint`: a function whose gradient keeps what a budget allows, and computes the rest again.
+"""`graphrl.checkpoint`: a function whose gradient keeps values within a budget, and computes the others again.
 
 The plan is made at the first call with arguments of given shapes and types, or read from disk. `checkpoint_curve` makes
 the plans for several limits, to choose one from.
@@ -41,13 +41,13 @@ from graphrl.xla.checkpoint.settings import (
 from graphrl.xla.decorated import Decorated, function_name, named_as
 from graphrl.xla.libraries import Library
 
-register_exclusion(__file__)  # its lines are none of the user's
+register_exclusion(__file__)  # its lines are not the user's
 
 
 SLOWDOWNS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.33)
-MOST = 64  # functions that are kept for later calls; the oldest go
-DIFFERENTIATED = frozenset({"JVPTracer", "LinearizeTracer"})  # jax's names for what a gradient is taken by
-NUMBERS = (bool, int, float, complex, np.ndarray, np.generic)  # that jax makes arrays of, of types that it has
+MOST = 64  # functions that are kept for later calls; the oldest are dropped first
+DIFFERENTIATED = frozenset({"JVPTracer", "LinearizeTracer"})  # jax's names for arguments that are differentiated by
+NUMBERS = (bool, int, float, complex, np.ndarray, np.generic)  # jax converts these to arrays, for types that it has
 NONE_STATIC = Static()
 
 
@@ -66,58 +66,60 @@ def checkpoint(
     static_argnums: int | Iterable[int] = (),
     static_argnames: str | Iterable[str] = (),
 ) -> Any:
-    """`jax.checkpoint` that chooses by itself what the gradient keeps, what it computes again, and what it moves to the
+    """`jax.checkpoint` that chooses automatically which values the gradient keeps, computes again, and moves to the
     host.
 
     Used as `jax.checkpoint` is: under `jax.grad`, `jax.vjp`, `jax.jit`, `jax.vmap`, with modules of Flax NNX and
-    Equinox. Values and gradients are those of the function. The function is traced and its gradient searched for at
-    most `seconds` at its first call with new shapes; the plan is kept on disk for the next process. As with `jax.jit`,
-    what the function closes over is read when it is traced: a module that changes between calls must be an argument.
+    Equinox. Values and gradients are those of the function. The first call with new shapes traces the function and
+    searches for a plan for at most `seconds`; the plan is kept on disk for the next process. As with `jax.jit`, values
+    that the function closes over are read when it is traced: a module that changes between calls must be an argument.
 
     A function with a custom rule that closes over a traced value has no plan: it runs as it is written, with
     `report().as_written`.
 
-    While a call is traced and planned Python's cyclic garbage collector is off, in all threads.
+    While a call is traced and planned, Python's cyclic garbage collector is off in all threads.
 
-    Where dimensions are symbolic, as in `jax.export`, the plan is made for one size of each variable: the largest that
+    If dimensions are symbolic, as in `jax.export`, the plan is made for one size of each variable: the largest that
     the constraints of its scope allow, else the least from 128 up. The report lists the sizes; values and gradients are
-    right at all sizes. A budget of bytes then needs constraints such as "b <= 1024"; loops of a symbolic number of
-    steps run in no stretches.
+    right at all sizes. A budget of bytes then needs constraints such as "b <= 1024"; loops with a symbolic number of
+    steps do not run in stretches.
 
-    The choice is a model's: memory by the liveness of what XLA is expected to leave unfused, time by roofline.
-    Arguments by which no gradient is taken are recognised where jax shows them (directly under `jax.grad`, `jax.vjp`).
+    The choice relies on a model: memory by the liveness of values that XLA is expected to leave unfused, time by
+    roofline. Arguments by which no gradient is taken are recognised where jax shows them (directly under `jax.grad`,
+    `jax.vjp`).
 
     Args:
       fn: a function of arrays, mostly a loss; without it, a decorator is returned.
-      budget: what the backward pass may find in memory: a part, 0 to 1, of what jax keeps by itself, at the least time;
-        or the peak of the whole step, such as "12GiB", with arguments, results and gradients.
-      slowdown: part of the step's estimated time that may be added, for the least memory; below 0 that must be saved,
-        as where loops copy what jax keeps. One of the two.
-      chip: whose times count, a name of `graphrl.graphs.roofline.CHIPS` or a `graphrl.Chip`; by default that of jax's
-        first device, or an A100 where that is unknown.
-      offload: whether values may wait in the memory of the host, over PCIe 5.
-      method: of search: "auto", "anneal", "greedy", "knapsack", "min-cut", "regular" (layers alike), or for small
+      budget: limit of the memory kept for the backward pass, as a part, 0 to 1, of the bytes that jax keeps by default,
+        at the least time; or of the peak of the whole step, such as "12GiB", with arguments, results and gradients.
+      slowdown: part of the step's estimated time that may be added, for the least memory; if negative, the part that
+        must be saved, which is possible where loops copy values that jax keeps. Give either `budget` or `slowdown`.
+      chip: the chip whose times count, a name of `graphrl.graphs.roofline.CHIPS` or a `graphrl.Chip`; by default that
+        of jax's first device, or an A100 where that is unknown.
+      offload: whether values may be moved to the memory of the host, over PCIe 5.
+      method: search method: "auto", "anneal", "greedy", "knapsack", "min-cut", "regular" (layers alike), or for small
         functions "cp-sat".
-      seconds: of search; a third more, at most, where nothing is found within the slowdown.
-      seed: of its random numbers.
-      cache: whether plans are looked for, and kept, on disk.
-      verify: whether XLA compiles the gradient under the plan, for jax's first device or by a function
-        `(function, *args) -> jax.stages.Compiled`, so that the report has its figure. A budget of bytes is then kept by
-        that figure: where it is not, or much of it is left, there are searches for a lower or a higher limit, of so
-        many seconds each, until four plans were compiled; if none keeps it, the lowest that has all layers alike is
-        tried too. Within a slowdown that one is searched for and compiled beside what was found, and taken if XLA needs
-        clearly less. Under any limit, a part too, the function gets no plan if XLA needs no more memory without one and
-        it is no slower (within a slowdown: if XLA needs less). Plans verified by a function are not kept on disk.
+      seconds: seconds of search; up to a third more if no plan is found within the slowdown.
+      seed: seed of the search's random numbers.
+      cache: whether plans are read from disk and stored there.
+      verify: whether XLA compiles the gradient under the plan, so that the report has XLA's figure: for jax's first
+        device, or by a function `(function, *args) -> jax.stages.Compiled`. A budget of bytes then holds by that
+        figure. If it is exceeded, or much of it is left, further searches of `seconds` each have a lower or a higher
+        limit, until four plans were compiled. If all exceed the budget, the function without a plan is tried, and then
+        the plan of least memory that has all layers alike. Within a slowdown, a plan with all layers alike is also
+        searched for and compiled, and taken if XLA needs clearly less memory. Within a slowdown or a part, the function
+        gets no plan if XLA needs no more memory without one and it is no slower (within a slowdown: if XLA needs less).
+        Plans verified by a function are not stored on disk.
       static_argnums, static_argnames: arguments that are values of Python, not arrays, as in `jax.checkpoint`. A call
         with any other that jax cannot trace raises an `ArgumentError`, one line with its name.
 
     Returns:
-      A function like `fn`; its `report()` says what was chosen.
+      A function like `fn`; its `report()` describes the plan.
 
     Raises:
-      ProblemError: an option is at fault. From the first call: the budget cannot be met, and the least that can; or it
-        is of bytes, and symbolic dimensions have no upper bound.
-      GraphrlError: from the first call, with `verify`: XLA does not compile the gradient by itself, as within
+      ProblemError: an option is at fault. From the first call: the budget cannot be met (the message states the least
+        that can); or it is of bytes, and symbolic dimensions have no upper bound.
+      GraphrlError: from the first call, with `verify`: XLA does not compile the gradient alone, as within
         `jax.shard_map`, or it takes several devices. From the first call: no sizes were found that the constraints of
         symbolic dimensions allow.
     """
@@ -140,15 +142,15 @@ def checkpoint_curve(
     budgets: Sequence[float | str] | None = None,
     **kwargs: Any,
 ) -> CheckpointCurve:
-    """What `graphrl.checkpoint` would save of a function's gradient at several limits, of time or of memory.
+    """Memory and time of `graphrl.checkpoint` plans for a function's gradient at several limits, of either.
 
     Args:
       fn: the function.
       *args: its arguments, arrays or `jax.ShapeDtypeStruct`s; nothing is computed.
       slowdowns: limits of time; without any limits 0, 2, 5, 10, 20 and 33%.
-      budgets: limits of memory in place of them, all of them parts or all of them bytes. With `verify` a part may be
-        exceeded as predicted, by the plan of a larger one that is no slower and for which XLA needs no more.
-      **kwargs: options of `graphrl.checkpoint` but for its limits (chip, offload, method, seconds of search for each
+      budgets: limits of memory instead, all of them parts or all of them bytes. With `verify` the predicted
+        bytes may exceed a part: its plan is then that of a larger part, no slower and with no more memory by XLA.
+      **kwargs: options of `graphrl.checkpoint` except its limits (chip, offload, method, seconds of search for each
         limit, seed, cache, verify, static_argnums, static_argnames); all others are the function's own.
 
     Raises:
@@ -171,10 +173,10 @@ def checkpoint_curve(
 
 
 def _limits(name: str, limits: Sequence[Any]) -> list[Any]:
-    """Checked limits: Python numbers, or bytes as they are written.
+    """Checked limits: Python numbers, or strings with bytes.
 
     Raises:
-      ProblemError: it is no sequence or an empty one, or a limit is out of range.
+      ProblemError: `limits` is not a sequence or is empty, or a limit is out of range.
     """
     values = [] if isinstance(limits, str) or not isinstance(limits, Iterable) else list(limits)
     if not values:
@@ -193,9 +195,9 @@ class CheckpointedFunction(Decorated):
         super().__init__(fn)
         self._settings, self._static = settings, static
         self._libraries: dict[type[Library], Library] = {}
-        self._planned: dict[str, Planned] = {}  # by fingerprint, the last one last
+        self._planned: dict[str, Planned] = {}  # by fingerprint, the most recent last
         self._traced: dict[Any, Callable[..., Any]] = {}  # by function, structure and static arguments
-        self._built: dict[Any, _Built] = {}  # by jaxpr, and by what is differentiated
+        self._built: dict[Any, _Built] = {}  # by jaxpr, and by the arguments that are differentiated by
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         kind = libraries.library_of((args, kwargs))
@@ -205,12 +207,12 @@ class CheckpointedFunction(Decorated):
         return library.call(lambda *args, **kwargs: self._run(library.pure, args, kwargs), args, kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles: without what is traced and compiled, which the next call does anew."""
+        """State for copies and pickles, without traced and compiled functions, which the next call makes again."""
         own = {"_settings": self._settings, "_static": self._static, "_planned": self._planned}
         return super().__getstate__() | own
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        """From what `__getstate__` gave."""
+        """Restores the state of `__getstate__`."""
         self.__init__(self._function(state), state["_settings"], state["_static"])  # type: ignore[misc]
         self._planned = dict(state["_planned"])
 
@@ -218,8 +220,8 @@ class CheckpointedFunction(Decorated):
         return f"<graphrl.checkpoint of {self._fn!r}>"
 
     def report(self, *args: Any, **kwargs: Any) -> CheckpointReport:
-        """What was decided for such arguments, arrays or `jax.ShapeDtypeStruct`s; without any, for those of the last
-        call.
+        """Report on the plan for the given arguments, arrays or `jax.ShapeDtypeStruct`s; without arguments, for those
+        of the last call.
 
         Raises:
           GraphrlError: there was no call yet; or as the call itself.
@@ -248,13 +250,13 @@ class CheckpointedFunction(Decorated):
         given, structure = jax.tree.flatten(call)
         leaves = [jnp.asarray(leaf) if isinstance(leaf, NUMBERS) else leaf for leaf in given]
         key = fn, structure, tuple((name, type(value), value) for name, value in held)  # 1 == 1.0 == True
-        hashable = _has_hash(key)  # what has none is traced each time
+        hashable = _has_hash(key)  # a call without a hashable key is traced each time
         traced = self._traced.pop(key, None) if hashable else None
         traced = traced or traced_function(fn, held)
         own_args, own_kwargs = call
         try:  # one jaxpr for the same types
             closed, results = jax.make_jaxpr(traced, return_shape=True)(*own_args, **own_kwargs)
-        except jax.errors.UnexpectedTracerError:  # custom rules may take as constants what is traced only here
+        except jax.errors.UnexpectedTracerError:  # custom rules may close over values that are traced only here
             return fn(*args, **kwargs)
         own, outer = opened(closed)
         keep = hashable and not outer  # the next call closes over other tracers
@@ -263,7 +265,7 @@ class CheckpointedFunction(Decorated):
         leaves = [*outer, *leaves]
         built = self._built_for(closed.jaxpr, own, leaves, (traced, structure) if keep else None)
         found = self._planned.pop(built.planned.fingerprint, built.planned)
-        self._planned[found.fingerprint] = found  # the last one, now
+        self._planned[found.fingerprint] = found  # now the most recent
         for kept in (self._traced, self._built):
             while len(kept) > MOST:
                 kept.pop(next(iter(kept)))
@@ -274,8 +276,10 @@ class CheckpointedFunction(Decorated):
     def _built_for(
         self, jaxpr: Any, closed: core.ClosedJaxpr, leaves: Sequence[Any], kept: tuple[Callable[..., Any], Any] | None
     ) -> "_Built":
-        """The function to run for a jaxpr, which is `closed` once it is opened. Where it is `kept` for later calls, it
-        is jitted: that takes what was traced, and the structure of the call.
+        """The function to run for a jaxpr; `closed` is the jaxpr after `opened`.
+
+        If `kept` is given, the function is jitted and stored for later calls: `kept` is the traced function, and the
+        structure of the call.
         """
         key = id(jaxpr), _wanted(leaves)
         if key in self._built:
@@ -308,8 +312,8 @@ def traced_function(fn: Callable[..., Any], held: Held) -> Callable[..., Partial
 
     Returns:
       A function of the same arguments. Its result is a `Partial` with the arrays of the function's own result, and a
-      function that makes the result of them: jax hands on what that is without making it of anything else, which not
-      every class can.
+      function that rebuilds the result from them. So jax passes the result on without building its classes from other
+      values, which not every class allows.
     """
 
     def traced(*args: Any, **kwargs: Any) -> Partial:
@@ -326,7 +330,7 @@ class _Built(NamedTuple):
     """The function to run for a jaxpr, from the first call on.
 
     Attributes:
-      jaxpr: it is, so that its id stays its own.
+      jaxpr: stored so that its id is not reused.
       planned: the plan for it.
       run: arrays -> results under the plan.
     """
@@ -342,7 +346,7 @@ def _jitted(run: Callable[..., list[Any]], traced: Callable[..., Any], structure
     Args:
       run: the function of arrays.
       traced: the function whose name and arguments it gets.
-      structure: of `traced`'s `(args, kwargs)`.
+      structure: the structure of `traced`'s `(args, kwargs)`.
     """
 
     def call(*args: Any, **kwargs: Any) -> list[Any]:
@@ -366,7 +370,7 @@ def _has_hash(key: Any) -> bool:
 
 
 def _wanted(leaves: Sequence[Any]) -> tuple[bool, ...]:
-    """Of each argument, whether a gradient is taken by it: where jax does not show any, by all that have one."""
+    """For each argument, whether a gradient is taken by it; if jax shows none, True for all differentiable ones."""
     smooth = [differentiable(jax.typeof(leaf)) for leaf in leaves]
     shown = [
         is_smooth and type(leaf).__name__ in DIFFERENTIATED for is_smooth, leaf in zip(smooth, leaves, strict=True)

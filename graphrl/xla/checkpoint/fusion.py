@@ -1,24 +1,25 @@
-"""What fuses: which values of a derivative are written to memory.
+"""Fusion: the values of a derivative that are written to memory, and those that are not.
 
-Kernels, loops and reductions of more than rows read operands from memory and write their results there. All else is
-computed on the way by its readers, and is written only where one of these holds (`fusion_of`):
+Kernels, loops and reductions of more than rows read operands from memory and write their results there. Readers compute
+all other values on the fly. Such a value is written only if one of these rules holds (`fusion_of`):
 
-| rule | a value is written where |
+| rule | a value is written if |
 |---|---|
 | alone | a kernel or a loop reads it |
-| dear | writing it once moves fewer bytes than computing it in each reader: a slice takes its part of it |
+| dear | writing it once moves fewer bytes than computing it in each reader: a slice counts for its part of it |
 | wanted | it is a result or a gradient |
 | once | computing it in each reader takes far more equations (`equations.is_once`) |
-| smaller | it is a gradient that waits for another layer, and smaller than what it is computed from |
+| smaller | it is a gradient that waits for another layer, and smaller than the values that it is computed from |
 
-`fusion_of` says which values take seconds to write, `held` which values take bytes. They differ twice:
+`fusion_of` decides which values take seconds to write, `held` which values take bytes. They differ in two cases:
 
-- In the backward pass, readers that one kernel computes count as one for bytes. Which these are depends on what is
-  written. So `held` decides twice: first as if each reader were alone, then by the kernels that result.
+- In the backward pass, readers that one kernel computes count as one for bytes. Which readers these are depends on
+  which values are written. So `held` decides twice: first as if each reader were alone, then by the resulting kernels.
 - In the forward pass, a value that is summed up and read by others takes bytes: XLA writes it with the sums or before
   them. An example is a map of channels whose weights depend on their means.
 
-Seconds leave out both, as those of traced gradients do: with the first, they are farther from those of XLA's programs.
+Seconds ignore both cases, as the seconds of traced gradients do: with the first, they are farther from those of XLA's
+programs.
 """
 
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
@@ -41,17 +42,17 @@ from graphrl.xla.checkpoint.equations import (
 
 Part = int
 Reads = Mapping[Part, float]  # bytes
-FAR = 4  # kernels that run before a gradient is read, more of which are another layer's
+FAR = 4  # kernels that run before a gradient is read: with more, its reader belongs to another layer
 LONGEST_IN_ONE = 150  # equations that one kernel runs for a value that it reads several times: as `equations.LONGEST`
 
 
 class Fusion(NamedTuple):
-    """What becomes of computed values.
+    """Fusion decisions about computed values.
 
     Attributes:
-      solid: whether they lie in memory.
-      moved: of each, bytes that are read and written to compute it into memory.
-      copies: of each, how often a loop that keeps it copies it to or from its own array.
+      solid: for each value, whether it is written to memory.
+      moved: for each value, bytes that are read and written to compute it into memory.
+      copies: for each value, how often a loop that keeps it copies it to or from its own array.
     """
 
     solid: Mapping[Result, bool]
@@ -60,12 +61,12 @@ class Fusion(NamedTuple):
 
 
 def fusion_of(derivative: Derivative, left_out: Container[int] = (), kernel: Mapping[int, int] | None = None) -> Fusion:
-    """What is fused into what.
+    """Decides which values are fused into their readers.
 
     Args:
-      derivative: of a program.
-      left_out: nodes that no other ones need.
-      kernel: of some nodes, the one in whose kernel they are computed: readers in one kernel count as one.
+      derivative: the derivative of a program.
+      left_out: nodes to ignore; no other node may need them.
+      kernel: for some nodes, the node in whose kernel they are computed: readers in one kernel count as one.
     """
     kept = [i for i, node in enumerate(derivative.nodes) if node is not None and i not in left_out]
     readers = derivative.readers(kept)
@@ -74,8 +75,8 @@ def fusion_of(derivative: Derivative, left_out: Container[int] = (), kernel: Map
     moved: dict[Result, float] = {}
     copies: dict[Result, int] = {}
     parts = Parts(derivative)
-    reads: dict[Value, Reads] = {}  # of what lies in no memory, what is read in its place
-    chain: dict[Value, Chain] = {}  # of that, the nodes that its reader computes for it
+    reads: dict[Value, Reads] = {}  # for each value that is not in memory, the parts that are read instead
+    chain: dict[Value, Chain] = {}  # for each such value, the nodes that its reader computes for it
     heavy = np.zeros(len(derivative.nodes), np.int64)
     heavy[kept] = [not is_fused(derivative.node(i).equation) for i in kept]
     heavy = np.cumsum(heavy)
@@ -88,7 +89,7 @@ def fusion_of(derivative: Derivative, left_out: Container[int] = (), kernel: Map
         whole = sum(sum(each.values()) for each in (read if node.type in SLICES else read[:1]))
         for k, size in enumerate(node.output_bytes):
             value, total = Result(i, k), sum(read[k].values())
-            # a pass has its own copy of what it computes
+            # a pass computes its own copy of a value
             users = [j for j in readers[value] if derivative.backward[j] == derivative.backward[i]]
             alone = any(not is_fused(derivative.node(j).equation) for j in readers[value])
             taken = _taken(derivative, value, users, kernel)
@@ -107,7 +108,7 @@ def fusion_of(derivative: Derivative, left_out: Container[int] = (), kernel: Map
 
 
 def held(derivative: Derivative, fusion: Fusion) -> Mapping[Result, bool]:
-    """Whether values lie in memory; `fusion` says what each pass writes if each reader is alone."""
+    """For each value, whether it takes bytes in memory; `fusion` has the values written if each reader is alone."""
     solid = fusion_of(derivative, kernel=_kernels(derivative, fusion.solid)).solid
     forward = [i for i, node in enumerate(derivative.nodes) if node is not None and not derivative.backward[i]]
     readers = derivative.readers(forward)
@@ -120,7 +121,7 @@ def held(derivative: Derivative, fusion: Fusion) -> Mapping[Result, bool]:
 
 
 class Parts:
-    """The parts of a derivative's values, each with a number of its own."""
+    """The parts of a derivative's values, numbered."""
 
     def __init__(self, derivative: Derivative) -> None:
         self._own = derivative
@@ -128,13 +129,13 @@ class Parts:
         self._sources: dict[Part, Value] = {}
 
     def whole(self, value: Value) -> Part:
-        """Of a value, all of it."""
+        """The part that is all of a value."""
         part = self._number((value,))
         self._sources[part] = value
         return part
 
     def sliced(self, reads: Reads, i: int, output: int, share: float) -> Reads:
-        """Of what is read that share which an output of a slice takes."""
+        """The reads of an output of a slice: the given share of all `reads`."""
         key = self._number(self._slice(i, output))
         sliced = {}
         for part, size in reads.items():
@@ -144,21 +145,21 @@ class Parts:
         return sliced
 
     def sources(self, reads: Reads) -> set[Value]:
-        """The values that are read, or parts of them."""
+        """The values that are read in whole or in part."""
         return {self._sources[part] for part in reads}
 
     def _number(self, key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 
     def _slice(self, i: int, output: int) -> Hashable:
-        """Equal for slices that take the same."""
+        """A key, equal for slices that take the same elements."""
         node, same = self._own.node(i), self._own.same
         operands = [value if isinstance(value, Scalar) else same.get(value, value) for value in node.operands]
         return key_of(node.equation, operands), output
 
 
 def _taken(derivative: Derivative, value: Result, users: Iterable[int], kernel: Mapping[int, int]) -> float:
-    """How often a value is computed where it is not written: a slice takes a part, and what a kernel has it has."""
+    """Number of times a value is computed if it is not written: slices count in part, and each kernel at most once."""
     taken: dict[int, float] = {}
     for j in users:
         taken[kernel[j]] = min(1.0, taken.get(kernel[j], 0.0) + share_read(derivative, j, value))
@@ -166,13 +167,13 @@ def _taken(derivative: Derivative, value: Result, users: Iterable[int], kernel: 
 
 
 def _is_once_in(equation: Any, ops: Chain, readers: int, kernels: int) -> bool:
-    """Whether XLA computes a value once for readers in so many kernels, though they would move fewer bytes."""
+    """True if XLA computes a value once for readers in `kernels` kernels, although they would move fewer bytes."""
     return is_once(equation, ops) if kernels > 1 else readers > 1 and len(ops) > LONGEST_IN_ONE
 
 
 def _copies(derivative: Derivative, readers: Sequence[int], fused: bool) -> int:
-    """How often a loop that keeps a value copies it: what a fused op writes for the loop's array alone goes there at
-    once, and a fused op reads it from there.
+    """Number of times a loop that keeps a value copies it. A fused op writes a value that is for the loop's array alone
+    directly there, and a fused op reads it directly from there.
     """
     forward = any(not derivative.backward[j] for j in readers)
     backward = (derivative.node(j) for j in readers if derivative.backward[j])
@@ -183,7 +184,7 @@ def _read(derivative: Derivative, parts: Parts, i: int, reads: Mapping[Value, Re
     """Bytes that a node reads from memory for each of its outputs: slices their own parts, all others the same."""
     node = derivative.node(i)
     operands, read = derivative.reads(i), dict[Part, float]()
-    for value in operands:  # a part is as large wherever it is read
+    for value in operands:  # the size of a part does not depend on its reader
         read.update(reads[value] if value in reads else {parts.whole(value): float(derivative.bytes(value))})
     if node.type not in SLICES or not operands:
         return [read] * len(node.output_bytes)
@@ -193,7 +194,7 @@ def _read(derivative: Derivative, parts: Parts, i: int, reads: Mapping[Value, Re
 
 
 def share_read(derivative: Derivative, i: int, value: Value) -> float:
-    """The part of a value that a node reads, whose first operand it may be."""
+    """Share of a value that a node reads; below 1 only for slices, whose first operand it is."""
     node = derivative.node(i)
     if node.type not in SLICES or derivative.reads(i)[0] != value:
         return 1.0
@@ -201,12 +202,14 @@ def share_read(derivative: Derivative, i: int, value: Value) -> float:
 
 
 def _is_summed(derivative: Derivative, readers: Sequence[int]) -> bool:
-    """Whether one of several readers is a reduction of more than rows."""
+    """True if one of several readers is a reduction of more than rows."""
     return len(readers) > 1 and any(is_reduction(derivative.node(j).equation) for j in readers)
 
 
 def _kernels(derivative: Derivative, solid: Mapping[Result, bool]) -> dict[int, int]:
-    """Of each node of the backward pass the one that writes what it is for; itself where it writes, or several do."""
+    """For each node of the backward pass, the node whose kernel computes it: itself if it writes, or if its readers are
+    in several kernels.
+    """
     nodes = derivative.backward_nodes()
     readers, kernel = derivative.readers(nodes), {i: i for i in nodes}
     for i in reversed(nodes):

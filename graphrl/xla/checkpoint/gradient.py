@@ -2,10 +2,11 @@
 
 `gradient_of` takes the derivative of a program and of its loops' bodies and builds one level of arrays for each
 (`LevelBuilder`): values of the forward pass, kernels of the backward pass, and loops that are in both. For loops that
-may run in stretches it adds what they need besides what their steps keep (`slices_of`, `advancing`).
+may run in stretches it adds the bytes that stretches need in addition to those that steps keep (`slices_of`,
+`advancing`).
 
-`NamedGradient` links the arrays to the program. `Origin` and `Explained` say of a value what a report shows: its place
-in the traced function, its type and its line of code.
+`NamedGradient` links the arrays to the program. `Origin` and `Explained` give the report's facts about a value: its
+place in the traced function, its type and its line of code.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,18 +25,18 @@ from graphrl.xla.checkpoint.program import Name, Program
 from graphrl.xla.checkpoint.solvers.choice import stretches_of
 from graphrl.xla.checkpoint.solvers.level import Gradient, Level, Loop
 
-PART = 0.75  # of the link to the host: a copy that is late holds all up, and clocks differ
-UNROLLED, EQUATIONS = 8, 1_000  # steps of a stretch at most that stand one after the other, and equations of all
+PART = 0.75  # of the host link's bandwidth: a late copy delays everything, and clocks differ
+UNROLLED, EQUATIONS = 8, 1_000  # of a stretch that is unrolled: most steps, and most equations of all of them
 Slices = tuple[float, float, float, float]  # of a loop: bytes taken, given, pulled and summed, see `Loop`
 
 
 class Origin(NamedTuple):
-    """Where a value comes from.
+    """Source of a value.
 
     Attributes:
-      place: of its equation among those of the function, after those of the loops around it.
+      place: place of its equation in the function, after the places of the loops around it.
       value: its type and shape, as jax writes them.
-      line: of the user's code; "" where it is unknown.
+      line: line of the user's code; "" where it is unknown.
     """
 
     place: tuple[int, ...]
@@ -44,25 +45,25 @@ class Origin(NamedTuple):
 
 
 class Explained(Protocol):
-    """A gradient whose values can be told to the user."""
+    """A gradient whose values can be reported to the user."""
 
     @property
     def gradient(self) -> Gradient:
-        """What a solver decides about."""
+        """The decision problem for a solver."""
 
     def origin(self, number: int, value: int) -> Origin | None:
-        """Of a value of a level; None where the user has no name for it."""
+        """Origin of a value of a level; None if the value has no name."""
 
 
 class NamedGradient(NamedTuple):
-    """A program's gradient, with what links its arrays to the program.
+    """A program's gradient, with links from its arrays to the program.
 
     Attributes:
-      gradient: what a solver decides about.
-      programs: of each level.
-      names: of each level's values; None where there is none.
-      carried: of each level, arguments that a loop carries from step to step.
-      traced: the gradient as jax traces it by itself, but for names; None where there are loops.
+      gradient: the decision problem for a solver.
+      programs: the program of each level.
+      names: the names of each level's values; None for values without a name.
+      carried: for each level, arguments that a loop carries from step to step.
+      traced: the gradient as jax traces it without a plan, without names; None if there are loops.
     """
 
     gradient: Gradient
@@ -72,7 +73,7 @@ class NamedGradient(NamedTuple):
     traced: Any
 
     def origin(self, number: int, value: int) -> Origin | None:
-        """What a value of a level is to the user; None where it has no name."""
+        """Origin of a value of a level; None if the value has no name."""
         name = self.names[number][value]
         if name is None:
             return None
@@ -97,7 +98,7 @@ class _Built(NamedTuple):
 
 
 def gradient_of(program: Program, wanted: Sequence[bool], chip: Chip) -> NamedGradient:
-    """The gradient of a function by the arguments that are `wanted`, and of its loops' bodies by all they have."""
+    """The gradient of a function by its `wanted` arguments, and of its loops' bodies by all differentiable ones."""
     built: list[_Built] = []
     own = _build(built, program, wanted, chip, range(0), 0)
     levels, loops = tuple(each.level for each in built), tuple(each.loops for each in built)
@@ -145,18 +146,18 @@ def _build(
 
 
 class LevelBuilder:
-    """What a derivative computes, on the way to the arrays of its level.
+    """Values and kernels of a derivative, from which `level` builds arrays.
 
     Args:
-      derivative: of a program.
-      chip: for seconds.
+      derivative: the derivative of a program.
+      chip: the chip whose seconds count.
       carried: arguments that a loop carries, which it must keep for its backward pass.
-      scans: of the program, by place, how many results each has.
+      scans: number of results of each scan of the program, by place.
 
     Attributes:
-      values: of the forward pass, in order.
-      loops: that the gradient goes through, by place.
-      begin_bytes: of the carried arguments without which no stretch of the loop can be computed again.
+      values: the values of the forward pass, in order.
+      loops: the loops that the gradient goes through, by place.
+      begin_bytes: bytes of the carried arguments that any stretch of the loop needs to be computed again.
     """
 
     def __init__(self, derivative: Derivative, chip: Chip, carried: Sequence[int], scans: Mapping[int, int]) -> None:
@@ -170,12 +171,12 @@ class LevelBuilder:
         self.loops = {place: loop for place, loop in loops.items() if loop is not None}
 
     def level(self, trips: int, apart: np.ndarray) -> Level:
-        """The arrays; loops take no time and keep nothing yet. `apart` is that of the level."""
+        """The arrays; loops take no time and keep nothing yet. `apart`: `[p]` bool, as in `Level`."""
         forward, backward = self._forward, self._backward
         place, free, op, seconds = forward.place(), forward.free(), forward.op(), forward.seconds()
         reads_from, reads = _rows(forward.reads)
         kernel_from, kernel_reads = _rows(backward.reads)
-        copied = {*place[free].tolist()} - {*place[~free].tolist()}  # whoever reads what is free has its own copy
+        copied = {*place[free].tolist()} - {*place[~free].tolist()}  # each reader of a free value has its own copy
         gradients = handed(self._nodes, copied)
         handed_from, handed_to = _rows([[at for at, _ in gradient.to] for gradient in gradients])
         spared = forward.spared(seconds)
@@ -226,11 +227,11 @@ class LevelBuilder:
         )
 
     def _loop(self, place: int, results: int) -> Loop | None:
-        """A scan of so many results; None where no gradient goes through it."""
+        """A scan with the given number of results; None if no gradient goes through it."""
         own = [
             v for v in self.values if isinstance(v, Result) and self._own.place[v.node] == place and self._is_scan(v)
         ]
-        # jax moves what is the same in all steps out of a scan and before it, other scans too
+        # jax moves computations that are the same in all steps out of a scan and before it, other scans included
         own = [v for v in own if v.node == own[-1].node]
         outputs = tuple(self._forward.number[value] for value in own if value.output < results)
         kept = tuple(self._forward.number[value] for value in own if value.output >= results)
@@ -241,7 +242,7 @@ class LevelBuilder:
         return Loop(place, outputs, kept, kernels[0], *slices_of(self._own, forward, backward, results))
 
     def _following(self, carried: Iterable[int]) -> list[int | None]:
-        """Of each carried argument, the value that the next step has in its place."""
+        """For each carried argument, the value that takes its place in the next step, if the forward pass has it."""
         results = (value for value, _ in zip(self._own.returned, carried, strict=False))
         return [None if value is None else self._forward.number.get(value) for value in results]
 
@@ -250,18 +251,18 @@ class LevelBuilder:
 
 
 def _rows(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Where each row begins in all of them, and all of them."""
+    """Start of each row in the concatenated rows, and the concatenated rows."""
     begins = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
     return begins.astype(np.int64), np.array([number for row in rows for number in row], np.int64)
 
 
 def slices_of(derivative: Derivative, forward: Node, backward: Node, results: int) -> Slices:
-    """Bytes of what a loop reads and writes.
+    """Bytes that a loop reads and writes.
 
     Args:
-      derivative: in which it is.
-      forward, backward: its two scans.
-      results: of the loop; after these the forward scan gives what it keeps.
+      derivative: the derivative that has the loop.
+      forward, backward: the loop's two scans.
+      results: number of the loop's results; the forward scan returns them first, then the values that it keeps.
     """
     length = forward.equation.params["length"]
     _, carried = scan_operands(forward.equation.params)
@@ -289,15 +290,17 @@ def _stacked(derivative: Derivative, scan: Node) -> Mapping[Value, int]:
 def advancing(
     reads: Sequence[Sequence[int]], kernel_reads: Sequence[Sequence[int]], following: Sequence[int | None]
 ) -> tuple[list[int], np.ndarray]:
-    """What a loop needs to go on for the sake of its backward pass.
+    """Carried values that a loop needs to compute its steps again for its backward pass.
 
     Args:
-      reads: of each value of its body, values that it is computed from, which come before it; the carried ones first.
+      reads: for each value of its body, values that it is computed from, which come before it; the carried ones first.
       kernel_reads: values that each kernel of the backward pass reads.
-      following: of each carried value, that which the next step has in its place; None where it is another's.
+      following: for each carried value, the value that takes its place in the next step; None if that is not a value of
+        the body.
 
     Returns:
-      the carried values that are needed; and `[n]` int64, of these what they are in the next step, of others -1.
+      the carried values that are needed; and `[n]` int64: for these, the values of the next step (`following`, -1 for
+      None); for all others -1.
     """
     needed = np.zeros(len(reads), bool)
     needed[[value for read in kernel_reads for value in read]] = True
@@ -321,7 +324,7 @@ def line_at(program: Program, place: Sequence[int]) -> str:
     """The line of the equation at an origin's place.
 
     Raises:
-      LookupError: the program has none there.
+      LookupError: the program has no equation there.
     """
     *loops, own = place
     for loop in loops:
@@ -332,7 +335,7 @@ def line_at(program: Program, place: Sequence[int]) -> str:
 
 
 def line_of(eqn: Any) -> str:
-    """The line of the user's code that an equation comes from; "" where jax does not say."""
+    """The line of the user's code that an equation comes from; "" if jax does not know."""
     try:
         from jax._src.source_info_util import summarize
     except ImportError:

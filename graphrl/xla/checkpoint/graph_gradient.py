@@ -1,8 +1,8 @@
-"""From a computation graph of a training step to what there is to decide about its gradient.
+"""The decision problem of a training step that is given as a computation graph.
 
-Jax writes `transpose(...)` into the scopes of what a backward pass computes, and graphs that are read from its programs
-have scopes in the names of their ops. All else is as for a traced function: fusion by types, seconds by roofline for
-what is fused; kernels and loops take the graph's own run times. Loops are single ops, whose bodies stay as they are.
+Jax writes `transpose(...)` into the scopes of ops of a backward pass, and graphs that are read from its programs have
+scopes in the names of their ops. All else is as for a traced function: fusion by types, seconds by roofline for fused
+ops; kernels and loops take the graph's own run times. Loops are single ops, whose bodies stay as they are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,17 +24,17 @@ from graphrl.xla.checkpoint.memory import RANDOM
 from graphrl.xla.checkpoint.solvers.level import Gradient
 
 BACKWARD = "transpose("  # in the scope of an op
-PARAMETER = "variable"  # the type of ops that only say where parameters lie
-MOVING = ("gather", "scatter")  # kernels in XLA, however they are called
+PARAMETER = "variable"  # the type of ops that only represent parameters
+MOVING = ("gather", "scatter")  # kernels in XLA, whatever the rest of their type
 
 
 class GraphGradient(NamedTuple):
-    """A graph's gradient, with what links its arrays to the graph.
+    """A graph's gradient, with links from its arrays to the graph.
 
     Attributes:
-      gradient: what a solver decides about: one level, whose places are the ops of the forward pass.
-      ops: of each value, its op.
-      places: of each value, the op's place in the graph.
+      gradient: the decision problem for a solver: one level, whose places are the ops of the forward pass.
+      ops: the op of each value.
+      places: the place of each value's op in the graph.
     """
 
     gradient: Gradient
@@ -42,20 +42,20 @@ class GraphGradient(NamedTuple):
     places: tuple[int, ...]
 
     def origin(self, number: int, value: int) -> Origin:
-        """What a value is to the user: the type and the name of its op."""
+        """Origin of a value for the user: the type and the name of its op."""
         del number
         return Origin((self.places[value],), self.ops[value].type, self.ops[value].name)
 
 
 def gradient_of_graph(graph: ComputationGraph, chip: Chip) -> GraphGradient:
-    """What there is to decide about a training step.
+    """The decision problem of a training step.
 
     Args:
-      graph: forward and backward pass, and perhaps what follows from the latter.
-      chip: for the seconds of what is fused.
+      graph: forward and backward pass, and optionally ops that follow from the latter.
+      chip: the chip for the seconds of fused ops.
 
     Raises:
-      GraphError: no backward pass reads what a forward pass computes.
+      GraphError: no backward pass reads values of a forward pass.
     """
     forward, backward = _passes(graph)
     own = _derivative(graph, forward, backward)
@@ -72,8 +72,8 @@ def gradient_of_graph(graph: ComputationGraph, chip: Chip) -> GraphGradient:
 
 
 def _passes(graph: ComputationGraph) -> tuple[list[int], list[int]]:
-    """Ops of the forward and of the backward pass in the graph's order, without parameters; the backward pass is what
-    has its scope, and what follows from that.
+    """Ops of the forward and of the backward pass in the graph's order, without parameters. The backward pass has the
+    ops with its scope, and all ops that follow from them.
     """
     writer = {tensor.name: i for i, op in enumerate(graph.ops) for tensor in op.outputs}
     index = {op.name: i for i, op in enumerate(graph.ops)}
@@ -128,7 +128,7 @@ def _derivative(graph: ComputationGraph, forward: Sequence[int], backward: Seque
 
 
 def _node(op: Op, values: dict[str, Value], sizes: Mapping[str, int]) -> Node:
-    """An op as one of a flattened jaxpr; of operands only what a scatter updates counts, which is its first input."""
+    """An op as a node of a flattened jaxpr. Only scatters have operands: the first, which they update, is needed."""
     inputs = list(dict.fromkeys(values[name] for name in op.inputs))
     equation = _equation(op, sizes)
     return Node(
@@ -147,7 +147,7 @@ def _node(op: Op, values: dict[str, Value], sizes: Mapping[str, int]) -> Node:
 
 
 def _backward_places(nodes: Sequence[Node | None], same: dict[Value, Value], forward: int) -> list[int]:
-    """Of each op of the backward pass, the last one of the forward pass that it or a later one reads from: a backward
+    """For each op of the backward pass, the last op of the forward pass that it or a later one reads from: a backward
     pass goes through the forward ops from the last to the first.
     """
     places, last = [], 0
@@ -159,8 +159,8 @@ def _backward_places(nodes: Sequence[Node | None], same: dict[Value, Value], for
 
 
 def _equation(op: Op, sizes: Mapping[str, int]) -> Any:
-    """An op with the attributes of jax's equations that are looked at. No two are taken for equal, as they have
-    effects: a graph does not say which elements a slice takes.
+    """An op with those attributes of jax's equations that the model reads. All have effects, so that no two count as
+    equal: a graph does not record which elements a slice takes.
     """
     if op.type in REDUCTIONS:
         name, params = "reduce", {"axes": (1 if _reduces_rows(op, sizes) else 0,)}
@@ -173,7 +173,7 @@ def _equation(op: Op, sizes: Mapping[str, int]) -> Any:
 
 
 def _reduces_rows(op: Op, sizes: Mapping[str, int]) -> bool:
-    """Whether each of several rows becomes one number, as far as sizes tell."""
+    """True if each of several rows becomes one number, as far as sizes show."""
     if op.layer is None or not op.inputs:
         return False
     several = op.layer.batch * op.layer.input_x * op.layer.input_y > 1

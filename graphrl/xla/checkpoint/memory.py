@@ -1,25 +1,26 @@
-"""What takes memory: values of the forward pass, and kernels of both passes.
+"""Memory model: values of the forward pass, and kernels of both passes.
 
-- `Nodes`: seconds of single nodes, whether they write (`fusion`), and their workspace beside operands and results.
-- `Forward`: the values of the forward pass, what each is computed from, and what it takes to keep it or not.
-- `Backward`: the kernels of the backward pass, the values of the forward pass that each reads, and the bytes of its own
-  pass.
-- `handed`: gradients that the backward pass hands from segment to segment.
+- `Nodes`: seconds of single nodes, whether they write (`fusion`), and their workspace in addition to operands and
+  results.
+- `Forward`: the values of the forward pass, the values that each is computed from, and the cost of keeping each or not.
+- `Backward`: the kernels of the backward pass, the values of the forward pass that each reads, and the bytes of the
+  backward pass itself.
+- `handed`: gradients that the backward pass passes from segment to segment.
 
 | rule | bytes |
 |---|---|
 | libraries (`Nodes.workspace`) | copies of padded pictures and of operands in another order; cuBLAS's own buffer |
-| order (`Nodes.rewritten`) | what is computed again is written in the order that all products need it in |
-| in place (`Backward`) | a kernel without sums writes over an operand of as many bytes that nothing reads any more |
-| results (`Backward`) | gradients, and what loops and updates begin them with, lie in the memory of the results |
-| scattered | arrays of one number that scatters update lie where the results do |
-| free (`Forward.free`) | whoever reads it computes what follows from arguments without kernels and random numbers |
-| softmax (`Forward.named`) | what only a softmax reads cannot be kept |
-| barrier (`handed`) | gradients of the results of a segment that is computed again are written before it |
+| order (`Nodes.rewritten`) | a recomputed value is written in the order of dimensions that all products need |
+| in place (`Backward`) | a kernel without sums overwrites an operand of equal size that nothing reads any more |
+| results (`Backward`) | gradients, and the initial values of their loops and updates, use the memory of the results |
+| scattered | arrays of one number that scatters update are stored in the memory of the results |
+| free (`Forward.free`) | each reader recomputes values that follow from arguments without kernels and random numbers |
+| softmax (`Forward.named`) | a value that only a softmax reads cannot be kept |
+| barrier (`handed`) | gradients of the results of a segment that is computed again are written before its barrier |
 
-A gradient that no kernel reads and that nothing else needs is computed on the way by its readers. A segment that is
-computed again begins its backward pass behind a barrier, and the gradients of its results are written before that. A
-sum with a gradient before the barrier, or outside of all segments, does not wait.
+A gradient that no kernel reads and that nothing else needs is computed on the fly by its readers. The backward pass of
+a segment that is computed again starts behind a barrier, and the gradients of the segment's results are written before
+that barrier. A sum with a gradient before the barrier, or outside of all segments, does not wait.
 """
 
 import itertools
@@ -44,21 +45,22 @@ from graphrl.xla.checkpoint.fusion import fusion_of, held, share_read
 from graphrl.xla.checkpoint.solvers.level import ARGUMENT
 
 CONVOLUTION = "conv_general_dilated"
-RANDOM = ("random", "rng", "threefry")  # dear to compute, though they are no kernels
+RANDOM = ("random", "rng", "threefry")  # expensive to compute, although no kernels
 SUM = "add_any"  # of the gradients of one value
 Readers = Mapping[Value, Sequence[int]]  # nodes of the backward pass that read a value
 
 
 class Nodes:
-    """The nodes of a derivative, by their numbers, and what they compute.
+    """The nodes of a derivative, by number, with their costs.
 
     Attributes:
       own: the derivative.
-      fusion: which values lie in memory, and what it takes to compute them.
-      orders: of what products read and no kernel computes, the orders of dimensions in which its own pass needs it.
+      fusion: which values are written to memory, and the bytes moved to compute each.
+      orders: for each value that products read and no kernel computes, the orders of dimensions in which products of
+        its own pass need it.
       rewritten: values of the forward pass that no kernel computes, and that all products of the backward pass need in
-        one other order: what is computed again for these is written in it. No softmax is, nor what else follows from
-        reductions of rows: XLA's kernel for these goes by rows.
+        one other order. Recomputed copies of them are written in that order. Softmaxes, and other values that follow
+        from reductions of rows without a kernel, are excluded: XLA's kernel for these works row by row.
     """
 
     def __init__(self, derivative: Derivative, chip: Chip) -> None:
@@ -70,36 +72,36 @@ class Nodes:
         self.rewritten = {v for v, orders in wanted.items() if len(orders) == 1 and () not in orders} - self._of_rows()
 
     def is_fused(self, value: Result) -> bool:
-        """Whether a value is computed on the way, by who reads it or in one kernel with others."""
+        """True if a value is computed on the fly by its readers, or in one kernel with others."""
         return is_fused(self.own.node(value.node).equation)
 
     def is_solid(self, value: Value) -> bool:
-        """Whether it takes seconds to write a value into memory; what is computed elsewhere is there."""
+        """True if writing a value to memory takes seconds, or if no node computes it."""
         return not isinstance(value, Result) or self.fusion.solid[value]
 
     def is_held(self, value: Value) -> bool:
-        """Whether it takes bytes in memory: see `held`."""
+        """True if a value takes bytes in memory (see `held`), or if no node computes it."""
         return not isinstance(value, Result) or self._held[value]
 
     def writes(self, i: int) -> bool:
-        """Whether a node writes into memory."""
+        """True if a node writes to memory."""
         return any(self.is_solid(value) for value in self.results(i))
 
     def results(self, i: int) -> list[Result]:
-        """What a node computes."""
+        """Results of a node."""
         return [Result(i, k) for k in range(len(self.own.node(i).output_bytes))]
 
     def seconds(self, i: int) -> float:
-        """Of a node, from operands that lie in memory and into memory."""
+        """Seconds of a node, with operands read from memory and results written to memory."""
         value = Result(i, 0)
         return self.moving(self.fusion.moved[value]) if self.is_fused(value) else self.own.node(i).runtime
 
     def moving(self, moved: float) -> float:
-        """Seconds to read and write so many bytes."""
+        """Seconds to read and write the given number of bytes."""
         return runtime(0, moved, self._chip)
 
     def workspace(self, value: Value) -> int:
-        """Bytes that the node of a value holds beside operands and results; see also `copies`."""
+        """Bytes that the node of a value needs in addition to operands and results; see also `copies`."""
         if not isinstance(value, Result) or self.is_fused(value):
             return 0
         node = self.own.node(value.node)
@@ -109,15 +111,15 @@ class Nodes:
         return node.workspace_bytes + library + padded + sum(map(self.own.bytes, copies))
 
     def copies(self, i: int) -> Mapping[Value, int]:
-        """Of what a node reads that may be rewritten, bytes of the copy that it needs where it is not."""
+        """For each operand of a node in `rewritten`: bytes of the copy that the node needs if it is not rewritten."""
         return {value: self.own.bytes(value) for value in self._copied(i) & self.rewritten}
 
     def _copied(self, i: int) -> set[Value]:
-        """What a product needs in another order than it is written in."""
+        """Operands that a product needs in another order than the one they are written in."""
         return {read for read, order in self.own.orders.get(i, ()) if order and not self._writes_in(i, read)}
 
     def _orders(self, in_own_pass: bool) -> Mapping[Value, set[Order]]:
-        """In which products of their own pass, or of the other one, need what no kernel computes."""
+        """For each value that no kernel computes, the orders in which products of its own or the other pass need it."""
         orders = defaultdict[Value, set[Order]](set)
         for i, reads in self.own.orders.items():
             for value, order in reads:
@@ -126,7 +128,7 @@ class Nodes:
         return orders
 
     def _of_rows(self) -> set[Value]:
-        """What reductions of rows compute, and all that follows from it without a kernel."""
+        """Results of reductions of rows, and all values that follow from them without a kernel."""
         found: set[Value] = set()
         for i, node in enumerate(self.own.nodes):
             fused = node is not None and is_fused(node.equation)
@@ -135,7 +137,7 @@ class Nodes:
         return found
 
     def _writes_in(self, i: int, value: Value) -> bool:
-        """Whether a value is written just as a node of the same pass needs it."""
+        """True if a value is written in the order that a node of the same pass needs."""
         return isinstance(value, Result) and self.is_fused(value) and self._is_of_one_pass(i, value)
 
     def _is_of_one_pass(self, i: int, value: Result) -> bool:
@@ -143,18 +145,18 @@ class Nodes:
 
 
 class Forward:
-    """The values of a derivative's forward pass, by their numbers.
+    """The values of a derivative's forward pass, by number.
 
     Args:
-      nodes: of the derivative.
+      nodes: the nodes of the derivative.
       carried: arguments that a loop carries, which it must keep for its backward pass: the first values.
 
     Attributes:
-      values: in order.
-      number: of each value.
-      reads: of each value, those that it is computed from.
-      solid: of each value, whether it takes bytes in memory.
-      needed: `[values]` bool, whether results need it.
+      values: the values, in order.
+      number: the number of each value.
+      reads: for each value, the numbers of the values that it is computed from.
+      solid: for each value, whether it takes bytes in memory.
+      needed: `[values]` bool, whether results need the value.
     """
 
     def __init__(self, nodes: Nodes, carried: Iterable[int]) -> None:
@@ -169,23 +171,23 @@ class Forward:
         self.needed = self._needed()
 
     def sources(self) -> list[set[int]]:
-        """Of each value the solid ones that it is read from, or computed from on the way."""
+        """For each value, the numbers of the values in memory that it is, or is computed from on the fly."""
         sources: list[set[int]] = []
         for v, reads in enumerate(self.reads):
             sources.append({v} if self.solid[v] else set[int]().union(*(sources[read] for read in reads)))
         return sources
 
     def place(self) -> np.ndarray:
-        """Of each value, the equation that computes it."""
+        """`[values]` int64: the equation that computes each value, or ARGUMENT."""
         own = [self._own.place[value.node] if isinstance(value, Result) else ARGUMENT for value in self.values]
         return np.array(own, np.int64)
 
     def op(self) -> np.ndarray:
-        """Of each value, the node that computes it; all arguments have one more."""
+        """`[values]` int64: the node that computes each value; all arguments share the number after the last node."""
         return np.array([v.node if isinstance(v, Result) else len(self._own.nodes) for v in self.values], int)
 
     def free(self) -> np.ndarray:
-        """Of each value, whether it follows from arguments without kernels and random numbers."""
+        """`[values]` bool: whether each value follows from arguments without kernels and random numbers."""
         free: list[bool] = []
         for value, reads in zip(self.values, self.reads, strict=True):
             is_light = isinstance(value, Result) and _is_light(self._own.node(value.node))
@@ -193,9 +195,11 @@ class Forward:
         return np.array(free, bool)
 
     def named(self) -> np.ndarray:
-        """Of each value, whether it can be kept by name. What only a softmax reads cannot: with one more reader XLA's
-        kernel for that begins behind the subtraction of the maximum, whose result is written, as large as the value.
-        That result can be kept itself; of masked scores, also what they are before the mask.
+        """`[values]` bool: whether each value can be kept by name. A value that only a softmax reads cannot.
+
+        With one more reader, XLA's softmax kernel starts after the subtraction of the maximum. The result of the
+        subtraction, as large as the value, is then written to memory. That result itself can be kept. For masked
+        scores, so can the scores before the mask.
         """
         own = self._own
         readers = own.readers(i for i, node in enumerate(own.nodes) if node is not None)
@@ -204,11 +208,13 @@ class Forward:
         return np.array([value in own.names and not _is_softmax(reading) for value, reading in pairs], bool)
 
     def heavy(self) -> np.ndarray:
-        """Of each value, whether a kernel computes it."""
+        """`[values]` bool: whether a kernel computes each value."""
         return np.array([isinstance(v, Result) and not self._nodes.is_fused(v) for v in self.values], bool)
 
     def last_read(self) -> np.ndarray:
-        """Of each value, the last one of the forward pass whose kernel reads it; the last of all for results."""
+        """`[values]` int64: the last value of the forward pass whose kernel reads each value; the last of all for
+        results.
+        """
         last = np.arange(len(self.values))
         for number in range(len(self.values) - 1, -1, -1):
             if self.values[number] in self._own.results:
@@ -219,15 +225,17 @@ class Forward:
         return last.astype(np.int64)
 
     def seconds(self) -> np.ndarray:
-        """To compute each value from what lies in memory; what only takes bytes there, its readers' seconds have."""
+        """`[values]` seconds to compute each value from memory; 0 for arguments, and where its readers have them."""
         nodes = self._nodes
         return np.array(
             [nodes.seconds(v.node) if isinstance(v, Result) and nodes.is_solid(v) else 0.0 for v in self.values]
         )
 
     def spared(self, seconds: np.ndarray) -> np.ndarray:
-        """Of each value, what the forward pass saves of its `seconds` if it is not kept: what is written only because
-        the backward pass reads it, too, its readers then compute on the way, and need not read.
+        """`[values]` seconds, out of `seconds`, that the forward pass saves if a value is not kept.
+
+        Some values are written only because the backward pass reads them too. If they are not kept, their readers
+        compute them on the fly and need not read them.
         """
         nodes, moved = self._nodes, self._nodes.fusion.moved
         own = {value.node for value in itertools.compress(self.values, self.needed) if isinstance(value, Result)}
@@ -241,7 +249,7 @@ class Forward:
         return spared * (saved / max(spared.sum(), 1e-30))
 
     def keeping(self, in_loop: bool) -> np.ndarray:
-        """Seconds of keeping each value: see `Level`."""
+        """`[values]` seconds of keeping each value: see `Level`."""
         return np.array([self._keeping(value, in_loop) for value in self.values])
 
     def _keeping(self, value: Value, in_loop: bool) -> float:
@@ -266,7 +274,7 @@ class Forward:
 
 
 def _is_softmax(readers: Sequence[Node]) -> bool:
-    """Whether the maximum of each row and what subtracts it are all that reads a value."""
+    """True if exactly the maximum of each row and the subtraction of that maximum read a value."""
     return sorted(node.type for node in readers) == ["reduce_max", "sub"] and any(
         is_of_rows(node.equation) for node in readers
     )
@@ -281,22 +289,22 @@ def _is_light(node: Node) -> bool:
 
 
 class Backward:
-    """Nodes of a derivative's backward pass that write into memory or read values.
+    """Nodes of a derivative's backward pass that write to memory or read values of the forward pass.
 
-    A node that does not write is run by later ones, but jax has its operands where its own equation stands: those of
-    earlier segments are kept. Nodes are here if they write by `fusion_of` or by `held`: by the first they take
-    seconds, by the second bytes, and what has none is computed by those who read it.
+    A node that does not write is computed by later ones. But jax needs its operands at the node's own equation, so
+    operands from earlier segments are kept. A node writes by `fusion_of` (then it takes seconds) or by `held` (then its
+    results take bytes). A node with neither is computed by its readers.
 
     Attributes:
-      kernels: these nodes, in order.
-      reads: of each kernel, the values of the forward pass, by number.
+      kernels: the numbers of these nodes, in order.
+      reads: for each kernel, the values of the forward pass that it reads, by number.
     """
 
     def __init__(self, nodes: Nodes, forward: Forward) -> None:
         self._nodes, self._own, self._values = nodes, nodes.own, forward.values
         self.kernels: list[int] = []
         self.reads: list[list[int]] = []
-        self._needs: list[set[Result]] = []  # of each kernel, what of their own pass it reads
+        self._needs: list[set[Result]] = []  # for each kernel, the values of its own pass that it reads
         self._find(forward.number)
         sources = forward.sources()
         self._sources = [set[int]().union(*(sources[v] for v in reads)) for reads in self.reads]
@@ -309,23 +317,24 @@ class Backward:
         }
 
     def place(self) -> np.ndarray:
-        """Of each kernel, the equation that it is of."""
+        """`[kernels]` int64: the equation that each kernel is the derivative of."""
         return np.array([self._own.place[i] for i in self.kernels], np.int64)
 
     def copies(self) -> list[list[float]]:
-        """Of each kernel, bytes of its copy of each value that it reads, where that is not computed again."""
+        """For each kernel, bytes of its copy of each value that it reads, if that value is not computed again."""
         copies = map(self._nodes.copies, self.kernels)
         pairs = zip(copies, self.reads, strict=True)
         return [[float(own.get(self._values[v], 0)) for v in reads] for own, reads in pairs]
 
     def seconds(self, inner: Collection[int]) -> np.ndarray:
-        """Of each kernel, but for loops."""
+        """`[kernels]` seconds of each kernel; 0 for the loops, `inner`."""
         own = [(q not in inner and self._nodes.writes(i)) * self._nodes.seconds(i) for q, i in enumerate(self.kernels)]
         return np.array(own, float)
 
     def bytes(self, inner: Collection[int]) -> np.ndarray:
-        """At each kernel, bytes of what is computed and still needed in the backward pass, but for what lies in the
-        memory of the results; and the workspace of those that are no loops.
+        """`[kernels]` bytes at each kernel: results of the backward pass that are still needed, and workspace.
+
+        Values in the memory of the results are not counted, nor is the workspace of the loops, `inner`.
         """
         last = {value: q for q, needs in enumerate(self._needs) for value in needs}
         changes = np.zeros(len(self.kernels) + 1)
@@ -342,7 +351,7 @@ class Backward:
         return np.cumsum(changes)[:-1] + workspace
 
     def _find(self, number: Mapping[Value, int]) -> None:
-        """Sets the kernels and what they read, through nodes that do not write."""
+        """Sets the kernels and the values that they read, also through nodes that do not write."""
         of: dict[int, tuple[set[int], set[Result]]] = {}
         for i in self._own.backward_nodes():
             values: set[int] = set()
@@ -364,7 +373,7 @@ class Backward:
                 self._needs.append(before)
 
     def _in_results(self, last: Mapping[Result, int]) -> set[Result]:
-        """What lies in the memory of the results: gradients, and what loops and updates begin them with."""
+        """Values in the memory of the results: gradients, and the initial values of their loops and updates."""
         there = {value for value in self._own.gradients if isinstance(value, Result)}
         for q in reversed(range(len(self.kernels))):
             begun = (self._begun(q, value, last) for value in self._nodes.results(self.kernels[q]) if value in there)
@@ -372,8 +381,10 @@ class Backward:
         return there
 
     def _begun(self, q: int, value: Result, last: Mapping[Result, int]) -> Result | None:
-        """What a scan carries first in the place of a result, or what a result is an update of, if nothing reads that
-        later: both lie in the same memory. What is carried in several places does so in the first, and is copied.
+        """The initial carry of a scan's result, or the operand that a result updates; None if it is read later.
+
+        Both are stored in the same memory. A value that is carried in several places shares the memory of the first,
+        and is copied for the others.
         """
         node = self._own.node(self.kernels[q])
         at = _first_operand(node, value.output)
@@ -386,9 +397,10 @@ class Backward:
         return begun if last[begun] == q and begun not in operands[:at] else None
 
     def _is_in_place(self, q: int, size: int, last: Mapping[Result, int]) -> bool:
-        """Whether a kernel writes so many bytes over an operand that nothing reads any more: a fused one, which has
-        read an element before it writes it, or one that updates its operand. XLA computes sums of a result in its
-        kernel, whose threads then read more than what they write.
+        """True if a kernel writes `size` bytes over an operand that nothing reads any more.
+
+        Such a kernel is fused, and has read an element before it writes it, or it updates its operand. XLA computes
+        sums of a result in the kernel of that result, whose threads then read more than they write: those do not count.
         """
         kernel = self.kernels[q]
         if not is_in_place(self._own.node(kernel).equation) or self._reduced & {*self._nodes.results(kernel)}:
@@ -399,8 +411,8 @@ class Backward:
 
 
 def _first_operand(node: Node, output: int) -> int | None:
-    """Which operand a result begins with: the carried one of a scan in its place, or the array that is updated."""
-    if not node.operands:  # a graph says so of scatters only
+    """Index of the operand that a result starts from: a scan's carry in its place, or the array that is updated."""
+    if not node.operands:  # a graph lists the operands of scatters only
         return None
     if is_update(node.equation):
         return 0
@@ -411,13 +423,13 @@ def _first_operand(node: Node, output: int) -> int | None:
 
 
 class Handed(NamedTuple):
-    """A gradient that lies in no memory, but where it is handed on to a segment that is computed again.
+    """A gradient that is written to memory only where it is passed on to a segment that is computed again.
 
     Attributes:
       place: the equation whose derivative computes it.
-      seconds: to write it, less what its readers save that read it instead of what it is computed from.
-      to: of each reader before that equation, the equation that it belongs to, and the one that computed what this is a
-        gradient of. It is handed on if both are in one segment, else a sum outside of segments reads it.
+      seconds: seconds to write it, less those saved by readers that read it instead of the values it is computed from.
+      to: for each reader before that equation, the reader's equation and the equation that computed the value whose
+        gradient this is. The gradient is passed on if both are in one segment; else a sum outside of segments reads it.
     """
 
     place: int
@@ -426,9 +438,7 @@ class Handed(NamedTuple):
 
 
 def handed(nodes: Nodes, copied: Set[int]) -> list[Handed]:
-    """All such gradients of a derivative, in order; none is handed on to `copied` equations, which have no segment of
-    their own.
-    """
+    """All such gradients of a derivative, in order. None is passed on to `copied` equations, which have no segments."""
     own, found = nodes.own, []
     readers = own.readers(own.backward_nodes())
     for value, reading in readers.items():
@@ -445,7 +455,7 @@ def handed(nodes: Nodes, copied: Set[int]) -> list[Handed]:
 
 
 def _home(nodes: Nodes, readers: Readers, i: int) -> int | None:
-    """The equation that computed what a reader's operand is the gradient of; None of an argument's."""
+    """The equation that computed the value whose gradient a reader's operand is; None for an argument's gradient."""
     while nodes.own.node(i).type == SUM:
         others = readers.get(Result(i, 0), ())
         if not others:

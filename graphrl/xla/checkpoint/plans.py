@@ -36,17 +36,17 @@ from graphrl.xla.checkpoint.solvers.goal import Goal
 from graphrl.xla.checkpoint.solvers.level import KEPT, MOVED, Level
 
 FORMAT = "graphrl-checkpoint-plan"
-VERSION = 17  # rises when searches or their model change, so that older plans are not kept
+VERSION = 17  # increases when searches or their model change, so that older plans are not kept
 
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """A plan and what it costs.
+    """A plan and its cost.
 
     Attributes:
-      fingerprint: of the program and of all that was asked.
-      plan: for the function.
-      report: about it.
+      fingerprint: fingerprint of the program and of all options of planning.
+      plan: the plan for the function.
+      report: the report on it.
     """
 
     fingerprint: str
@@ -55,18 +55,18 @@ class Planned:
 
 
 def planned(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
-    """The plan for a program: what an earlier search with these settings found, or else what one finds now.
+    """The plan for a program: the result of an earlier search with these settings, or else of a new one.
 
     Args:
-      name: of the function.
+      name: name of the function.
       fingerprint: see `fingerprint_of`.
-      program: that is differentiated.
-      wanted: of each argument, whether it is differentiated by.
-      settings: what is asked.
+      program: the program to differentiate.
+      wanted: for each argument, whether to differentiate by it.
+      settings: the user's.
 
     Raises:
-      ProblemError: the budget cannot be met, and the least that can; or it is of bytes, and a symbolic dimension may
-        be larger than the size that the plan is made for.
+      ProblemError: the budget cannot be met (the message states the least that can); or it is of bytes, and a symbolic
+        dimension may be larger than the size that the plan is made for.
     """
     if isinstance(settings.budget, str) and (bounds := program.sizes.missing_bounds()):
         raise ProblemError(
@@ -86,7 +86,7 @@ def planned(name: str, fingerprint: str, program: Program, wanted: Sequence[bool
 
 
 def _read(path: Path, fingerprint: str, program: Program) -> Planned | None:
-    """What is on disk, with the lines of this program's code; None if there is nothing that fits."""
+    """The plan on disk, with the lines of this program's code; None if there is no plan or it does not fit."""
     try:
         found = read_document(path, Planned, FORMAT, VERSION)
         if found.fingerprint != fingerprint or not fits(program, found.plan):
@@ -104,10 +104,10 @@ def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bo
     before = time.monotonic()
     pricing = Pricing(named.gradient)
     prepare(pricing)
-    begin += time.monotonic() - before  # on a new machine that compiles, which is no part of a search
+    begin += time.monotonic() - before  # on a new machine that compiles, which does not count as time of a search
 
     def seconds_of(choice: Choice) -> float:
-        """Of the gradient traced under the plan, so that all that jax adds counts."""
+        """Seconds of the gradient traced under the plan, so that all ops that jax adds count."""
         if is_untouched(choice) and named.traced is not None:
             return gradient_seconds(named.traced, chip)
         run = functools.partial(evaluate, program, plan_of(named, choice, pricing))
@@ -116,7 +116,7 @@ def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bo
     goal, before = settings.goal(pricing), time.monotonic() - begin
 
     def found_within(goal: Goal, settings: Settings = settings) -> Searched:
-        """Each search has the seconds, with what came before the first."""
+        """Searches; each search has the full seconds, less those spent before the first."""
         return search(name, named, pricing, settings, time.monotonic() - before, seconds_of, goal)
 
     if compiler is None:
@@ -136,7 +136,7 @@ def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bo
 
 
 def _gradient(program: Program, wanted: Sequence[bool], chip: Chip) -> tuple[NamedGradient, Sequence[bool], bool]:
-    """The gradient to plan; the arguments that it is taken by, none if jax cannot; and whether it cannot because a
+    """The gradient to plan; the arguments to differentiate by, none if jax cannot; and whether it cannot because a
     custom rule closes over a traced value.
 
     Forward passes may have no gradient, such as those with loops without a fixed length. If one is taken nevertheless,
@@ -152,16 +152,16 @@ def _gradient(program: Program, wanted: Sequence[bool], chip: Chip) -> tuple[Nam
 
 
 def _has_gradient(program: Program, wanted: Sequence[bool]) -> bool:
-    """Whether jax can differentiate a program without a plan."""
+    """True if jax can differentiate a program without a plan."""
     try:
         gradient_jaxpr(program, wanted, lambda args: core.jaxpr_as_fun(program.closed)(*args))
-    except Exception:  # custom rules raise what they like
+    except Exception:  # custom rules may raise any error
         return False
     return True
 
 
 def fingerprint_of(program: Program, wanted: Sequence[bool], settings: Settings) -> str:
-    """32 hexadecimal digits of a program's equations, of what is asked, and of the versions that plan."""
+    """32 hexadecimal digits of a program's equations, of the options, and of the versions of graphrl and jax."""
     text = re.sub(r"0x[0-9a-f]+|Var\(id=\d+\)", "", str(program.closed.jaxpr))
     asked = [
         settings.budget,
@@ -187,8 +187,8 @@ def _keep(path: Path, found: Planned) -> None:
 
 
 def plan_of(named: NamedGradient, choice: Choice, pricing: Pricing) -> CheckpointPlan:
-    """What a choice means for the function."""
-    pricing(choice)  # decides what is kept because something else is not
+    """The plan of a choice for the function."""
+    pricing(choice)  # decides which values are kept because others are not
     return _plan(named, choice, pricing, 0)
 
 
@@ -214,7 +214,7 @@ def _plan(named: NamedGradient, choice: Choice, pricing: Pricing, number: int) -
 
 
 def _copied(program: Program, level: Level, carried: range) -> tuple[int, ...]:
-    """Places all of whose values are free, and of views of nothing but arguments and such values."""
+    """Places all of whose values are free, and of views of only arguments and such values."""
     jaxpr = program.closed.jaxpr
     outside = {*jaxpr.constvars, *(var for number, var in enumerate(jaxpr.invars) if number not in carried)}
     copied: list[int] = []

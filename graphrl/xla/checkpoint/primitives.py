@@ -1,20 +1,20 @@
 """Primitives that move values to the host and that make values and gradients wait.
 
 **Copies to the host** (`moved`, `after`). jax's own policies copy a value to the host, but nothing of the forward pass
-needs the copy. XLA's scheduler, which sees nothing freed by the start of a copy, begins it where the backward pass asks
-for it, and the value stays on the device until then. Here a later value of the forward pass waits for the copy, by a
-barrier that lasts until XLA has scheduled:
+needs the copy. Starting a copy frees no memory, so XLA's scheduler delays it until the backward pass needs the copy,
+and the value stays on the device until then. Here a later value of the forward pass waits for the copy, by a barrier
+that lasts until XLA has scheduled:
 
     x, copy = moved(x, "x")  # under a policy that saves "x", later readers load it in the backward pass
     y = after(y, [copy])
 
-Both are their operands except where a gradient is taken of a `jax.checkpoint` around them: without one, nothing is
-copied. In the backward pass copies come back from the barrier on that jax puts before each segment.
+Both equal their operands, except where a gradient is taken of a `jax.checkpoint` around them: without one, nothing is
+copied. In the backward pass, jax puts a barrier before each segment; copies come back from that barrier on.
 
-**Gradients that wait** (`together`, `finished`). XLA may run what nothing waits for at any time: gradients of weights,
-and a loss itself, often at the end of the step. What they are computed from stays in memory until then. A segment whose
-gradients are handed on together needs nothing any more of what it read. A backward pass that begins once the results
-are there leaves no part of the forward pass for later.
+**Gradients that wait** (`together`, `finished`). XLA may run an op that nothing waits for at any time: gradients of
+weights, and a loss itself, often at the end of the step. Their operands stay in memory until then. If the gradients of
+a segment are released together, none of the values that it read is needed any longer. If the backward pass starts after
+the results are computed, no part of the forward pass is left for later.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,30 +32,30 @@ Rule = Callable[[Any], Any]  # an equation -> another one with the same results
 
 
 class Moved(NamedTuple):
-    """A value, as later readers should have it, and its copy on the host."""
+    """A value for later readers, and its copy on the host."""
 
     value: Any
     copy: Any
 
 
 def moved(value: Any, name: str) -> Moved:
-    """A value that waits on the host, where a policy saves what has that name."""
+    """A value for later readers, and its copy on the host, which a policy can save by `name`."""
     copy = jax.device_put(value, HOST)
     return Moved(_LOADED.bind(value, name_p.bind(copy, name=name)), jax.lax.stop_gradient(copy))
 
 
 def after(value: Any, copies: Sequence[Any]) -> Any:
-    """A value that is there only once the copies are."""
+    """A value that is available only once the copies are."""
     return _AFTER.bind(value, *copies, waits=False) if copies else value
 
 
 def _first(name: str, lowered: Callable[..., Any], known: Rule, again: Rule) -> core.Primitive:
-    """A primitive that is its first operand.
+    """A primitive that returns its first operand.
 
     Args:
-      name: of it.
+      name: the primitive's name.
       lowered: operands and parameters -> result.
-      known: what stands for its equation in the forward pass of a gradient through `jax.checkpoint`.
+      known: gives the equation that replaces its own in the forward pass of a gradient through `jax.checkpoint`.
       again: likewise where the backward pass computes it again.
     """
 
@@ -83,7 +83,7 @@ def _without_copies(eqn: Any) -> Any:
 
 
 def _from_host(eqn: Any) -> Any:
-    """The copy back to the device."""
+    """The equation of the copy back to the device."""
     (put,) = jax.make_jaxpr(lambda copy: jax.device_put(copy, DEVICE))(eqn.invars[1].aval).jaxpr.eqns
     return eqn.replace(primitive=put.primitive, params=put.params, invars=eqn.invars[1:])
 
@@ -100,12 +100,12 @@ NAME = "graphrl_tied"
 
 
 def together(values: Sequence[Any]) -> list[Any]:
-    """The values; in the backward pass the gradients of none are there before those of all, but for references."""
+    """The values; in the backward pass no gradient is available before the gradients of all, except of references."""
     return _bound(values, finished=False)
 
 
 def finished(results: Sequence[Any]) -> list[Any]:
-    """The results; the backward pass begins once those are there that are single numbers: others it would keep."""
+    """The results; the backward pass starts after the scalar results are computed: it would keep larger ones."""
     return _bound(results, finished=True)
 
 
@@ -119,7 +119,7 @@ def _bound(values: Sequence[Any], finished: bool) -> list[Any]:
 
 
 def _run(*operands: Any, count: int, finished: bool, barrier: bool) -> list[Any]:
-    """The first `count` operands; the others are waited for."""
+    """The first `count` operands, which wait for the others."""
     del finished
     return list(jax.lax.optimization_barrier(operands) if barrier else operands)[:count]
 
@@ -136,8 +136,9 @@ def _cotangents(cotangents: Sequence[Any], *operands: Any, count: int, **_: bool
 
 
 def _of_some(values: Sequence[Any], others: Sequence[Any], barrier: bool) -> list[Any]:
-    """Those that are not symbolically zero, once all of them and the others are there; zeros as they are. One alone
-    waits for nothing: a barrier would only keep compilers from fusing what computes it into who reads it.
+    """The values, of which those that are not symbolically zero wait for each other and for the others.
+
+    A single value waits for nothing: a barrier would only keep compilers from fusing its op into its reader.
     """
     some = [value for value in values if type(value) is not ad.Zero]
     if not some or len(some) + len(others) == 1:

@@ -1,11 +1,11 @@
 """Programs and plans: a function as one flat list of equations, and the decisions about it.
 
-Calls (`jax.jit` within the function) are inlined. What has rules of its own for derivatives (`custom_jvp`,
-`custom_vjp`), the user's own `jax.checkpoint`, loops and branches stay single equations; the bodies of scans are
-programs in turn. A `Program` can be run in pieces.
+Calls (`jax.jit` within the function) are inlined. Functions with custom derivatives (`custom_jvp`, `custom_vjp`), the
+user's own `jax.checkpoint`, loops and branches remain single equations; the bodies of scans are programs in turn. A
+`Program` can be run in pieces.
 
-A `CheckpointPlan` says which values a gradient keeps, computes again and moves to the host: regions of equations that
-are computed again, names of values that are kept or moved, plans for the bodies of scans, and stretches of loops.
+A `CheckpointPlan` defines which values a gradient keeps, computes again and moves to the host: regions of equations
+that are computed again, names of values that are kept or moved, plans for the bodies of scans, and stretches of loops.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from jax.extend.core.primitives import name_p, remat_p
 from graphrl.graphs.readers.jaxpr.work import inner_jaxprs
 from graphrl.xla.checkpoint.sizes import Sizes, sizes_of
 
-Name = tuple[int, int]  # a value: the place of the equation that writes it, and which of its results it is
+Name = tuple[int, int]  # a value: the place of the equation that writes it, and the index among its results
 CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
 DEBUG_INFO = core.DebugInfo("graphrl.checkpoint", "piece of a program", arg_names=None, result_paths=None)
 LABEL = re.compile(r"graphrl(\d+)")  # of a program, in the names of its values
@@ -36,8 +36,8 @@ class Region:
     Attributes:
       first, stop: places of the equations, without `stop`.
       kept: values that stay in memory for the backward pass.
-      moved: values that wait for it in the memory of the host.
-      ends: of each of these, the place whose results wait for its copy, in this region or a later one; empty in bodies
+      moved: values that are kept for it in the memory of the host.
+      ends: for each of these, the place whose results wait for its copy, in this region or a later one; empty in bodies
         of loops, where a trip ends with its copies.
     """
 
@@ -53,11 +53,12 @@ class CheckpointPlan:
     """Decisions about a program.
 
     Attributes:
-      regions: disjoint, in order. Of equations outside of them jax keeps what it always does.
-      copied: places of equations that every region which needs their results computes for itself, from arguments.
+      regions: disjoint, in order. For equations outside of them jax keeps the values that it always keeps.
+      regions: disjoint regions, in order. For equations outside of them jax keeps the values that it always keeps.
       bodies: plans for the bodies of scans, by place; others are left as they are.
-      stretch: of a scan's body, steps that run forward once more together before they run backward; 1 where none do.
-      unrolled: whether these steps stand one after the other, and are no loop.
+      stretch: for a scan's body, steps that run forward once more together before they run backward; 1 without
+        stretches.
+      unrolled: whether these steps are unrolled instead of run as a loop.
     """
 
     regions: tuple[Region, ...] = ()
@@ -68,12 +69,12 @@ class CheckpointPlan:
 
     @property
     def orders(self) -> bool:
-        """Whether it says of gradients which ones wait: where anything is computed again. See `primitives`."""
+        """True if the plan makes gradients wait: if anything is computed again. See `primitives`."""
         return bool(self.regions or self.bodies)
 
     @property
     def is_plain(self) -> bool:
-        """Whether a loop's body with this plan is left as it is."""
+        """True if a loop's body with this plan is left as it is."""
         return not self.regions and not self.bodies and self.stretch == 1
 
 
@@ -83,10 +84,10 @@ class Program:
 
     Attributes:
       closed: without calls among its equations; its constants are arrays: see `opened`.
-      bodies: of its scans, by their places among the equations; of those that have steps.
-      sizes: of its symbolic dimensions.
-      label: that its values are named by: another one than that of any program within it, a function's that
-        `graphrl.checkpoint` made too, for a policy goes through all that is within.
+      bodies: the bodies of its scans that have steps, by the scans' places among the equations.
+      sizes: the sizes of its symbolic dimensions.
+      label: prefix of the names of its values. It differs from the label of any program within it, also of a function
+        that `graphrl.checkpoint` made, since a policy applies to everything within.
     """
 
     closed: core.ClosedJaxpr
@@ -96,40 +97,40 @@ class Program:
 
     @property
     def equations(self) -> Sequence[Any]:
-        """In the order of the function; a place is an index into these."""
+        """Equations in the order of the function; a place is an index into these."""
         return self.closed.jaxpr.eqns
 
     @functools.cached_property
     def last_use(self) -> dict[Any, int]:
-        """The last place that reads a variable; the number of equations where it is a result."""
+        """The last place that reads each variable; the number of equations for results."""
         uses = {atom: place for place, eqn in enumerate(self.equations) for atom in variables(eqn.invars)}
         return uses | dict.fromkeys(variables(self.closed.jaxpr.outvars), len(self.equations))
 
     @functools.cached_property
     def readers(self) -> Counter[Any]:
-        """How many equations read a variable; its being a result counts as one."""
+        """Number of equations that read each variable; being a result counts as one."""
         reads = [*(eqn.invars for eqn in self.equations), self.closed.jaxpr.outvars]
         return Counter(atom for atoms in reads for atom in {*variables(atoms)})
 
     @functools.cached_property
     def place_of(self) -> dict[Any, int]:
-        """The place that writes a variable; arguments and constants have none."""
+        """The place that writes each variable; arguments and constants are absent."""
         return {var: place for place, eqn in enumerate(self.equations) for var in eqn.outvars}
 
     def size(self, atom: Any) -> int:
-        """Elements of an array."""
+        """Number of elements of an array."""
         return math.prod(map(self.sizes.value, atom.aval.shape))
 
     def trips(self, place: int) -> int:
-        """Steps of the scan at a place."""
+        """Number of steps of the scan at a place."""
         return self.sizes.value(self.equations[place].params["length"])
 
     def text_of(self, name: Name) -> str:
-        """What jax knows a value by."""
+        """Name by which jax's policies refer to a value."""
         return f"{self.label}:{name[0]}.{name[1]}"
 
     def name_of(self, text: str) -> Name | None:
-        """The value that jax knows by such a text; None where it is none of this program's."""
+        """The value with this name; None if the name is not of this program."""
         label, _, numbers = text.partition(":")
         if label != self.label:
             return None
@@ -138,7 +139,7 @@ class Program:
 
 
 def variables(atoms: Iterable[Any]) -> list[Any]:
-    """Those of an equation's operands or results that are no literals."""
+    """The operands or results of an equation that are not literals."""
     return [atom for atom in atoms if not isinstance(atom, core.Literal)]
 
 
@@ -159,8 +160,8 @@ def opened(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, list[Any]]:
 
 
 def program_of(closed: core.ClosedJaxpr, label: str | None = None, sizes: Sizes | None = None) -> Program:
-    """A traced function as a program. The default label is one that nothing within it has, the default sizes are those
-    that are chosen for its symbolic dimensions.
+    """A traced function as a program. The default label is one that nothing within it has. The default sizes are chosen
+    for its symbolic dimensions.
 
     Raises:
       GraphrlError: no sizes were found that the constraints of the dimensions allow.
@@ -176,7 +177,7 @@ def program_of(closed: core.ClosedJaxpr, label: str | None = None, sizes: Sizes 
 
 
 def _numbers(jaxpr: Any) -> Iterator[int]:
-    """Of the labels in the names of a jaxpr's values, and of those within it."""
+    """Numbers of the labels in the names of a jaxpr's values, and of the jaxprs within it."""
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "name" and (label := LABEL.match(eqn.params["name"])):
             yield int(label[1])
@@ -185,14 +186,14 @@ def _numbers(jaxpr: Any) -> Iterator[int]:
 
 
 class Values:
-    """What the variables of a jaxpr stand for, as far as it has run."""
+    """Values of a jaxpr's variables, as far as it has run."""
 
     def __init__(self, variables: Iterable[Any], values: Iterable[Any]) -> None:
         self._values = dict(zip(variables, values, strict=True))
 
     @classmethod
     def of(cls, closed: core.ClosedJaxpr, args: Sequence[Any]) -> "Values":
-        """Before the first equation."""
+        """The values before the first equation."""
         return cls((*closed.jaxpr.constvars, *closed.jaxpr.invars), (*closed.consts, *args))
 
     def read(self, atoms: Iterable[Any]) -> list[Any]:
@@ -200,7 +201,7 @@ class Values:
         return [atom.val if isinstance(atom, core.Literal) else self._values[atom] for atom in atoms]
 
     def has(self, variable: Any) -> bool:
-        """Whether a variable has a value."""
+        """True if a variable has a value."""
         return variable in self._values
 
     def write(self, variables: Iterable[Any], values: Iterable[Any]) -> None:
@@ -208,11 +209,11 @@ class Values:
         self._values.update(zip(variables, values, strict=True))
 
     def name(self, variable: Any, name: str) -> None:
-        """Lets policies know a variable's value by a name."""
+        """Names a variable's value, for policies."""
         self._values[variable] = name_p.bind(self._values[variable], name=name)  # also under `jax_remat3`
 
     def run(self, equations: Sequence[Any]) -> None:
-        """Evaluates equations whose operands are there."""
+        """Evaluates equations whose operands have values."""
         piece = Piece.of(equations)
         self.write(piece.writes, piece(*self.read(piece.reads)))
 
@@ -222,7 +223,7 @@ class Piece:
     """Some equations as a function.
 
     Attributes:
-      equations: in order.
+      equations: the equations, in order.
       reads: variables from elsewhere, its arguments.
       writes: variables, its results.
     """
@@ -233,8 +234,8 @@ class Piece:
 
     @classmethod
     def of(cls, equations: Sequence[Any], wanted: frozenset[Any] | None = None) -> "Piece":
-        """Equations as a function of what they read from elsewhere; its results are all that they write, or those of
-        it that are `wanted`.
+        """Equations as a function of the variables that they read from elsewhere. Its results are all variables that
+        they write, or the `wanted` ones of these.
         """
         written = dict.fromkeys(var for eqn in equations for var in eqn.outvars if not isinstance(var, core.DropVar))
         read = dict.fromkeys(var for eqn in equations for var in variables(eqn.invars) if var not in written)
@@ -253,8 +254,8 @@ def checkpointed(run: Callable[..., Any], *args: Any, policy: Any = None, preven
 
     Args:
       run: arrays in pytrees -> arrays in pytrees.
-      *args: its arguments.
-      policy, prevent_cse: as `jax.checkpoint` has them.
+      *args: the function's arguments.
+      policy, prevent_cse: as in `jax.checkpoint`.
     """
     leaves, structure = jax.tree.flatten(args)
 
@@ -271,7 +272,7 @@ def checkpointed(run: Callable[..., Any], *args: Any, policy: Any = None, preven
 
 
 def _inlined(closed: core.ClosedJaxpr, *args: Any) -> list[Any]:
-    """Runs a jaxpr, and what its calls call in place of them."""
+    """Runs a jaxpr with its calls replaced by the jaxprs that they call."""
     jaxpr, values, start = closed.jaxpr, Values.of(closed, args), 0
     for place, eqn in enumerate(jaxpr.eqns):
         if _is_call(eqn):
@@ -283,12 +284,12 @@ def _inlined(closed: core.ClosedJaxpr, *args: Any) -> list[Any]:
 
 
 def _is_loop(eqn: Any, sizes: Sizes) -> bool:
-    """Whether an equation is a scan whose body runs."""
+    """True if an equation is a scan with at least one step."""
     return eqn.primitive.name == "scan" and sizes.value(eqn.params["length"]) > 0
 
 
 def _is_call(eqn: Any) -> bool:
-    """Whether an equation only calls a jaxpr: one that says where its operands lie is more."""
+    """True if an equation only calls a jaxpr, without shardings of its operands or results."""
     shardings = (*eqn.params.get("in_shardings", ()), *eqn.params.get("out_shardings", ()))
     unspecified = all(type(sharding).__name__ == "UnspecifiedValue" for sharding in shardings)
     return eqn.primitive.name in CALLS and isinstance(eqn.params.get("jaxpr"), core.ClosedJaxpr) and unspecified

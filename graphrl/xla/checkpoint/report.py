@@ -1,6 +1,6 @@
-"""Reports: what `graphrl.checkpoint` decided about a function, for people and for machines.
+"""Reports on the decisions of `graphrl.checkpoint`, for people and for machines.
 
-`CheckpointReport` is of one plan, `CheckpointCurve` of plans within several limits: tables, data and pictures.
+`CheckpointReport` describes one plan, `CheckpointCurve` plans within several limits: tables, data and pictures.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import numpy as np
 from graphrl.colours import BETTER, FAINT, GREY, GRID
 from graphrl.units import aligned, byte_unit, format_bytes, format_seconds
 
-if TYPE_CHECKING:  # matplotlib takes half a second, which only pictures need
+if TYPE_CHECKING:  # matplotlib takes half a second to import, and only pictures need it
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -25,15 +25,16 @@ HEIGHT = 4.5  # of a picture, in inches
 
 @dataclasses.dataclass(frozen=True)
 class ReportedValue:
-    """What happens to a value between the passes.
+    """Fate of a value between the passes.
 
     Attributes:
       what: "kept", "computed again" or "moved to the host".
       value: its type and shape, as jax writes them.
-      bytes: of it, in loops of all steps together, or of those of a stretch, if it is kept for so long.
-      seconds: that computing it again takes, in loops of all steps.
-      line: of the user's code that computes it; "" where jax does not know.
-      place: of its equation in the function, after those of the loops around it.
+      bytes: bytes of the value; in loops, of all steps together, or of the steps of a stretch if it is kept only that
+        long.
+      seconds: seconds to compute it again; in loops, for all steps.
+      line: line of the user's code that computes it; "" where jax does not know.
+      place: place of its equation in the function, after the places of the loops around it.
     """
 
     what: str
@@ -49,11 +50,11 @@ class ReportedStretch:
     """A loop that runs in stretches.
 
     Attributes:
-      trips: its steps.
-      steps: of a stretch, which run forward once more together before they run backward.
-      unrolled: whether these stand one after the other, and are no loop.
-      line: of the user's code; "" where jax does not know.
-      place: of its equation in the function, after those of the loops around it.
+      trips: the number of its steps.
+      steps: the number of steps of a stretch, which run forward once more together before they run backward.
+      unrolled: whether the steps of a stretch are unrolled instead of run as a loop.
+      line: line of the user's code; "" where jax does not know.
+      place: place of its equation in the function, after the places of the loops around it.
     """
 
     trips: int
@@ -65,13 +66,13 @@ class ReportedStretch:
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """Of a step, as foretold.
+    """Predicted figures of a step.
 
     Attributes:
-      kept_bytes: that wait in memory for the backward pass.
-      moved_bytes: that wait in the memory of the host.
-      peak_bytes: most at once, beside arguments, results and gradients.
-      seconds: by roofline.
+      kept_bytes: bytes kept in memory for the backward pass.
+      moved_bytes: bytes kept for it in the memory of the host.
+      peak_bytes: most bytes in use at one time, without arguments, results and gradients.
+      seconds: seconds by roofline.
     """
 
     kept_bytes: float
@@ -82,25 +83,25 @@ class Figures:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointReport:
-    """What a function's gradient keeps, and what that costs. `str()` of it is a table.
+    """Values that a function's gradient keeps, and their cost. `str()` of it is a table.
 
     Attributes:
-      function: its name.
-      chip: whose times were taken.
-      plain: what jax does by itself.
-      planned: what was decided.
-      argument_bytes, result_bytes: of the function's arguments, and of its results and gradients.
-      segments: that are computed again, one after another.
-      values: by kind and size, largest first.
-      stretches: of loops that run in stretches.
-      timelines: bytes over the step, beside arguments, results and gradients: (plain, planned), each of the forward
+      function: name of the function.
+      chip: name of the chip whose times count.
+      plain: figures of jax's default.
+      planned: figures of the plan.
+      argument_bytes, result_bytes: bytes of the function's arguments, and of its results and gradients.
+      segments: number of segments that are computed again.
+      values: values with their fates, by kind and size, largest first.
+      stretches: loops that run in stretches.
+      timelines: bytes over the step, without arguments, results and gradients: (plain, planned), each of the forward
         pass, then of the backward pass.
-      search_seconds: that planning took, whenever it was.
+      search_seconds: seconds that planning took, whenever it was.
       from_cache: whether the plan was read from disk.
       above_least: share of its time by which the plan may be above the least within the budget, by CP-SAT's proof and
-        in the search's own measure of time; None where it was not asked or time is limited.
-      compiled_bytes: what XLA says that the plan needs in place of `planned.peak_bytes`; None where it was not asked.
-      sizes: of symbolic dimensions, for which the plan was made and all figures are.
+        in the search's own measure of time; None without such a proof or where time is limited.
+      compiled_bytes: XLA's figure for the plan, which replaces `planned.peak_bytes`; None without `verify`.
+      sizes: sizes of symbolic dimensions, for which the plan was made and all figures are.
       as_written: whether the function runs as it is written, without a plan, since a custom rule of it closes over a
         traced value: the rule's gradient exists only in the trace of that value.
     """
@@ -124,12 +125,12 @@ class CheckpointReport:
 
     @property
     def slowdown(self) -> float:
-        """Share of the step's time that the plan adds; below 0 where it takes less."""
+        """Share of the step's time that the plan adds; negative if the plan takes less time."""
         return self.planned.seconds / self.plain.seconds - 1.0 if self.plain.seconds else 0.0
 
     @property
     def total_bytes(self) -> float:
-        """The peak of the whole step: arguments, results, gradients and all else, by XLA's figure if there is one."""
+        """Peak of the whole step: arguments, results, gradients and the rest, by XLA's figure if there is one."""
         own = self.planned.peak_bytes if self.compiled_bytes is None else self.compiled_bytes
         return self.argument_bytes + self.result_bytes + own
 
@@ -141,10 +142,10 @@ class CheckpointReport:
         """Draws memory over the step, with and without the plan, and saves the picture if a path is given.
 
         Args:
-          path: its ending says the format: .png, .svg or .pdf.
+          path: its suffix selects the format: .png, .svg or .pdf.
 
         Raises:
-          GraphrlError: the file cannot be written, or its ending names no such format.
+          GraphrlError: the file cannot be written, or its suffix names no such format.
         """
         return _drawn(_memory_figure(self), path)
 
@@ -200,11 +201,11 @@ class CurvePoint:
     """The plan within a limit: of the least memory for one of time, of the least time for one of bytes.
 
     Attributes:
-      limit: that was asked for, a slowdown or a budget.
-      slowdown: of the plan, as `CheckpointReport.slowdown`.
+      limit: the requested limit, a slowdown or a budget.
+      slowdown: slowdown of the plan, as in `CheckpointReport`.
       peak_bytes, kept_bytes, moved_bytes: as in `Figures`.
-      kept_values, computed_values: how many lie in memory between the passes, and are computed again, of those that
-        `CheckpointReport.values` lists.
+      kept_values, computed_values: numbers of values that are kept in memory between the passes, and that are computed
+        again, among those that `CheckpointReport.values` lists.
       compiled_bytes: as in `CheckpointReport`.
     """
 
@@ -219,7 +220,7 @@ class CurvePoint:
 
     @classmethod
     def of(cls, limit: float | str, report: CheckpointReport) -> "CurvePoint":
-        """What a report on a plan within the limit says."""
+        """The point of a report on a plan within the limit."""
         planned, kinds = report.planned, [value.what for value in report.values]
         sizes = planned.peak_bytes, planned.kept_bytes, planned.moved_bytes
         counts = kinds.count(KEPT), kinds.count(COMPUTED)
@@ -230,15 +231,15 @@ class CurvePoint:
 class CheckpointCurve:
     """Memory against slowdown; `str()` of it is a table.
 
-    With more time no plan needs more memory, with a smaller budget none needs more and none is faster: by XLA's figure
-    where plans were verified, else as predicted (of budgets that are parts, by the bytes kept).
+    With more time no plan needs more memory. With a smaller budget no plan needs more memory and no plan is faster.
+    Memory is XLA's figure if plans were verified, else the prediction (for budgets that are parts, the bytes kept).
 
     Attributes:
-      function: its name.
-      chip: whose times were taken.
-      plain: what jax does by itself.
-      points: from the least slowdown on, or from the largest budget on.
-      sizes: of symbolic dimensions, for which all figures are: see `checkpoint`.
+      function: name of the function.
+      chip: name of the chip whose times count.
+      plain: figures of jax's default.
+      points: points in ascending order of slowdown, or in descending order of budget.
+      sizes: sizes of symbolic dimensions, for which all figures are: see `checkpoint`.
     """
 
     function: str
@@ -280,7 +281,7 @@ class CheckpointCurve:
         return _drawn(_curve_figure(self), path)
 
     def share(self, point: CurvePoint) -> float:
-        """A point's part of the peak that jax has."""
+        """A point's peak as a share of the peak of jax's default."""
         return point.peak_bytes / max(self.plain.peak_bytes, 1.0)
 
     def to_dict(self) -> dict[str, Any]:
@@ -304,14 +305,14 @@ class CheckpointCurve:
 
 
 def _needed(report: CheckpointReport, is_part: bool = False) -> float:
-    """Bytes that a plan needs by XLA's figure, else as predicted, where a budget that `is_part` limits those kept."""
+    """Bytes that a plan needs by XLA's figure, else as predicted: kept bytes if the budget `is_part`, else the peak."""
     if report.compiled_bytes is not None:
         return report.compiled_bytes
     return report.planned.kept_bytes if is_part else report.planned.peak_bytes
 
 
 def sizes_lines(sizes: Mapping[str, int]) -> list[str]:
-    """A line with the sizes that a plan takes for symbolic dimensions; no line without such dimensions."""
+    """A line with the sizes that a plan assumes for symbolic dimensions; no line without such dimensions."""
     shown = ", ".join(f"{name} = {size}" for name, size in sizes.items())
     return [f"planned, and all figures, for {shown}: sizes that stand for symbolic dimensions"] if sizes else []
 
@@ -326,7 +327,7 @@ def _drawn(figure: "Figure", path: str | os.PathLike[str] | None) -> "Figure":
 
 
 def _memory_figure(report: CheckpointReport) -> "Figure":
-    """Bytes over the forward and the backward pass, beside arguments, results and gradients."""
+    """Bytes over the forward and the backward pass, without arguments, results and gradients."""
     from graphrl.plan.plot import DPI, WIDTH, Picture, clean
 
     figure = Picture(figsize=(WIDTH, HEIGHT), dpi=DPI, layout="constrained")
@@ -344,7 +345,7 @@ def _memory_figure(report: CheckpointReport) -> "Figure":
         ax.set_xticks([])
     axes[0].set_ylabel(unit)
     axes[0].set_ylim(bottom=0)
-    # beside the axes: the lines may be anywhere within
+    # outside of the axes, since the lines may be anywhere within
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     figure.suptitle(f"{clean(report.function)}: memory beside arguments, results and gradients")
     return figure

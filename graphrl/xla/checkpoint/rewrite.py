@@ -1,19 +1,19 @@
 """The rewrite: a program as a function that follows a plan.
 
-Regions run under `jax.checkpoint`, with names for what is kept, and barriers between them: jax's own primitives, which
-every backend, sharding and later transformation takes. `scan_in_stretches` runs a loop as a scan of scans, each of
-which is computed again in whole before it runs backward. Where anything is computed again, some equations have
-derivatives of their own, for which compilers need less memory (`rule_of`):
+Regions run under `jax.checkpoint`, with names for kept values, and barriers between them: jax's own primitives, which
+every backend, sharding and later transformation supports. `scan_in_stretches` runs a loop as a scan of scans, each of
+which is computed again in whole before it runs backward. If anything is computed again, some equations have custom
+derivatives, for which compilers need less memory (`rule_of`):
 
 | equation | rule |
 |---|---|
 | product, convolution (`product`) | the gradient of the smaller operand comes first |
-| gather, scatter (`gathered`, `scattered`) | zeros that are added to wait for what is scattered |
+| gather, scatter (`gathered`, `scattered`) | the zeros that are added to wait for the scattered values |
 
-Each of a product's two gradients reads the other operand. If the gradient of the larger operand is there first, that
-operand still has to be kept for the other gradient. With the rule it is no longer needed before as much is written
-again. Not all products have it: see `is_of_sums`. What is scattered is added to zeros, or to another number; nothing
-has to be there before these, so XLA may write all of a program's in one kernel at its begin.
+Each of a product's two gradients reads the other operand. If the gradient of the larger operand is computed first, that
+operand still has to be kept for the other gradient. With the rule it is no longer needed before an array of its size is
+written again. Not all products have the rule: see `is_of_sums`. Scattered values are added to zeros, or to another
+number. The zeros depend on nothing, so XLA may write all zeros of a program in one kernel at its start.
 """
 
 import contextlib
@@ -36,19 +36,19 @@ from graphrl.xla.checkpoint.sizes import holds
 Arrays = list[Any]
 Step = Callable[[Arrays, Arrays], tuple[Arrays, Arrays]]  # carry, slices -> carry, results
 Copies = dict[int, list[Any]]  # on the host, by the place that waits for them
-HOST = "pinned_host"  # the memory for what loops move
-MANY = 4  # times as many elements
+HOST = "pinned_host"  # the memory for values that loops move
+MANY = 4  # ratio of elements
 
 
 def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_loop: bool = False) -> list[Any]:
-    """The results of a program; its derivative keeps what the plan says.
+    """The results of a program; its derivative keeps values according to the plan.
 
     Args:
-      program: whose arguments are `args`.
-      plan: about it.
+      program: the program whose arguments are `args`.
+      plan: the plan to follow.
       args: arrays or tracers.
-      in_loop: whether it is the body of a loop: what the backward loop computes again, no compiler takes for what the
-        forward loop has computed.
+      in_loop: whether it is the body of a loop. No compiler merges recomputation in the backward loop with the values
+        that the forward loop has computed.
     """
     values, copies = Values.of(program.closed, args), Copies()
     _run(program, plan, values, plan.copied)
@@ -63,7 +63,7 @@ def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_
 
 
 def fits(program: Program, plan: CheckpointPlan) -> bool:
-    """Whether a plan's places are those of a program."""
+    """True if all places of a plan exist in a program."""
     equations = program.equations
     stops = [0, *(region.stop for region in plan.regions)]
     names = [name for region in plan.regions for name in (*region.kept, *region.moved)]
@@ -78,7 +78,7 @@ def fits(program: Program, plan: CheckpointPlan) -> bool:
 
 
 def scan_of(eqn: Any, body: Program, plan: CheckpointPlan, operands: Sequence[Any]) -> list[Any]:
-    """A scan whose body does what a plan says."""
+    """A scan whose body follows a plan."""
     params = eqn.params
     consts, carried = scan_operands(params)
 
@@ -95,12 +95,13 @@ def scan_of(eqn: Any, body: Program, plan: CheckpointPlan, operands: Sequence[An
 def scan_in_stretches(
     step: Step, first: Arrays, xs: Arrays, stretch: int, *, unrolled: bool, length: int, reverse: bool, unroll: int
 ) -> tuple[Arrays, Arrays]:
-    """`jax.lax.scan`, whose steps are computed again some at a time.
+    """`jax.lax.scan` whose steps are computed again some at a time.
 
     Args:
-      step, first, xs, length, reverse, unroll: as `lax.scan` has them.
-      stretch: steps that are computed again together, of which the last ones to run may be fewer; 1 where none are.
-      unrolled: whether they stand one after the other, and are no loop.
+      step, first, xs, length, reverse, unroll: as in `lax.scan`.
+      stretch: steps that are computed again together, of which the last ones to run may be fewer; 1 for no
+        recomputation.
+      unrolled: whether the steps of a stretch are unrolled instead of run as a loop.
     """
 
     def run(carry: Arrays, xs: Arrays, *, length: int) -> tuple[Arrays, Arrays]:
@@ -114,7 +115,7 @@ def scan_in_stretches(
     left = length % stretch
     if not left:
         return _stretches(run, first, xs, length // stretch, stretch, reverse)
-    begin, end = (left, length) if reverse else (0, length - left)  # of what runs first
+    begin, end = (left, length) if reverse else (0, length - left)  # of the steps that run first
     carry, ys = _stretches(run, first, _cut(xs, begin, end), length // stretch, stretch, reverse)
     rest = _cut(xs, 0, left) if reverse else _cut(xs, end, length)
     carry, last = _stretches(run, carry, rest, 1, left, reverse)
@@ -122,7 +123,7 @@ def scan_in_stretches(
 
 
 def rule_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
-    """What gives the result of a program's equation for its operands; None for most equations."""
+    """A function that gives the result of a program's equation for its operands; None for most equations."""
     if is_product(eqn):
         return product_of(program, eqn)
     if not is_of_variables(eqn):
@@ -137,17 +138,17 @@ def rule_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
 
 
 def product_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
-    """A function that gives the result of a product for its operands; None if it is made from sums."""
+    """A function that gives the result of a product for its operands; None if `is_of_sums`."""
     left, right = map(program.size, eqn.invars)
     return None if is_of_sums(program, eqn) else functools.partial(product, eqn, 0 if left < right else 1)
 
 
 def is_of_sums(program: Program, product: Any) -> bool:
-    """Whether a product's larger operand is made from sums over many times as much, by what compilers fuse into one
-    kernel: equations whose results one other equation reads.
+    """True if a product's larger operand is computed from sums over at least `MANY` times its elements, in one
+    fused kernel: by equations whose results a single equation reads.
 
-    The gradient of what is summed reads its factors once more. If that does not wait for the operand, as it does in
-    `product`, compilers read them once for both and never write what is summed.
+    The gradient of the summed array reads its factors once more. Without the rule of `product`, that gradient does not
+    wait for the operand. Compilers then read the factors once for both, and never write the summed array.
     """
     larger = max(product.invars, key=program.size)
     waiting, seen = [larger], {larger}
@@ -171,8 +172,8 @@ def product(equation: Any, smaller: int, left: Any, right: Any) -> Any:
     """The result of an equation that is linear in each of two operands.
 
     Args:
-      equation: of a product or a convolution, of two different variables.
-      smaller: which operand is the smaller one, 0 or 1.
+      equation: equation of a product or a convolution, of two different variables.
+      smaller: index of the smaller operand, 0 or 1.
       left, right: its operands.
     """
     multiply = Piece.of([equation])
@@ -181,7 +182,7 @@ def product(equation: Any, smaller: int, left: Any, right: Any) -> Any:
         return multiply(*operands)[0]
 
     def tangent(primals: Any, tangents: Any) -> tuple[Any, Any]:
-        """Of both terms the one by the larger operand's tangent waits, when it is transposed, for the other one's."""
+        """The term with the larger operand's tangent, when transposed, waits for the other term."""
         some = [k for k in (1 - smaller, smaller) if type(tangents[k]) is not SymbolicZero]
         terms: list[Any] = []
         for k in some:
@@ -197,9 +198,9 @@ def product(equation: Any, smaller: int, left: Any, right: Any) -> Any:
 
 
 def gathered(equation: Any, operand: Any, indices: Any) -> Any:
-    """The result of a gather; the operand's gradient is scattered to zeros that wait for the result's."""
+    """The result of a gather; the operand's gradient is scattered into zeros that wait for the result's gradient."""
     run = Piece.of([equation])
-    params = {**equation.params, "fill_value": 0}  # of tangents, what lies outside is zero
+    params = {**equation.params, "fill_value": 0}  # tangents outside of the array are zero
 
     def gather(operand: Any, indices: Any) -> Any:
         return run(operand, indices)[0]
@@ -213,11 +214,11 @@ def gathered(equation: Any, operand: Any, indices: Any) -> Any:
 
 
 def scattered(number: Any, equation: Any, operand: Any, indices: Any, updates: Any) -> Any:
-    """The result of a scatter to an array that has one number everywhere; that is written once the updates are there.
+    """The result of a scatter into an array filled with one number, which is written once the updates are computed.
 
     Args:
-      number: it is.
-      equation: of the scatter.
+      number: the array's value.
+      equation: equation of the scatter.
       operand, indices, updates: its operands.
     """
     if _is_whole(updates):
@@ -228,9 +229,9 @@ def scattered(number: Any, equation: Any, operand: Any, indices: Any, updates: A
 def _stretches(
     run: Callable[..., tuple[Arrays, Arrays]], first: Arrays, xs: Arrays, count: int, stretch: int, reverse: bool
 ) -> tuple[Arrays, Arrays]:
-    """So many stretches, all of the same length."""
+    """`count` stretches, all of length `stretch`."""
     run = functools.partial(run, length=stretch)
-    if count == 1:  # in no loop of its own: compilers must not take what is computed again for what was before
+    if count == 1:  # not in a separate loop: compilers must not merge recomputation with the first computation
         return checkpointed(run, first, xs)
     blocks = [x.reshape(count, stretch, *x.shape[1:]) for x in xs]
     body = functools.partial(checkpointed, run, prevent_cse=False)
@@ -239,7 +240,7 @@ def _stretches(
 
 
 def _steps(step: Step, carry: Arrays, xs: Arrays, order: Sequence[int]) -> tuple[Arrays, Arrays]:
-    """Steps one after the other, whose results are stacked."""
+    """Unrolled steps, whose results are stacked."""
     ys = {}
     for k in order:
         carry, ys[k] = step(carry, [jax.lax.index_in_dim(x, k, keepdims=False) for x in xs])
@@ -255,7 +256,7 @@ def _own(plan: CheckpointPlan, places: Iterable[int]) -> list[int]:
 
 
 def _run_between(program: Program, plan: CheckpointPlan, values: Values, places: Iterable[int]) -> None:
-    """Runs what is in no region. Where there are any, it also hands on its gradients together."""
+    """Runs equations outside of all regions. If the plan has orders, they also receive their gradients together."""
     own = _own(plan, places)
     with _together(program, values, [program.equations[place] for place in own] if plan.orders else []):
         _run(program, plan, values, own)
@@ -263,7 +264,7 @@ def _run_between(program: Program, plan: CheckpointPlan, values: Values, places:
 
 @contextlib.contextmanager
 def _together(program: Program, values: Values, equations: Sequence[Any]) -> Iterator[None]:
-    """What equations read hands on its gradients together where they run within."""
+    """Makes the values that equations read receive their gradients together, for equations that run within."""
     read = Piece.of(equations).reads
     before = values.read(read)
     values.write(read, _tied(program, values, read))
@@ -272,8 +273,9 @@ def _together(program: Program, values: Values, equations: Sequence[Any]) -> Ite
 
 
 def _tied(program: Program, values: Values, read: Sequence[Any]) -> list[Any]:
-    """The values of what is read; their gradients are handed on together where others wait for some of them. Those of
-    arguments alone are results, into whose memory compilers had better write them at once.
+    """The values that are read, such that their gradients are complete together if others wait for some of them.
+
+    If all are arguments, the gradients are results, which compilers should write directly to the memory of the results.
     """
     own = values.read(read)
     return together(own) if any(var in program.place_of for var in read) else own
@@ -282,8 +284,9 @@ def _tied(program: Program, values: Values, read: Sequence[Any]) -> list[Any]:
 def _run_region(
     program: Program, plan: CheckpointPlan, values: Values, region: Region, apart: bool, copies: Copies
 ) -> None:
-    """Runs a region; `apart` keeps compilers from taking what is computed again for what was computed before. Copies to
-    the host that end in a later region are added to `copies`, and those that end here are taken from it.
+    """Runs a region; `apart` keeps compilers from merging recomputation with the first computation.
+
+    Copies to the host that end in a later region are added to `copies`, and those that end here are taken from it.
     """
     own = _own(plan, range(region.first, region.stop))
     if not own:
@@ -337,8 +340,8 @@ def _run(
     ends: Mapping[Name, int] = {},
     copies: Copies | None = None,
 ) -> None:
-    """Runs equations in order: scans as planned, names on results that have one, copies to the host of those that have
-    a place where these end.
+    """Runs equations in order: scans as planned, with names on results in `names`, and copies to the host of results in
+    `ends`.
     """
     waiting: list[Any] = []
     copies = Copies() if copies is None else copies
@@ -360,7 +363,7 @@ def _run(
 
 
 def _own_way(program: Program, plan: CheckpointPlan, place: int) -> Callable[[Sequence[Any]], list[Any]] | None:
-    """What gives an equation's results for its operands; None where the equation itself does."""
+    """A function that gives an equation's results for its operands; None if the equation itself is run."""
     eqn = program.equations[place]
     if place in plan.bodies:
         return functools.partial(scan_of, eqn, program.bodies[place], plan.bodies[place])
@@ -371,7 +374,7 @@ def _own_way(program: Program, plan: CheckpointPlan, place: int) -> Callable[[Se
 def _mark(
     values: Values, var: Any, name: Name, names: Mapping[Name, str], ends: Mapping[Name, int], copies: Copies
 ) -> None:
-    """Gives a value its name, or begins its copy to the host; and lets it wait for the copies that end there."""
+    """Names a value, or starts its copy to the host; and makes it wait for the copies that end at its place."""
     if name in ends:
         (value,) = values.read([var])
         value, copy = moved(value, names[name])
@@ -385,9 +388,10 @@ def _mark(
 
 
 def _filled(number: Any, aval: Any, value: Any) -> Any:
-    """An array of a number, which waits for a value of floating-point numbers: by a choice that XLA does not see
-    through, for it drops what only passes a barrier together with what is needed. Where the value is spread over
-    devices, that is a small message between them.
+    """An array filled with a number, which waits for `value`, of floating-point numbers.
+
+    It waits by a `where` that XLA cannot simplify, since XLA drops values that only pass a barrier together with needed
+    ones. If `value` is distributed over devices, the wait is a small message between them.
     """
     if not holds(operator.ge, jax.typeof(value).size, 1):  # there may be nothing to wait for
         return jax.lax.full(aval.shape, number, aval.dtype)
@@ -397,7 +401,7 @@ def _filled(number: Any, aval: Any, value: Any) -> Any:
 
 
 def _is_whole(value: Any) -> bool:
-    """Whether an array of floating-point numbers is none that says how it is spread over devices."""
+    """True if a value has floating-point numbers and its type has no mesh of devices."""
     aval = jax.typeof(value)
     return jax.numpy.issubdtype(aval.dtype, jax.numpy.floating) and aval.sharding.mesh.empty
 

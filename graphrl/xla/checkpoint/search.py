@@ -4,9 +4,9 @@
 of time, as measured on the traced gradient. Its report puts the choice into the user's terms: which values are kept,
 computed again and moved, the lines of code that they come from, and which loops run in stretches.
 
-What a plan needs is foretold by a model. With `verify`, XLA compiles the gradient under it and says what it needs
-itself (`compiled_bytes`). A limit of bytes that is not kept, or not used, is searched for again with as much less, or
-more, as that was off (`verified`).
+A model predicts the memory of a plan. With `verify`, XLA compiles the gradient under the plan and reports the memory
+that it needs (`compiled_bytes`). If a limit of bytes is exceeded, or is not used, the search repeats with a limit that
+is lower or higher by the error of the prediction (`verified`).
 """
 
 import contextlib
@@ -37,22 +37,22 @@ from graphrl.xla.checkpoint.solvers.level import COMPUTED, KEPT, Gradient
 
 MOST = 10_000  # values
 POINTS = 400  # of a timeline
-CLEARLY = 0.98  # part of a peak: what is foretold is not what is needed to the byte
-LEAST = 0.3  # part of the seconds that is left for the search, whatever came before it took
+CLEARLY = 0.98  # part of a peak: predictions are not exact to the byte
+LEAST = 0.3  # part of the seconds that is left for the search, however long the work before it took
 AFTER = 0.06  # part of the seconds that the report takes
 LAST = 0.1  # part of the seconds by which a search's last measurement may take longer than those before it
-LATE = 0.35  # part of the seconds that a search may take longer where nothing is within the limit yet
-TRIES = 4  # plans that are compiled for one limit of bytes, beside a regular one
+LATE = 0.35  # part of the seconds that a search may take longer while no choice is within the limit
+TRIES = 4  # plans that are compiled for one limit of bytes, in addition to a regular one
 UNUSED = 0.05  # part of a limit that may be left
 BINDING = 0.75  # part of a limit: a plan of less than that is faster than all that need more
-SPARE = 0.01  # part of a limit by which the next search stays below it, as the last one was off
-MAYBE = 1.25  # of what XLA needs for a plan: another plan that is predicted to need more is not compiled
-LEAST_ASKED = 1.02  # of the least that a search found, what another one is asked for
+SPARE = 0.01  # part of a limit by which the next search stays below it, after correction for the last one's error
+MAYBE = 1.25  # of XLA's bytes for a plan: another plan that is predicted to need more is not compiled
+LEAST_ASKED = 1.02  # limit of the next search, as a multiple of the least bytes that a search found
 T = TypeVar("T")
 
 
 class Searched(NamedTuple):
-    """A choice, and a report on it."""
+    """A choice and its report."""
 
     choice: Choice
     report: CheckpointReport
@@ -73,24 +73,24 @@ def search(
     """The best choice that a solver finds within the limit.
 
     Args:
-      name: of what the gradient is of.
+      name: name of the function that the gradient is of.
       explained: the gradient.
-      pricing: of it.
-      settings: what is asked.
-      begin: when the work on it began, by `time.monotonic`: that counts in the seconds.
-      seconds_of: a gradient under a choice, more finely than by the pricing: what counts for limits of time and in the
-        report, where it is given; shares of a step, the pricing's too, are then of its untouched gradient.
-      goal: in place of that of the settings.
+      pricing: pricing of the gradient.
+      settings: the user's settings.
+      begin: start of the work on the gradient, by `time.monotonic`: the time since then counts in the seconds.
+      seconds_of: seconds of the gradient under a choice, more exact than the pricing's. If given, it counts for limits
+        of time and in the report; shares of a step, the pricing's too, then refer to its untouched gradient.
+      goal: instead of that of the settings.
 
     Raises:
-      UnmetError: the limit cannot be met; one line says the least bytes that can.
+      UnmetError: the limit cannot be met; one line states the least bytes that can.
     """
     goal = goal or settings.goal(pricing)
     timed = measured_once(seconds_of) if seconds_of else functools.partial(_priced_seconds, pricing, goal)
-    once = time.monotonic() - begin  # a gradient was traced: a measurement takes as long
+    once = time.monotonic() - begin  # a gradient was traced: a measurement takes that long
     step = pricing.step_seconds = timed(untouched(explained.gradient))
     is_timed = goal.slowdown is not None and seconds_of is not None
-    # other searches do not measure what they come to: that is done after their time
+    # other searches do not measure their choices: that is done after their time
     reserved = AFTER * settings.seconds + (LAST * settings.seconds if is_timed else once)
     left = settings.seconds - reserved - (time.monotonic() - begin)
 
@@ -112,14 +112,14 @@ def search(
 
 
 def alone(name: str, explained: Explained, pricing: Pricing, settings: Settings, begin: float) -> Searched:
-    """The gradient without a plan, reported as by a search, which must have set the seconds of a step before."""
+    """The gradient without a plan, reported as by a search. A search must have set `pricing.step_seconds` before."""
     choice, step = untouched(explained.gradient), pricing.step_seconds
     found = Found(choice, pricing(choice), 0.0, 1)
     return Searched(choice, _report(name, explained, found, pricing, (step, step), settings, begin))
 
 
 def measured_once(measure: Callable[[Choice], T]) -> Callable[[Choice], T]:
-    """The same, but for choices that were measured before."""
+    """Caches the results of `measure` by choice."""
     known: dict[tuple[bytes, ...], T] = {}
 
     def measured(choice: Choice) -> T:
@@ -140,8 +140,11 @@ def _found(
     seed: int,
     seconds: float,
 ) -> Found:
-    """A search's choice within the limit as it is `measured`, or as it is priced; one that moves values only where that
-    saves clearly, beside the best that moves none.
+    """A search's choice within the limit, as `measured` or else as priced.
+
+    If values may be moved, the best choice without moves is searched for first, in half of the seconds. For a limit of
+    time, the choice with moves must need clearly less memory than that one. For limits of bytes, it must have the lower
+    rank. It is also taken if it exceeds the limit by less and is not measured.
     """
     if not goal.moves:
         return search(pricing, goal, seed=seed, seconds=seconds)
@@ -155,7 +158,7 @@ def _found(
     over = goal.excess(pricing, still.price), goal.excess(pricing, found.price)
     saves = found.price.peak < CLEARLY * still.price.peak if goal.slowdown is not None else found.rank < still.rank
     better = found if saves or (measured is None and over[1] < over[0]) else still
-    return better._replace(bound=None)  # a bound is of choices that move nothing
+    return better._replace(bound=None)  # the bound holds for choices without moves only
 
 
 def _priced_seconds(pricing: Pricing, goal: Goal, choice: Choice) -> float:
@@ -163,7 +166,7 @@ def _priced_seconds(pricing: Pricing, goal: Goal, choice: Choice) -> float:
 
 
 def _unmet(settings: Settings, goal: Goal, pricing: Pricing, least: Price) -> str:
-    """What to say of a limit that cannot be met."""
+    """Message for a limit that cannot be met."""
     plain = pricing.plain
     if goal.kept is not None:
         part = least.kept / max(plain.kept, 1.0)
@@ -174,7 +177,7 @@ def _unmet(settings: Settings, goal: Goal, pricing: Pricing, least: Price) -> st
 
 
 def above_budget(settings: Settings, pricing: Pricing, least: float) -> str:
-    """What to say of a budget of bytes that is below the least found, beside arguments, results and gradients."""
+    """Message for a budget of bytes below the least found; `least` excludes arguments, results and gradients."""
     outside = pricing.gradient.argument_bytes + pricing.gradient.result_bytes
     return (
         f"budget is {settings.budget}: the least found is {format_bytes(outside + least)} "
@@ -191,7 +194,7 @@ def _report(
     settings: Settings,
     begin: float,
 ) -> CheckpointReport:
-    """Of what jax does by itself and of what was found, which take so many `seconds`."""
+    """Report on jax's default and on the choice found, whose steps take the two `seconds`."""
     gradient = explained.gradient
     figures, timelines = [], []
     for choice, step in zip((untouched(gradient), found.choice), seconds, strict=True):
@@ -216,7 +219,7 @@ def _report(
 
 
 def reported_values(explained: Explained, choice: Choice, pricing: Pricing) -> tuple[ReportedValue, ...]:
-    """By kind and size, largest first: what lies in memory and has a name."""
+    """Named values in memory or computed again, by kind and size, largest first; at most `MOST`."""
     pricing(choice)
     values = []
     for number, level in enumerate(explained.gradient.levels):
@@ -236,7 +239,7 @@ def reported_values(explained: Explained, choice: Choice, pricing: Pricing) -> t
 
 
 def reported_stretches(explained: Explained, choice: Choice) -> tuple[ReportedStretch, ...]:
-    """Loops in stretches, in the order of the function."""
+    """Loops that run in stretches, in the order of the function."""
     stretches = []
     for outer, loops in enumerate(explained.gradient.loops):
         for number, loop in loops.items():
@@ -249,7 +252,7 @@ def reported_stretches(explained: Explained, choice: Choice) -> tuple[ReportedSt
 
 
 def _at_once(gradient: Gradient, choice: Choice, number: int) -> int:
-    """How often what is kept of a level is there at the same time."""
+    """Number of copies of a level's kept values that are in memory at the same time."""
     steps = choice[number].stretch if choice[number].stretch > 1 else max(1, gradient.levels[number].trips)
     around = [outer for outer, loops in enumerate(gradient.loops) if number in loops]
     return steps * (_at_once(gradient, choice, around[0]) if around else 1)
@@ -262,25 +265,27 @@ def _above_least(pricing: Pricing, found: Found) -> float | None:
 
 
 def _thinned(line: np.ndarray) -> tuple[float, ...]:
-    """A line of at most so many points, the largest of each stretch."""
+    """A line of at most `POINTS` points, the largest of each stretch."""
     if len(line) <= POINTS:
         return tuple(line.tolist())
     return tuple(float(part.max()) for part in np.array_split(line, POINTS))
 
 
 def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPlan, compiler: Compiler) -> int:
-    """What XLA says that the gradient under a plan needs, beside arguments, results and gradients; with the cotangents
-    of results that are arrays, as all that is foretold.
+    """Bytes that XLA reports for the gradient under a plan, without arguments, results and gradients.
+
+    Cotangents of results that are arrays are included, as in all predictions.
 
     Args:
-      program: that is differentiated.
-      wanted: of each argument, whether it is differentiated by.
-      plan: about it.
-      compiler: of gradients.
+      program: the program to differentiate.
+      wanted: for each argument, whether to differentiate by it.
+      plan: the plan to follow.
+      compiler: compiles gradients.
 
     Raises:
-      GraphrlError: it does not compile by itself or takes several devices, or the backend does not say.
-      ProblemError: what compiles does not give a `jax.stages.Compiled`.
+      GraphrlError: XLA does not compile the gradient alone, the gradient takes several devices, or the backend does not
+        report memory.
+      ProblemError: the compiler does not return a `jax.stages.Compiled`.
     """
     jaxpr, _ = gradient_jaxpr(program, wanted, functools.partial(evaluate, program, plan))
     shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in jaxpr.in_avals]
@@ -290,7 +295,7 @@ def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPla
 
     try:
         compiled = compiler(gradient, *shapes)
-    except Exception as error:  # of jax's many: some without a word
+    except Exception as error:  # jax raises many types, some without a message
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(" :")
         fault = f"verify: XLA does not compile the gradient by itself (plan without verify): {reason}"
         raise GraphrlError(fault) from error
@@ -315,21 +320,24 @@ def verified(
     needed: Callable[[Choice], int],
     unmet: Callable[[int], str],
 ) -> Searched:
-    """What a search finds, with XLA's figure in its report; for a limit of bytes the fastest that keeps it by that. If
-    none does, and for limits of time, the lowest of the regular plans is tried too: of plans that are alike by what is
-    foretold, XLA may run one in clearly less, and such a one is what a rule for each layer gives. The gradient without
-    a plan is taken if XLA needs no more for it: some compilers undo the recomputation of a plan.
+    """A search's plan with XLA's figure in its report; for a limit of bytes, the fastest plan within it by that figure.
+
+    If no plan is within a limit of bytes, the gradient without a plan is tried, and then the regular plan of least
+    memory. For limits of time a regular plan is tried too, and for these and for limits of kept bytes the gradient
+    without a plan: it is returned if XLA needs no more memory for it. Of plans with equal predictions, XLA may need
+    clearly less memory for one, and a rule for each layer gives such a plan. Some compilers undo the recomputation of a
+    plan.
 
     Args:
-      search: a goal -> what is found within it.
-      regular: likewise, by trying plans that treat all layers alike.
+      search: returns the plan found for a goal.
+      regular: likewise, but tries only plans that treat all layers alike.
       alone: gives the gradient without a plan; called after a search.
-      goal: what is asked.
-      needed: what XLA needs under a choice, in bytes as the goal's.
-      unmet: what to say where so many bytes are the least of all that were found, and too many.
+      goal: the user's.
+      needed: bytes that XLA needs under a choice, counted as the goal's.
+      unmet: the message for a limit of bytes, given the least bytes of all plans found, which exceed it.
 
     Raises:
-      UnmetError: nothing that was found keeps the limit.
+      UnmetError: no plan found is within the limit.
     """
     if goal.peak is None:
         return _or_alone(_lower(search, regular, goal, needed), alone, goal, needed)
@@ -347,7 +355,7 @@ def verified(
         asked = None if is_lowest and own > goal.peak else _next(goal.peak, asked, found, own)
     for other in (alone, lambda: _or_lowest(regular, dataclasses.replace(goal, peak=0.0), 1.0)[0]):
         if all(own > goal.peak for own, _ in tries):
-            with contextlib.suppress(GraphrlError):  # it does not compile, as others did
+            with contextlib.suppress(GraphrlError):  # it may not compile, although others did
                 found = other()
                 tries.append((needed(found.choice), found))
     kept = [(own, found) for own, found in tries if own <= goal.peak]
@@ -357,15 +365,15 @@ def verified(
         least = min(own for own, _ in tries)
         raise UnmetError(unmet(least), least)
     own, found = min(kept, key=lambda each: each[1].report.planned.seconds)
-    return _with_compiled(found, own, None)  # a bound holds within the bytes as foretold, not as compiled
+    return _with_compiled(found, own, None)  # the bound holds within the predicted bytes, not the compiled ones
 
 
 def _lower(search: Searching, regular: Searching, goal: Goal, needed: Callable[[Choice], int]) -> Searched:
-    """What is found, or for a limit of time a regular plan if XLA needs clearly less for that."""
+    """The plan found or, for a limit of time, a regular plan if XLA needs clearly less memory for that."""
     found = search(goal)
     own, bound = needed(found.choice), found.report.above_least
     if goal.slowdown is not None:
-        with contextlib.suppress(GraphrlError):  # none saves so much time, or it does not compile, as the other did
+        with contextlib.suppress(GraphrlError):  # no regular plan is that fast, or it may not compile
             other = regular(goal)
             if not is_untouched(other.choice) and other.report.planned.peak_bytes < MAYBE * own:
                 others = needed(other.choice)
@@ -375,8 +383,10 @@ def _lower(search: Searching, regular: Searching, goal: Goal, needed: Callable[[
 
 
 def _or_alone(found: Searched, alone: Callable[[], Searched], goal: Goal, needed: Callable[[Choice], int]) -> Searched:
-    """A search's plan, or the gradient without a plan if XLA needs no more for it and it is no slower. Within a
-    slowdown it may be slower, if XLA needs less for it.
+    """A search's plan, or the gradient without a plan if XLA needs no more memory for it and it is no slower.
+
+    Within a slowdown, the gradient without a plan may be slower if XLA needs less memory for it. It is not tried if
+    time must be saved, or if an accurate model predicts far more memory for it.
     """
     own = found.report.compiled_bytes or 0
     foretold, plain = found.report.planned, found.report.plain
@@ -384,7 +394,7 @@ def _or_alone(found: Searched, alone: Callable[[], Searched], goal: Goal, needed
     is_too_slow = goal.slowdown is not None and goal.slowdown < 0
     if is_untouched(found.choice) or is_too_slow or (is_as_foretold and plain.peak_bytes > MAYBE * own):
         return found
-    with contextlib.suppress(GraphrlError):  # it does not compile, as the other did
+    with contextlib.suppress(GraphrlError):  # it may not compile, although the other did
         other = alone()
         others, is_faster = needed(other.choice), plain.seconds <= foretold.seconds
         if others <= own and (is_faster or (goal.slowdown is not None and others < own)):
@@ -393,13 +403,13 @@ def _or_alone(found: Searched, alone: Callable[[], Searched], goal: Goal, needed
 
 
 def _with_compiled(found: Searched, own: int, above_least: float | None) -> Searched:
-    """The same, with what XLA needs in its report."""
+    """The same plan, with XLA's bytes in its report."""
     return found._replace(report=dataclasses.replace(found.report, compiled_bytes=own, above_least=above_least))
 
 
 def _or_lowest(search: Searching, goal: Goal, part: float) -> tuple[Searched, bool]:
-    """What is found; where nothing is within the goal by what is foretold, within that part of the least that is, and
-    whether that was so.
+    """The plan found, and False; if no plan is predicted to meet the goal, a plan within `part` times the least bytes
+    predicted, and True.
     """
     try:
         return search(goal), False
@@ -410,8 +420,8 @@ def _or_lowest(search: Searching, goal: Goal, part: float) -> tuple[Searched, bo
 
 
 def _next(limit: float, asked: float, found: Searched, own: int) -> float | None:
-    """What to ask a search for where XLA needs so many bytes for what it found when asked for some; None where little
-    comes of it.
+    """Limit for the next search after XLA needs `own` bytes for the plan found with the limit `asked`; None if a search
+    gains little.
     """
     foretold = found.report.planned.peak_bytes
     following = (1 - SPARE) * limit * foretold / max(own, 1)

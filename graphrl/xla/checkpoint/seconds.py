@@ -1,21 +1,21 @@
-"""What takes time: seconds of a traced gradient by roofline, one meaning of time for all ways to keep less.
+"""Time model: seconds of a traced gradient by roofline, the same measure for all ways to keep less.
 
-| part of a jaxpr | what stands for what XLA makes of it |
+| part of a jaxpr | model of the program that XLA compiles |
 |---|---|
-| dead code, calls | dead code goes, calls are inlined (`Inlined`) |
-| equal equations | one is computed; `prevent_cse` and optimization barriers stand between equal ones |
+| dead code, calls | dead code is removed, calls are inlined (`Inlined`) |
+| equal equations | computed once, unless `prevent_cse` or optimization barriers separate them |
 | kernels | `graphs.roofline.runtime` of their work: they read operands from memory and write their results |
-| loops and branches | their bodies count in turn: a scan's once a trip, of a branch's the dearest |
-| reductions, but of rows | read what is fused into them and write their results |
+| loops and branches | their bodies count in turn: a scan's once a trip, of branches the most expensive |
+| reductions, except of rows | read the operands of equations fused into them and write their results |
 | all others | fused into those that read them (`Fusing`); their operations count once each at the chip's peak |
 | fused values | written where a kernel, a loop or the caller reads them, by `is_once`, or for fewer bytes |
-| an array of one number | not written for the scatters that update it: each fills a result of its own |
-| stacks of a scan | what it takes for a kernel, and what it stacks of values that its body reads too, is copied |
+| an array of one number | not written for the scatters that update it: each fills its own result |
+| stacks of a scan | slices for kernels are copied, and stacked results that the body reads too |
 | reshapes, transposes, names | cost nothing |
 
-Copies to the host and back take the link, each way by itself, beside the kernels, one after another: out once the value
-is computed, back in the order in which copies are read, from the barrier on behind which they are. What reads a copy
-before it is there waits, a barrier too, as does the end.
+Copies to the host and back use the link, each way separately and in parallel with the kernels, one after another. A
+copy to the host starts once the value is computed. Copies come back in the order in which they are read, each from the
+barrier before it on. An op that reads a copy waits until it has arrived, as do a barrier and the end.
 """
 
 from collections import Counter
@@ -54,7 +54,7 @@ from graphrl.xla.checkpoint.equations import (
 )
 from graphrl.xla.checkpoint.primitives import HOST_LINK
 
-Value = int  # the place of a value's bytes among all
+Value = int  # index of a value's bytes among all
 Reads = Mapping[Hashable, float]  # bytes by value, and by slice of it
 
 
@@ -82,8 +82,8 @@ def gradient_seconds(closed: core.ClosedJaxpr, chip: str | Chip = DEFAULT_CHIP, 
 
     Args:
       closed: the function.
-      chip: whose peak, bandwidth and launch time count.
-      link: to the host, of `graphs.roofline`.
+      chip: the chip whose peak, bandwidth and launch time count.
+      link: name of the link to the host, in `graphs.roofline`.
 
     Raises:
       GraphrlError: unknown chip, or an array has a symbolic dimension.
@@ -93,15 +93,15 @@ def gradient_seconds(closed: core.ClosedJaxpr, chip: str | Chip = DEFAULT_CHIP, 
 
 
 class _Clock:
-    """A chip and a link, and the seconds of bodies that were there before."""
+    """A chip and a link, and the seconds of bodies that were evaluated before."""
 
     def __init__(self, chip: Chip, link: Interconnect) -> None:
         self._chip = chip
         self._link = link
-        self._bodies: dict[int, tuple[Any, float]] = {}  # with the jaxpr, so that its id stays its own
+        self._bodies: dict[int, tuple[Any, float]] = {}  # with the jaxpr, so that its id is not reused
 
     def seconds(self, jaxpr: core.Jaxpr, carried: tuple[int, int] | None = None) -> float:
-        """Seconds of one run; of the body of a scan, with how many inputs and results are not of one trip only."""
+        """Seconds of one run; for a scan's body, `carried` has the numbers of its unstacked inputs and results."""
         flat = Inlined(jaxpr)
         fusion = Fusing(flat)
         copies = _Copies(self._link)
@@ -150,7 +150,7 @@ class _Clock:
 
 
 class _Copies:
-    """Copies to the host and back, beside what else runs.
+    """Copies to the host and back, in parallel with kernels.
 
     Attributes:
       now: seconds that have passed.
@@ -159,19 +159,19 @@ class _Copies:
     def __init__(self, link: Interconnect) -> None:
         self._link = link
         self.now = 0.0
-        self._free = {True: 0.0, False: 0.0}  # when each way is: to the host, and back
-        self._there: dict[Value, float] = {}  # when copies are
-        self._asked: dict[Value, float] = {}  # when barriers let pass what is on the host
-        self._back: dict[Value, tuple[float, int]] = {}  # copies that nothing has read yet: when asked for, and bytes
-        self._behind: dict[Value, frozenset[Value]] = {}  # copies that are read on the way to a value
+        self._free = {True: 0.0, False: 0.0}  # times at which each way is free: to the host, and back
+        self._there: dict[Value, float] = {}  # arrival times of copies
+        self._asked: dict[Value, float] = {}  # times at which barriers release values on the host
+        self._back: dict[Value, tuple[float, int]] = {}  # copies not read yet: request time, and bytes
+        self._behind: dict[Value, frozenset[Value]] = {}  # copies that are read to compute a value on the fly
 
     @property
     def end(self) -> float:
-        """When all is done."""
+        """Time at which all kernels and copies are done."""
         return max(self.now, *self._free.values())
 
     def wait(self, op: Op) -> None:
-        """Until what an op reads is there, but for what only copies it, which does so beside all else."""
+        """Waits until the operands of an op have arrived; an op that only copies them does not wait."""
         if op.equation is not None and _is_copy(op.equation):
             return
         for copy in dict.fromkeys(copy for value in op.values for copy in self._behind.get(value, (value,))):
@@ -182,7 +182,7 @@ class _Copies:
             self._asked |= dict.fromkeys(op.results, self.now)
 
     def fuse(self, op: Op, is_written: bool) -> None:
-        """Of an op that is fused into its readers: it waits only where it is written, else they do."""
+        """Handles an op that is fused into its readers: it waits only if it is written, else its readers wait."""
         if is_written:
             self.wait(op)
         else:
@@ -190,7 +190,7 @@ class _Copies:
             self._behind |= dict.fromkeys(op.results, copies & self._back.keys())
 
     def begin(self, op: Op, sizes: Sequence[int]) -> bool:
-        """Begins the copies of an op if it is one; whether it is."""
+        """Starts the copies of an op; False if the op is not a copy."""
         if not _is_copy(op.equation):
             return False
         places = zip(op.equation.invars, op.equation.outvars, op.operands, op.results, strict=True)
@@ -203,7 +203,7 @@ class _Copies:
         return True
 
     def _sent(self, out: bool, asked: float, size: int) -> float:
-        """When a copy is there."""
+        """Arrival time of a copy."""
         self._free[out] = max(self._free[out], asked) + size / self._link.bandwidth
         return self._free[out]
 
@@ -220,10 +220,10 @@ class Inlined:
     """A jaxpr with its calls inlined and equal equations merged.
 
     Attributes:
-      bytes: of each value.
-      ops: in order.
+      bytes: bytes of each value.
+      ops: the ops, in order.
       inputs: values of the arguments.
-      results: values and literals.
+      results: values and literals of the results.
     """
 
     def __init__(self, jaxpr: core.Jaxpr) -> None:
@@ -238,7 +238,7 @@ class Inlined:
         return len(self.bytes) - 1
 
     def _run(self, jaxpr: core.Jaxpr, arguments: Sequence[Any]) -> list[Any]:
-        """Adds the ops of a jaxpr; gives its results, values or literals."""
+        """Adds the ops of a jaxpr; returns its results, values or literals."""
         values: dict[Any, Any] = dict(zip(jaxpr.invars, arguments, strict=True))
         values |= {var: self._value(var) for var in jaxpr.constvars}
         for equation in jaxpr.eqns:
@@ -256,7 +256,7 @@ class Inlined:
         return [_read(atom, values) for atom in jaxpr.outvars]
 
     def _behind(self, equation: Any, operands: Sequence[Any], barred: Sequence[bool]) -> list[Any]:
-        """The operands, where they are barred as values that equal no others."""
+        """The operands; barred ones become new values, which equal no others."""
         behind = list(operands)
         places = [i for i, bar in enumerate(barred) if bar and isinstance(operands[i], Value)]
         for i in places:
@@ -277,13 +277,13 @@ def _read(atom: Any, values: Mapping[Any, Any]) -> Any:
 
 
 def _barred(equation: Any) -> Sequence[bool]:
-    """Of a call's operands those that XLA shall not take for what was computed before: a backward pass's."""
+    """For each operand of a call, whether XLA must not merge it with earlier values: those of a backward pass."""
     barred = equation.params.get("differentiated", False) and equation.params.get("prevent_cse", False)
     return [barred] * len(equation.invars) if isinstance(barred, bool) else barred
 
 
 class Fusing:
-    """Which values are written, and what it takes to read the others."""
+    """Decides which values are written, and the bytes that are read in place of the others."""
 
     def __init__(self, flat: Inlined) -> None:
         self._bytes = flat.bytes
@@ -293,15 +293,16 @@ class Fusing:
         filled = {value for op in flat.ops if op.equation and is_fill(op.equation) for value in op.results}
         self._alone = {value for op in alone for value in op.values if value not in filled or not _fills(op, value)}
         self._needed = self._alone | {value for value in flat.results if isinstance(value, Value)}
-        self._reads: dict[Value, Reads] = {}  # of what is not written
-        self._chains: dict[Value, Chain] = {}  # of that, what a reader computes for it
+        self._reads: dict[Value, Reads] = {}  # of values that are not written
+        self._chains: dict[Value, Chain] = {}  # for each of them, the equations that a reader runs for it
 
     def copied(self, inputs: int, results: int) -> list[Value]:
-        """Of a scan's body what XLA copies from a stack and to one: all that no fused op takes or writes for that only.
+        """Values of a scan's body that XLA copies from a stack or to one: slices that an op which is not fused reads,
+        and stacked results that no fused op writes or that the body reads too.
 
         Args:
-          inputs: how many come first that are not sliced from stacks.
-          results: likewise, not stacked.
+          inputs: number of leading inputs that are not sliced from stacks.
+          results: number of leading results that are not stacked.
         """
         fused = {value for op in self._flat.ops if op.equation and is_fused(op.equation) for value in op.results}
         taken = [value for value in self._flat.inputs[inputs:] if value in self._alone]
@@ -309,11 +310,11 @@ class Fusing:
         return taken + [value for value in stacked if value not in fused or self._readers[value]]
 
     def write(self, op: Op) -> float:
-        """Of an op that writes its results: the bytes that it and what is fused into it move."""
+        """Bytes that an op which writes its results moves, together with the ops fused into it."""
         return sum(self._of(op).values()) + sum(self._bytes[value] for value in op.results)
 
     def fuse(self, op: Op) -> list[float]:
-        """Of a fused op: the bytes that are moved to write those of its results that are written."""
+        """For a fused op: the bytes that are moved for each of its results that is written."""
         moved = []
         chains = [self._chains[value] for value in op.values if value in self._chains]
         for i, value in enumerate(op.results):
@@ -335,14 +336,14 @@ class Fusing:
         return self._reads.get(value, {value: float(self._bytes[value])})
 
     def _sliced(self, op: Op, result: int, reads: Reads) -> Reads:
-        """Of all that is read the part that a slice takes."""
+        """The part of all reads that a slice takes."""
         whole = self._bytes[op.values[0]] if op.values else 0
         share = part_read(op.equation, whole, self._bytes[op.results[result]])
         return {(key, op.results[result]): share * size for key, size in reads.items()}
 
 
 def _fills(op: Op, value: Value) -> bool:
-    """Whether an op only fills its result with such a value, which is one number everywhere."""
+    """True if an op only fills its result with a value that is one number everywhere."""
     if not op.equation or not is_scatter(op.equation):
         return False
     filled, *others = op.operands

@@ -1,4 +1,4 @@
-"""What a user gives: the options of `graphrl.checkpoint` and a call's arguments, checked before anything is traced.
+"""User input: the options of `graphrl.checkpoint` and a call's arguments, checked before anything is traced.
 
 Planning works on arrays alone, so `Static` splits arguments that are values of Python from the arrays of a call, and
 `joined` joins both again. `check_arguments` checks that jax can trace the call, so that errors name the user's
@@ -26,14 +26,14 @@ from graphrl.xla.decorated import argument_names, function_name
 
 SECONDS = DEFAULT_SECONDS
 Compiler = Callable[..., Any]  # a function and its arguments' shapes -> a `jax.stages.Compiled`
-Held = tuple[tuple[int | str, Any], ...]  # static arguments: by place or name, what was given
+Held = tuple[tuple[int | str, Any], ...]  # static arguments: place or name, and value
 
 
 class UnmetError(ProblemError):
-    """No choice is within the limit, or none was found.
+    """No choice within the limit exists, or was found.
 
     Attributes:
-      least: for a limit of the peak, that of the lowest choice found, in bytes beside arguments, results and gradients.
+      least: for a limit of the peak, the lowest peak found, in bytes without arguments, results and gradients.
     """
 
     def __init__(self, message: str, least: float | None = None) -> None:
@@ -46,7 +46,7 @@ class Settings:
     """The options of `graphrl.checkpoint`; see there. Limits may be any real numbers, of NumPy and jax too.
 
     Raises:
-      ProblemError: one is out of range, or there is not one limit; one line says what would be right.
+      ProblemError: one is out of range, or there is not exactly one limit; one line states the valid values.
     """
 
     budget: float | str | None = None
@@ -85,7 +85,7 @@ class Settings:
         _ = Budget(None, self.seconds)
 
     def _set_part(self, name: str, least: float, right: str) -> None:
-        """Makes an option, where it is given, a number of Python.
+        """Makes an option, if it is given, a number of Python.
 
         Raises:
           ProblemError: it is not `right`.
@@ -100,24 +100,24 @@ class Settings:
 
     @property
     def figures(self) -> Chip:
-        """The chip whose times count: by default that of jax's first device where its name is known."""
+        """The chip whose times count: by default that of jax's first device if its name is known."""
         return find_chip(self.chip if self.chip is not None else _own_chip())
 
     @property
     def compiler(self) -> Compiler | None:
-        """What compiles gradients to verify plans; None where that is not asked."""
+        """The function that compiles gradients to verify plans; None without verification."""
         if isinstance(self.verify, bool):
             return compile_here if self.verify else None
         return self.verify
 
     @property
     def is_kept(self) -> bool:
-        """Whether the plan is for the next process: what a user's own function compiles with, nobody else knows."""
+        """True if plans are stored on disk: with `cache`, unless a user's function compiles by unknown means."""
         return self.cache and isinstance(self.verify, bool)
 
     @property
     def compiled_by(self) -> tuple[str, ...]:
-        """What tells the device that plans are verified for from others; nothing where they are not."""
+        """Identifies the device that plans are verified for; empty without verification or with a user's function."""
         device = jax.devices()[0]
         return (device.device_kind, device.client.platform_version) if self.verify is True else ()
 
@@ -154,14 +154,14 @@ def _own_chip() -> str:
 
 
 def _real(value: object) -> float | None:
-    """A real number of any library; None if it is none, or not known while jax traces."""
+    """A real number of any library; None for other values, and for values unknown while jax traces."""
     if isinstance(value, jax.Array | np.ndarray) and not isinstance(value, jax.core.Tracer) and value.ndim == 0:
         value = value.item()
     return float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else None
 
 
 class Static(NamedTuple):
-    """Which arguments are values of Python, not arrays: see `jax.checkpoint`.
+    """The arguments that are values of Python, not arrays: see `jax.checkpoint`.
 
     Attributes:
       argnums: places of arguments; negative ones count from the last.
@@ -173,10 +173,10 @@ class Static(NamedTuple):
 
     @classmethod
     def of(cls, argnums: int | Iterable[int], argnames: str | Iterable[str]) -> "Static":
-        """As a user gives them.
+        """From a user's options.
 
         Raises:
-          ProblemError: they are no integers, or no names.
+          ProblemError: they are not integers, or not names.
         """
         nums = (argnums,) if isinstance(argnums, int) else _items(argnums)
         names = (argnames,) if isinstance(argnames, str) else _items(argnames)
@@ -187,7 +187,7 @@ class Static(NamedTuple):
         return cls(nums, names)
 
     def split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[list[Any], dict[str, Any]], Held]:
-        """A call's arguments, None in place of static ones; and these.
+        """A call's arguments with None in place of static ones; and the static ones.
 
         Raises:
           ProblemError: there is no argument at a place.
@@ -203,7 +203,7 @@ class Static(NamedTuple):
 
 
 def joined(args: Sequence[Any], kwargs: Mapping[str, Any], held: Held) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of the call that `Static.split` took apart."""
+    """The arguments of the call that `Static.split` separated."""
     args, kwargs = list(args), dict(kwargs)
     for key, value in held:
         if isinstance(key, int):
@@ -217,11 +217,11 @@ def check_arguments(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
     """Checks that jax can trace a call.
 
     Args:
-      fn: what is called.
+      fn: the function.
       args, kwargs: its arguments, None in place of static ones.
 
     Raises:
-      ArgumentError: it cannot; one line has the name of the argument, and says what would be right.
+      ArgumentError: it cannot; one line names the argument and states what is valid.
     """
     if all(map(is_value, jax.tree.leaves((args, kwargs)))):
         return
@@ -237,7 +237,7 @@ def check_arguments(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
 
 
 def is_value(leaf: Any) -> bool:
-    """Whether jax can compute with it: an array, a tracer or a number."""
+    """True if jax can compute with it: an array, a tracer or a number."""
     try:
         jax.typeof(leaf)
     except (TypeError, ValueError, OverflowError):
@@ -246,7 +246,7 @@ def is_value(leaf: Any) -> bool:
 
 
 def _described(leaf: Any) -> str:
-    """A value that is no array, in some words."""
+    """Short description of a value that is not an array."""
     if isinstance(leaf, np.ndarray):
         return f"an array of {leaf.dtype}"
     shown = f"{reprlib.repr(leaf)}, " if isinstance(leaf, str | bytes | int) else ""
@@ -254,7 +254,7 @@ def _described(leaf: Any) -> str:
 
 
 def _remedy(leaf: Any, static: str) -> str:
-    """What would be right in place of a value that is no array."""
+    """Valid replacements for a value that is not an array."""
     if isinstance(leaf, jax.ShapeDtypeStruct) or hasattr(leaf, "__array__"):
         return "a jax or numpy array of numbers"
     if isinstance(leaf, int):
@@ -265,10 +265,10 @@ def _remedy(leaf: Any, static: str) -> str:
 
 
 def check_result(name: str, result: Any) -> None:
-    """Checks that a function's result is made of arrays and numbers.
+    """Checks that a function's result consists of arrays and numbers.
 
     Raises:
-      ArgumentError: it is not; one line has the place in it.
+      ArgumentError: it does not; one line has the place in it.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(result):
         if not is_value(leaf):

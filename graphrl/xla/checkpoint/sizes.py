@@ -1,8 +1,8 @@
 """Sizes of symbolic dimensions, those of `jax.export`, for which a plan is made.
 
-A plan decides by bytes and seconds, which symbolic dimensions do not have. So each variable gets a size that the
-constraints of its scope allow: the largest where they bound it from above, else the first from `LEAST` up. The program
-itself stays symbolic. These sizes replace its dimensions only where it, or its gradient, is read.
+A plan depends on bytes and seconds, which symbolic dimensions do not have. So each variable gets a size that the
+constraints of its scope allow: the largest if they bound it from above, else the first from `LEAST` up. The program
+itself remains symbolic. These sizes replace its dimensions only where it, or its gradient, is read.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.jaxpr.work import inner_jaxprs
 
 LEAST = 128  # of a dimension without an upper bound
-LARGEST = 2**40  # of what is taken for a bound
+LARGEST = 2**40  # of sizes that count as a bound
 NEAR = 1024  # sizes that are tried one by one, before powers of two
 TRIES = 20_000  # of sizes for all variables of a program together
 # Functions in the text of dimensions. jax takes none of their names as a variable's, but does take Python's keywords.
@@ -36,12 +36,12 @@ class Sizes:
 
     Attributes:
       of: size of each variable, by name; empty if all dimensions are numbers.
-      dimensions: of the program's arrays that are symbolic.
+      dimensions: the symbolic dimensions of the program's arrays.
     """
 
     of: Mapping[str, int]
     dimensions: frozenset[Any]
-    _values: dict[str, int] = dataclasses.field(default_factory=dict, init=False, repr=False)  # by dimension, as seen
+    _values: dict[str, int] = dataclasses.field(default_factory=dict, init=False, repr=False)  # cache, by dimension
 
     def value(self, dimension: Any) -> int:
         """The size of a dimension, symbolic or not."""
@@ -57,7 +57,7 @@ class Sizes:
         return _Concrete(self.value).closed(closed) if self.of else closed
 
     def missing_bounds(self) -> list[str]:
-        """Constraints under which no dimension exceeds its size; none if the dimensions' scope implies that."""
+        """Constraints under which no dimension exceeds its size; empty if the dimensions' scope implies that."""
         is_bounded = all(holds(operator.le, dim, self.value(dim)) for dim in self.dimensions)
         return [] if is_bounded else [f"{name} <= {size}" for name, size in self.of.items()]
 
@@ -66,7 +66,7 @@ def sizes_of(jaxpr: core.Jaxpr) -> Sizes:
     """Sizes for the symbolic dimensions of a traced function.
 
     Raises:
-      GraphrlError: none were found that the constraints of the dimensions allow; or these are of several scopes.
+      GraphrlError: no sizes were found that the constraints of the dimensions allow; or these are of several scopes.
     """
     dimensions = frozenset(_dimensions(jaxpr))
     names = sorted({word for dim in dimensions for word in WORD.findall(str(dim))} - {*FUNCTIONS})
@@ -75,7 +75,7 @@ def sizes_of(jaxpr: core.Jaxpr) -> Sizes:
     scope, *others = {dim.scope for dim in dimensions}
     if others:
         raise GraphrlError(f"symbolic dimensions {', '.join(names)} are of several scopes: must be of one")
-    constraints = str(scope).splitlines()[1:]  # after where it was made
+    constraints = str(scope).splitlines()[1:]  # after the line with its origin
     leasts = {str(dim): 0 for dim in dimensions} | {str(dim): 1 for var in jaxpr.invars for dim in _symbolic(var)}
     tries = itertools.count()
 
@@ -127,7 +127,7 @@ def _candidates(variable: Any) -> Iterable[int]:
 
 
 def _first(is_enough: Callable[[int], bool]) -> int | None:
-    """The least size from 1 up that is enough, as all larger ones are; None if no size is."""
+    """The least size from 1 up for which `is_enough` is True, as for all larger ones; None if there is no such size."""
     powers = (2**power for power in range(LARGEST.bit_length()))
     high = next((power for power in powers if is_enough(power)), None)
     if high is None:
@@ -140,7 +140,7 @@ def _first(is_enough: Callable[[int], bool]) -> int | None:
 
 
 def holds(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> bool:
-    """Whether jax can prove a comparison of dimensions, some of them symbolic, for all sizes."""
+    """True if jax can prove a comparison of dimensions, some of them symbolic, for all sizes."""
     try:
         return bool(compare(left, right))
     except core.InconclusiveDimensionOperation:
@@ -148,7 +148,7 @@ def holds(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> bool:
 
 
 def _allows(constraint: str, sizes: Mapping[str, int]) -> bool:
-    """Whether a constraint holds for some sizes; True if it has variables without one."""
+    """True if a constraint holds for some sizes, or if it has variables without a size."""
     compared = COMPARED.match(constraint)
     if compared is None or {*WORD.findall(constraint)} - {*FUNCTIONS, *sizes}:
         return True
@@ -157,7 +157,7 @@ def _allows(constraint: str, sizes: Mapping[str, int]) -> bool:
 
 
 def _value(text: str, sizes: Mapping[str, int]) -> int:
-    """The value of an expression of dimensions in jax's syntax, which is Python's but for powers."""
+    """The value of an expression of dimensions in jax's syntax, which is Python's except for powers."""
 
     def written(word: re.Match[str]) -> str:
         return word[0] if word[0] in FUNCTIONS else str(sizes[word[0]])
@@ -166,11 +166,11 @@ def _value(text: str, sizes: Mapping[str, int]) -> int:
 
 
 class _Concrete:
-    """Jaxprs with numbers for symbolic dimensions; jaxprs that are shared stay shared."""
+    """Jaxprs with numbers for symbolic dimensions; shared jaxprs remain shared."""
 
     def __init__(self, value: Callable[[Any], int]) -> None:
         self._value = value
-        self._done: dict[int, tuple[Any, Any]] = {}  # by identity, with the jaxpr, so that its id stays its own
+        self._done: dict[int, tuple[Any, Any]] = {}  # by identity, with the jaxpr, so that its id is not reused
 
     def closed(self, closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
         if id(closed) not in self._done:

@@ -1,9 +1,9 @@
-"""Simulated annealing on the values that are kept and the places where a program is cut.
+"""Simulated annealing on the kept values and on the places where a program is cut.
 
-A move changes values or places that are alike together, or repeats in one stretch of a level what another one does; the
-rest change single values or places (`moves`, `move`). `walk` runs the steps on a function, whose loops stay as they
-are, in compiled code; `Search` moves the bodies of loops one step at a time. `anneal` starts from the best of some
-choices. For small functions it first runs several of them against each other.
+A move changes alike values or places together, or repeats in one stretch of a level the choice for another one; the
+other moves change single values or places (`moves`, `move`). `walk` runs the steps on a function, whose loops stay as
+they are, in compiled code; `Search` moves the bodies of loops one step at a time. `anneal` starts from the best of some
+choices. For small functions, several starts first race against each other.
 """
 
 import math
@@ -24,30 +24,31 @@ from graphrl.xla.checkpoint.solvers.starts import MOST
 
 CUTTING = 0.2  # part of the moves that cut a level
 SWITCHING = 0.05  # part of the others that leave segments to jax, or take them from it
-REPEATING = 0.15  # part of the moves that do with a stretch what is done with another one like it
-TOGETHER = 0.6  # part of the moves that change all that are alike
+REPEATING = 0.15  # part of the moves that copy the choice for a stretch to others like it
+TOGETHER = 0.6  # part of the moves that change all alike values or places
 KINDS = 3  # COMPUTED, KEPT and MOVED
-PER_SEGMENT = 3e-4  # energy of a segment: each is traced by itself, and keeps the compiler from working across it
+PER_SEGMENT = 3e-4  # energy of a segment: each is traced separately, and compilers do not optimise across it
 HOT, COLD = 1e-3, 1e-5  # temperatures: energies are shares of the plain peak or of the step's seconds
-STRETCHING = 0.05  # part of all moves, where there are loops, that group their steps otherwise
+STRETCHING = 0.05  # part of all moves, if there are loops, that change the length of their stretches
 ROUND = 64  # moves between two looks at the clock
-RACERS, RACING = 8, 0.5  # starts at most, and the part of the time that they have together
-RACED = 850  # values at most of gradients that race: larger ones take all of the time from one start
+RACERS, RACING = 8, 0.5  # most starts that race, and the part of the time that they have together
+RACED = 850  # most values of gradients that race: larger ones spend all of the time on one start
 
 
 def anneal(
     pricing: Pricing, goal: Goal, starts: Sequence[State], *, seed: int, evaluations: int, seconds: float
 ) -> Found:
-    """The best choice that annealing meets, from the best of some starts, which may be a little over the limit. Small
-    gradients race: from the best starts of different segments, each for a part of the time, and then from the best of
-    all that.
+    """The best choice that annealing visits, from the best of some starts, which may exceed the limit slightly.
+
+    Small gradients race: annealing runs from the best starts of different segments, each for a part of the time, and
+    then from the best choice of all these.
 
     Args:
-      pricing: of the gradient.
-      goal: what is wanted.
-      starts: at least one.
-      seed: of its random numbers.
-      evaluations, seconds: after which it ends.
+      pricing: pricing of the gradient.
+      goal: the goal to meet.
+      starts: at least one state.
+      seed: seed of the random numbers.
+      evaluations, seconds: limits of priced choices and of time, after either of which it ends.
     """
     search = Search(pricing, goal, starts, seed)
     begin, count = time.monotonic(), len(starts)
@@ -65,7 +66,7 @@ def anneal(
 
 
 def _races(starts: Sequence[State]) -> Iterator[tuple[State | None, float, float]]:
-    """Starts, None for the best so far, and from which part of the time to which they run."""
+    """Starts, None for the best so far, and the parts of the time at which each begins and ends."""
     if sum(map(len, starts[0].keep)) > RACED:
         yield starts[0], 0.0, 1.0
         return
@@ -75,7 +76,7 @@ def _races(starts: Sequence[State]) -> Iterator[tuple[State | None, float, float
 
 
 def prepare(pricing: Pricing) -> None:
-    """Compiles annealing, or loads it, which is no part of a search."""
+    """Compiles annealing, or loads it: that does not count as time of a search."""
     search = Search(pricing, Goal(slowdown=0.0), [State.plain(pricing.gradient)], 0)
     search.start(search.best)
     with announced(walk, "the search for memory budgets"):
@@ -83,11 +84,11 @@ def prepare(pricing: Pricing) -> None:
 
 
 class Search:
-    """Where annealing is: the function's level changes in compiled code, loops' bodies one move at a time.
+    """State of annealing: the function's level changes in compiled code, loops' bodies one move at a time.
 
     Attributes:
       starts: the best ones of different segments, the best first.
-      state, best: now, from `start` on, and the best so far.
+      state, best: the current state, from `start` on, and the best so far.
     """
 
     state: State
@@ -109,26 +110,26 @@ class Search:
         self._parts = sizes / sizes.sum()
 
     def start(self, state: State) -> None:
-        """Goes on from a state."""
+        """Continues from a state."""
         self.state = state.copy()
         self._energy = self.energy(state)
 
     def energy(self, state: State) -> float:
-        """Of a state: where annealing goes."""
+        """Energy of a state, which annealing minimizes."""
         return self._measured(state, self._goal.energy)
 
     def rank(self, state: State) -> float:
-        """Of a state: which is best."""
+        """Rank of a state, which selects the best one."""
         return self._measured(state, self._goal.rank)
 
     def _measured(self, state: State, measure: Callable[[Pricing, Price], float]) -> float:
-        """By a goal's measure; a little more for each segment."""
+        """A goal's measure of a state, plus a little for each segment."""
         choice = state.choice()
         segments = sum(len(cut.again) for cut in choice)
         return measure(self._pricing, self._pricing(choice)) + PER_SEGMENT * segments
 
     def round(self, heat: float, count: int) -> None:
-        """Tries so many moves, on levels by their sizes."""
+        """Tries `count` moves, distributed over levels in proportion to their sizes."""
         stretches = self._random.binomial(count, STRETCHING) if self._loops else 0
         outer, *inner = self._random.multinomial(count - stretches, self._parts).tolist()
         for level, tries in enumerate(inner, start=1):
@@ -139,7 +140,7 @@ class Search:
         self.walk(outer, heat)
 
     def walk(self, count: int, heat: float) -> None:
-        """Tries so many moves of the function's level."""
+        """Tries `count` moves of the function's level."""
         state = self.state
         level, work, seconds = self._pricing.outer(state.choice())
         beside = PER_SEGMENT * sum(len(cut.again) for cut in state.choice()[1:])
@@ -163,7 +164,7 @@ class Search:
         self._energy, self._least = walker.energies.tolist()
 
     def _try(self, undo: Callable[[], None], heat: float) -> None:
-        """Keeps what was changed, or takes it back."""
+        """Accepts the last change, or undoes it."""
         now = self.energy(self.state)
         if now > self._energy and self._random.random() >= math.exp((self._energy - now) / heat):
             undo()
@@ -173,7 +174,7 @@ class Search:
             self.best, self._least = self.state.copy(), rank
 
     def _move(self, level: int) -> Callable[[], None]:
-        """Changes a level; what it returns takes that back."""
+        """Changes a level; the returned function undoes that."""
         keep, starts = self.state.keep[level], self.state.starts[level]
         before = keep.copy(), starts.copy()
         move(self._moves[level], keep, starts, self._words, self._goal.moves)
@@ -186,7 +187,7 @@ class Search:
         return undo
 
     def _stretch(self) -> Callable[[], None]:
-        """Makes a loop's stretches longer or shorter, by a step or by any."""
+        """Changes the length of a loop's stretches, to the next one or to any; the returned function undoes that."""
         level, loop = self._loops[self._random.integers(len(self._loops))]
         before, kinds = self.state.stretches[level], loop.stretches
         now = kinds.index(before)
@@ -201,8 +202,8 @@ class Search:
 
 
 class Moves(NamedTuple):
-    """What a level of p places has: groups of alike values, groups of alike places, and kinds of stretches that are
-    alike; row i of each is from `..._from[i]` to `..._from[i + 1]`.
+    """Moves of a level of p places: groups of alike values, groups of alike places, and kinds of alike stretches. Row i
+    of each is from `..._from[i]` to `..._from[i + 1]`.
     """
 
     values_from: np.ndarray  # int64
@@ -212,13 +213,13 @@ class Moves(NamedTuple):
     begins_from: np.ndarray  # int64
     begins: np.ndarray  # int64, the first place of each stretch
     length: np.ndarray  # int64, of the stretches of each kind, in places
-    fixed: np.ndarray  # [p] bool, where a segment begins in any case
+    fixed: np.ndarray  # [p] bool, where a segment starts in any case
     apart: np.ndarray  # [p] bool, of the level
     first: np.ndarray  # [p + 1] int64, of the level
 
 
 def moves(level: Level) -> Moves:
-    """Of a level."""
+    """The moves of a level."""
     kinds = repeated(level)
     return Moves(
         *_rows(alike_values(level)),
@@ -241,9 +242,9 @@ def move(own: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray, movi
     """Changes a level at random.
 
     Args:
-      own: of the level.
-      keep, starts: of a `State`, written.
-      rng: as `compiled.structures` has it.
+      own: moves of the level.
+      keep, starts: arrays of a `State`, written.
+      rng: state of the random numbers, as in `compiled.structures`.
       moving: whether values may be moved to the host.
     """
     if len(own.length) > 0 and uniform(rng) < REPEATING:
@@ -258,7 +259,7 @@ def move(own: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray, movi
 
 @inlined
 def _flip(own: Moves, keep: np.ndarray, rng: np.ndarray, moving: bool) -> None:
-    """Keeps values, moves them or does neither."""
+    """Sets values to another kind: computed again, kept or, if `moving`, moved."""
     begin, end = _chosen(own.values_from, below(rng, len(own.values_from) - 1))
     if uniform(rng) > TOGETHER:
         begin = begin + below(rng, end - begin)
@@ -271,7 +272,7 @@ def _flip(own: Moves, keep: np.ndarray, rng: np.ndarray, moving: bool) -> None:
 
 @inlined
 def _cut(own: Moves, starts: np.ndarray, rng: np.ndarray) -> None:
-    """Begins or ends segments at places that are alike: narrow ones more often."""
+    """Starts or ends segments at alike places: narrow ones more often."""
     count = len(own.places_from) - 1
     begin, end = _chosen(own.places_from, min(integer(count * uniform(rng) ** 2), count - 1))
     begins = starts[own.places[begin]] == INSIDE
@@ -288,7 +289,7 @@ def _cut(own: Moves, starts: np.ndarray, rng: np.ndarray) -> None:
 
 @inlined
 def _repeat(own: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray) -> None:
-    """Does with one of some stretches that are alike, or with the next ones too, what is done with another one."""
+    """Copies the choice for one of several alike stretches to another one, or to some that follow it, too."""
     kind = below(rng, len(own.length))
     begin, end = _chosen(own.begins_from, kind)
     source = below(rng, end - begin)
@@ -308,7 +309,7 @@ def _repeat(own: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray) -
 
 @inlined
 def _switch(own: Moves, starts: np.ndarray, rng: np.ndarray) -> None:
-    """Computes all of a level again or one of its segments, or leaves it to jax."""
+    """Switches all of a level, or one of its segments, between recomputation and jax's default."""
     count, is_any = integer(0), False
     for place in range(len(starts)):
         if starts[place] != INSIDE and not own.apart[place]:
@@ -327,12 +328,12 @@ def _switch(own: Moves, starts: np.ndarray, rng: np.ndarray) -> None:
 
 @inlined
 def _chosen(rows: np.ndarray, row: int) -> tuple[int, int]:
-    """Where a row begins and ends."""
+    """Start and end of a row."""
     return rows[row], rows[row + 1]
 
 
 class Walker(NamedTuple):
-    """Where annealing is on a level of n values and p places."""
+    """State of annealing on a level of n values and p places."""
 
     keep: np.ndarray  # [n] int64, as all below
     starts: np.ndarray  # [p]
@@ -359,18 +360,18 @@ def walk(
     moving: bool,
     count: int,
 ) -> None:
-    """Tries so many moves.
+    """Tries `count` moves.
 
     Args:
-      level: with the bytes of its loops.
-      own: moves of it.
-      work: for `price`.
-      walker: written.
-      aim: what is wanted.
-      seconds, beside: of the loops' choices, and energy of theirs.
-      heat: temperature.
+      level: the level, with the bytes of its loops.
+      own: moves of the level.
+      work: arrays for `price`.
+      walker: state, written.
+      aim: the goal to meet.
+      seconds, beside: seconds that the loops' choices add, and energy of the loops' segments.
+      heat: temperature of annealing.
       moving: whether values may be moved to the host.
-      count: of moves.
+      count: number of moves.
     """
     for _ in range(count):
         _copy(walker.keep, walker.last_keep)
@@ -396,7 +397,7 @@ def walk(
 
 @inlined
 def _walk_cut(walker: Walker) -> int:
-    """Writes the segments of the starts; gives how many there are."""
+    """Writes the segments that follow from `walker.starts`; returns their number."""
     count = integer(0)
     for place in range(len(walker.starts)):
         if walker.starts[place] != INSIDE:

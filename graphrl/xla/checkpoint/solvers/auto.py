@@ -1,5 +1,5 @@
-"""All solvers by name, and `auto`, what measured best: minimum cuts, knapsacks and constraint programs, or where those
-are too large greedy choices from all starts; then annealing from the best.
+"""All solvers by name, and `auto`, the best in measurements. It takes minimum cuts, knapsacks and constraint programs,
+or greedy choices from all starts if the gradient is too large for constraint programs. Then it anneals from the best.
 """
 
 import time
@@ -20,7 +20,7 @@ from graphrl.xla.checkpoint.solvers.integer_programs import (
 from graphrl.xla.checkpoint.solvers.starts import greedy, moved_states, starts, stretched
 
 EVALUATIONS = 300_000  # of annealing, at most
-BASES = 3  # choices of which what they keep is moved
+BASES = 3  # choices whose kept values are moved
 FIRST = 0.5  # part of the time before annealing, at most
 
 
@@ -31,14 +31,14 @@ class Solver(Protocol):
 
 
 def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
-    """The best of all, in the time; in later calls for the same pricing, from all that earlier ones had."""
+    """The best of all methods in the time; later calls with the same pricing also start from all earlier results."""
     begin, bound = time.monotonic(), None
     if not pricing.begun:
         begun = [*min_cut_states(pricing.gradient), *knapsack_states(pricing.gradient)]
         if sum(len(level.bytes) for level in pricing.gradient.levels) <= MOST_VALUES:
             exact, bound = cp_sat_states(pricing, goal, seed=seed, seconds=FIRST * seconds)
             begun += [*starts(pricing.gradient), *exact]
-        else:  # the starts are among these
+        else:  # the greedy states include the starts
             begun += [state.copy() for state in _greedy_states(pricing, goal, begin + FIRST * seconds)]
         pricing.begun += stretched(pricing, begun)
     if goal.moves:
@@ -57,7 +57,7 @@ def anneal_alone(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> 
 
 
 def _best_of(states: Callable[[Pricing, Goal, float], Iterable[State]]) -> Solver:
-    """A solver that takes the best of some choices, which have until that `time.monotonic()`."""
+    """A solver that returns the best of some choices, which receive the end of their time by `time.monotonic()`."""
 
     def solve(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
         del seed
@@ -67,7 +67,7 @@ def _best_of(states: Callable[[Pricing, Goal, float], Iterable[State]]) -> Solve
 
 
 def _greedy_states(pricing: Pricing, goal: Goal, until: float) -> Iterator[State]:
-    """Greedy choices from all starts."""
+    """All starts, and greedy choices from them while there is time."""
     for state in starts(pricing.gradient):
         yield state
         if time.monotonic() < until:
@@ -81,7 +81,7 @@ SOLVERS: Mapping[str, Solver] = {
     "greedy": _best_of(_greedy_states),
     "knapsack": _best_of(lambda pricing, goal, until: knapsack_states(pricing.gradient)),
     "min-cut": _best_of(lambda pricing, goal, until: min_cut_states(pricing.gradient)),
-    # all layers alike, as a rule for each of them has it
+    # all layers alike, like the plans of a rule for each layer
     "regular": _best_of(lambda pricing, goal, until: stretched(pricing, starts(pricing.gradient))),
 }
 
@@ -90,7 +90,7 @@ def find_solver(name: str) -> Solver:
     """The solver of a name.
 
     Raises:
-      ProblemError: there is none; the message lists them.
+      ProblemError: there is no such solver; the message lists all.
     """
     if name not in SOLVERS:
         raise ProblemError(f"method is {name!r}: must be one of {', '.join(SOLVERS)}")

@@ -1,12 +1,13 @@
-"""Choices and their prices: what happens to every value of a gradient, with loops within loops.
+"""Choices and their prices: the fate of every value of a gradient, with loops within loops.
 
-A `Choice` is one `Cut` a level: which values are kept, computed again or moved, and where the level is cut into
+A `Choice` is one `Cut` per level: which values are kept, computed again or moved, and where the level is cut into
 segments. `Pricing` prices choices of one gradient, from the innermost loops outwards. `State` is a choice that a search
 changes in place.
 
 Loops may run in stretches: of n steps, k at a time are computed again by one more forward pass before they run
-backward. A loop of n steps keeps what it carries at every step. In stretches of k it keeps that of each k-th step only,
-and while a stretch runs backward what its k steps keep: about 2 sqrt(n) in place of n (Chen et al. 2016, section 4.3).
+backward. A loop of n steps keeps its carried values at every step. In stretches of k it keeps those of each k-th step
+only, and while a stretch runs backward also the values that its k steps keep: about 2 sqrt(n) instead of n (Chen et al.
+2016, section 4.3).
 """
 
 import dataclasses
@@ -20,19 +21,20 @@ from graphrl.compiled import announced
 from graphrl.xla.checkpoint.solvers.level import COMPUTED, Gradient, Level, Loop
 from graphrl.xla.checkpoint.solvers.price import Work, price, work
 
-NEAR = 1.5  # factor from what is wanted by which a divisor may differ
+NEAR = 1.5  # factor by which a divisor may differ from the wanted number of steps
 INSIDE, PLAIN, AGAIN = 0, 1, 2  # a place: in the segment of the one before, or the first of one
 
 
 class Cut(NamedTuple):
-    """What happens to a level of n values, whose p places are cut into s segments.
+    """Decisions about a level of n values, whose p places are cut into s segments.
 
     Attributes:
-      keep: `[n]` int64: COMPUTED, KEPT or MOVED, as far as it is not computed again all the same.
-      segment: `[p]` int64, of each place, from 0 to s - 1; nondecreasing.
-      again: `[s]` bool, of each segment, whether it is computed again; elsewhere jax keeps what it always does.
-      stretch: of a loop, steps that run forward once more together before they run backward; 1 where none do. Where
-        they stand one after the other, see `Loop`, no segment is computed again.
+      keep: `[n]` int64: COMPUTED, KEPT or MOVED; without effect where the value is computed again in any case.
+      segment: `[p]` int64: the segment of each place, from 0 to s - 1; nondecreasing.
+      again: `[s]` bool: whether each segment is computed again; in the others jax keeps the values that it always
+        keeps.
+      stretch: for a loop, steps that run forward once more together before they run backward; 1 without stretches. If
+        they are unrolled, see `Loop`, no segment is computed again.
     """
 
     keep: np.ndarray
@@ -41,19 +43,19 @@ class Cut(NamedTuple):
     stretch: int = 1
 
 
-Choice = tuple[Cut, ...]  # of each level
+Choice = tuple[Cut, ...]  # one per level
 
 
 @dataclasses.dataclass(frozen=True)
 class Price:
-    """What a choice costs.
+    """Cost of a choice.
 
     Attributes:
-      kept: bytes that wait in memory for the backward pass.
-      moved: bytes that wait for it in the memory of the host.
-      peak: most bytes at once beside arguments, results and gradients.
-      seconds: of computing again, of writing what is kept only and gradients that segments wait for, and of waiting for
-        what is moved.
+      kept: bytes kept in memory for the backward pass.
+      moved: bytes kept for it in the memory of the host.
+      peak: most bytes in use at one time, without arguments, results and gradients.
+      seconds: seconds of recomputation; of writing values that are only kept, and gradients that segments wait for; and
+        of waiting for values that are moved.
     """
 
     kept: float
@@ -63,11 +65,11 @@ class Price:
 
 
 class LoopCost(NamedTuple):
-    """What a loop, or a step of it, costs what is around it, in bytes.
+    """Bytes that a loop, or a step of it, adds to the level around it.
 
     Attributes:
-      kept: for the backward pass.
-      forward, backward: at the peaks of the two passes.
+      kept: bytes kept for the backward pass.
+      forward, backward: bytes at the peaks of the two passes.
     """
 
     kept: float
@@ -76,14 +78,14 @@ class LoopCost(NamedTuple):
 
 
 class Pricing:
-    """Prices choices for one gradient. Not for several threads.
+    """Prices choices for one gradient. Not thread-safe.
 
     Attributes:
-      gradient: it is.
-      plain: the price of what jax does by itself.
-      step_seconds: of both passes by what jax does by itself; those of the gradient's levels, until whoever knows them
-        better sets it.
-      begun: what `auto` anneals from: what its first call began with, and what each call found.
+      gradient: the gradient whose choices are priced.
+      plain: the price of jax's default.
+      step_seconds: seconds of both passes by jax's default; those of the gradient's outermost level, until a caller
+        sets a better value.
+      begun: states that `auto` anneals from: those that its first call started from, and those that each call found.
     """
 
     def __init__(self, gradient: Gradient) -> None:
@@ -94,9 +96,9 @@ class Pricing:
             level._replace(
                 bytes=level.bytes.copy(), workspace=level.workspace.copy(), kernel_bytes=level.kernel_bytes.copy()
             )
-            for level in gradient.levels  # what loops in them cost is written into these
+            for level in gradient.levels  # the costs of loops in them are written into these
         ]
-        # of loops' bodies that stand one after the other, which share those
+        # of unrolled bodies of loops, which share those arrays
         self._unrolled = [level._replace(trips=0, keeping=level.writing) for level in self._levels]
         with announced(price, "memory budgets"):
             self.plain = self(untouched(gradient))
@@ -130,25 +132,25 @@ class Pricing:
 
     @property
     def pass_seconds(self) -> float:
-        """Of both passes without what choices add."""
+        """Seconds of both passes, without those that choices add."""
         return self.step_seconds - self.plain.seconds
 
     def outer(self, choice: Choice) -> tuple[Level, Work, float]:
-        """The function's level with the bytes of its loops by a choice, what `price` works with there, and the seconds
-        of its loops' choices: what a search needs that changes this level alone.
+        """The function's level with the bytes of its loops by a choice, the working arrays of `price` there, and the
+        seconds of its loops' choices: the inputs of a search that changes this level alone.
         """
         seconds = self(choice).seconds
         work = self._work[0]
         return self._levels[0], work, seconds - float(work.prices[4] + work.prices[6])
 
     def loop_costs(self, choice: Choice, number: int) -> dict[int, LoopCost]:
-        """What the loop whose body a level is would cost in stretches of each kind, by their steps."""
+        """Cost of the loop whose body the level `number` is, for each of its numbers of steps of a stretch."""
         loop, trips = self.gradient.loop(number), self.gradient.levels[number].trips
         assert loop is not None
         costs: dict[int, LoopCost] = {}
         for is_unrolled in (False, True):
             stretches = [stretch for stretch in loop.stretches if loop.is_unrolled(stretch) == is_unrolled]
-            if stretches:  # a step of all of them is the same
+            if stretches:  # a step is the same in all of them
                 cut = choice[number]._replace(stretch=stretches[0])
                 self((*choice[:number], cut, *choice[number + 1 :]))
                 step = self._step(number, is_unrolled)
@@ -156,20 +158,20 @@ class Pricing:
         return costs
 
     def _step(self, number: int, is_unrolled: bool) -> LoopCost:
-        """One step of a loop by the choice that was priced last; what it shares with the next one counts once."""
+        """Cost of one step of a loop by the choice that was priced last; unrolled steps count shared values once."""
         kept, _, forward, backward, *_, twice = self._work[number].prices.tolist()
         return LoopCost(kept - twice * is_unrolled, forward, backward)
 
     def stored(self, level: int) -> np.ndarray:
-        """What happens to each value of a level by the choice that was priced last: COMPUTED, KEPT or MOVED."""
+        """`[n]`: fate of each value of a level by the choice that was priced last: COMPUTED, KEPT or MOVED."""
         return self._work[level].stored.copy()
 
     def sent(self, level: int) -> np.ndarray:
-        """Of each value that a level moves, the value that waits for its copy, by the choice that was priced last."""
+        """`[n]`: for each value that a level moves, the value that waits for its copy, by the choice priced last."""
         return self._work[level].sent.copy()
 
     def computed_again(self, level: int) -> np.ndarray:
-        """Of each value of a level, whether the choice that was priced last computes it again."""
+        """`[n]` bool: whether the choice that was priced last computes each value of a level again."""
         work = self._work[level]
         again = (work.mark >= 0) & (work.ran[self.gradient.levels[level].op] >= 0)
         return (again | work.rerun) & (work.stored == COMPUTED)
@@ -184,7 +186,7 @@ class Pricing:
 
 
 def untouched(gradient: Gradient) -> Choice:
-    """What jax does by itself."""
+    """The choice that leaves everything to jax."""
     return tuple(
         Cut(np.zeros(len(level.bytes), np.int64), np.zeros(len(level.first) - 1, np.int64), np.zeros(1, bool))
         for level in gradient.levels
@@ -192,7 +194,7 @@ def untouched(gradient: Gradient) -> Choice:
 
 
 def is_untouched(choice: Choice) -> bool:
-    """Whether a choice leaves all to jax."""
+    """True if a choice leaves everything to jax."""
     return not any(cut.again.any() or cut.stretch > 1 for cut in choice)
 
 
@@ -200,10 +202,10 @@ class State:
     """A choice as arrays that moves write.
 
     Attributes:
-      keep: of each level, `[n]` int64.
-      starts: of each level, `[p]` int64: INSIDE, PLAIN or AGAIN, by whether the segment that begins there is computed
-        again; never INSIDE at 0.
-      stretches: of each level, the steps of a stretch.
+      keep: for each level, `[n]` int64.
+      starts: for each level, `[p]` int64: INSIDE where no segment starts, else AGAIN or PLAIN, by whether the segment
+        is computed again; never INSIDE at 0.
+      stretches: for each level, the steps of a stretch.
     """
 
     def __init__(self, keep: list[np.ndarray], starts: list[np.ndarray], stretches: Sequence[int] = ()) -> None:
@@ -212,28 +214,28 @@ class State:
 
     @classmethod
     def plain(cls, gradient: Gradient) -> "State":
-        """What jax does by itself, cut around what stays apart."""
+        """The state that leaves everything to jax, cut around places that are `apart`."""
         keep = [np.zeros(len(level.bytes), np.int64) for level in gradient.levels]
         return cls(keep, [begun(level) for level in gradient.levels])
 
     @classmethod
     def of(cls, choice: Choice) -> "State":
-        """A choice's own."""
+        """The state of a choice, with its own arrays."""
         begins = [np.diff(cut.segment, prepend=-1) > 0 for cut in choice]
         kinds = [np.where(cut.again[cut.segment], AGAIN, PLAIN) for cut in choice]
         starts = [np.where(first, kind, INSIDE) for first, kind in zip(begins, kinds, strict=True)]
         return cls([cut.keep.copy() for cut in choice], starts, [cut.stretch for cut in choice])
 
     def changed(self, level: int) -> None:
-        """To be called when a level's starts or stretches have changed."""
+        """Updates the choice; call it when a level's starts or stretches have changed."""
         self._cuts[level] = self._cut(level)
 
     def choice(self) -> Choice:
-        """As it is now; it changes with the state."""
+        """The current choice; it shares the arrays of the state and changes with them."""
         return tuple(self._cuts)
 
     def copy(self) -> "State":
-        """One of its own."""
+        """A copy with its own arrays."""
         return State([array.copy() for array in self.keep], [array.copy() for array in self.starts], self.stretches)
 
     def _cut(self, level: int) -> Cut:
@@ -243,26 +245,26 @@ class State:
 
 
 def begun(level: Level) -> np.ndarray:
-    """`[p]` int64: the starts of a level that is left to jax, cut around what stays apart."""
+    """`[p]` int64: the starts of a level that is left to jax, cut around places that are `apart`."""
     return np.where(level.apart | np.concatenate([[True], level.apart[:-1]]), PLAIN, INSIDE)
 
 
 def loop_cost(loop: Loop, trips: int, stretch: int, step: LoopCost) -> LoopCost:
-    """What a loop costs.
+    """Cost of a loop.
 
-    A stretch that is not the whole loop has slices of what the loop reads and writes of each step, and sums gradients
-    by itself. Where the last one is shorter, all steps' slices are cut and joined. Steps that stand one after the other
-    work on values, those of a loop on copies of them.
+    A stretch that is not the whole loop needs each step's slices of the arrays that the loop reads and writes, and sums
+    gradients separately. If the last stretch is shorter, all steps' slices are cut and joined. Unrolled steps work on
+    values, those of a loop on copies of them.
 
     Args:
-      loop: it is.
-      trips: its steps.
-      stretch: steps of a stretch; 1 where there are none.
-      step: what one of its steps does.
+      loop: the loop to price.
+      trips: the number of its steps.
+      stretch: steps of a stretch; 1 without stretches.
+      step: cost of one of its steps.
     """
     if stretch == 1:
         return step._replace(kept=trips * step.kept)
-    others = stretch - loop.is_unrolled(stretch)  # such a step's peak has what it keeps, that of a loop's step has not
+    others = stretch - loop.is_unrolled(stretch)  # an unrolled step's peak includes its kept bytes, a loop's does not
     sliced = stretch if stretch < trips else 0
     joined = trips if trips % stretch else 0
     return LoopCost(
@@ -277,9 +279,9 @@ def loop_cost(loop: Loop, trips: int, stretch: int, step: LoopCost) -> LoopCost:
 
 
 def stretches_of(trips: int) -> tuple[int, ...]:
-    """How many steps a stretch may have: about the root of all, and that doubled and halved, up to all.
+    """Candidate numbers of steps of a stretch: about the square root of all, doubled and halved repeatedly, up to all.
 
-    Divisors, but where none is near: what the last stretch lacks costs copies.
+    They are divisors, unless the nearest divisor is far, since a shorter last stretch costs copies.
     """
     root = trips**0.5
     small = [k for k in range(1, math.isqrt(trips) + 1) if trips % k == 0]

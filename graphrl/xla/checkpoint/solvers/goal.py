@@ -1,8 +1,8 @@
-"""Goals: a user's limit as an energy to lower, and the search for a limit of time by a finer measure.
+"""Goals: a user's limit as an energy to minimize, and the search for a limit of time by a finer measure.
 
 A `Goal` is one limit of three: bytes kept, bytes at the peak, or slowdown. An `Aim` is a goal for one gradient, whose
-energy searches lower. `Found` is the best choice of a search. `search_timed` meets a limit of time by a measure that is
-finer than a search's own price: it moves the search's limit until the choice meets the true one.
+energy searches minimize. `Found` is the best choice of a search. `search_timed` meets a limit of time by a measure that
+is finer than a search's own price: it moves the search's limit until the choice meets the true one.
 """
 
 import dataclasses
@@ -15,34 +15,34 @@ from graphrl.compiled import shared
 from graphrl.errors import ProblemError
 from graphrl.xla.checkpoint.solvers.choice import Choice, Price, Pricing, State, is_untouched
 
-OVER = 10.0  # energy of being above a limit by as much as the limit: there a search may pass
-BEGUN_OVER = 1.0  # likewise of what is yet to be changed: a little above is near
-BEYOND = 100.0  # what being above a limit of bytes at all counts beside, where a search ends: no gain is worth it
-TIE = 1e-3  # of two choices that are alike, the one with the lower peak, or the faster one
-SAME = 1e-6  # part of a limit that is nothing
+OVER = 10.0  # energy of exceeding a limit by 100%: a search may pass through such choices
+BEGUN_OVER = 1.0  # likewise for states that are still to be changed: slightly above the limit is near
+BEYOND = 100.0  # penalty in the final rank for exceeding a limit of bytes at all: no gain is worth it
+TIE = 1e-3  # weight that breaks ties: the lower peak, or the faster choice
+SAME = 1e-6  # part of a limit that counts as nothing
 BY_KEPT, BY_PEAK, BY_SLOWDOWN = range(3)
-PEAK = 0.1  # where what is kept is limited: ten per cent of the peak are worth one of the time
+PEAK = 0.1  # where kept bytes are limited: ten per cent of the peak are worth one per cent of the time
 # Of `search_timed`.
-SHARE, LEAST = 0.3, 0.05  # parts that each search has: of the time that is left, and of all, whatever is left
-FIRST = 0.25  # part of all that the first search has, whatever measurements take
-# Parts of the limit: a choice that is too slow by less may be made faster, as low as it is. Where few turns are left
-# that has to succeed, which it mostly does if it is near.
+SHARE, LEAST = 0.3, 0.05  # parts for each search: of the time that is left, and at least of all the time
+FIRST = 0.25  # part of all the time that the first search has, however long measurements take
+# Parts of the limit: a choice that is too slow by less may become faster at the same peak. With few turns left that
+# must succeed, which it mostly does if the choice is near.
 FAR, NEARBY = 0.25, 0.06
 NEAR = 0.006  # slowdowns that a choice may stay below the limit
-KNOWN = 0.1  # part of a measurement's time: what takes less was measured before
+KNOWN = 0.1  # part of a measurement's time: a faster one was cached
 ROUNDS = 12
-FEW = 3  # turns: where fewer fit, the first one leaves some of the limit
-SPARE, MOST_SPARE = 0.25, 0.006  # part of the limit, and slowdowns: measures differ by as much
+FEW = 3  # turns: if fewer fit, the first one leaves some of the limit
+SPARE, MOST_SPARE = 0.25, 0.006  # part of the limit, and slowdowns: the usual difference of the two measures
 
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """One limit of three; what it leaves is made as good as can be: the least peak, or the least time.
+    """One limit of three. Within it, the other quantity is minimized: the peak, or the time.
 
     Attributes:
-      kept: bytes that may wait in memory for the backward pass.
-      peak: bytes that may be in memory at once, beside arguments, results and gradients.
-      slowdown: share of the step's seconds that may be added; below 0 that must be saved.
+      kept: bytes that may be kept in memory for the backward pass.
+      peak: bytes that may be in memory at one time, without arguments, results and gradients.
+      slowdown: share of the step's seconds that may be added; if negative, the share that must be saved.
       moves: whether values may be moved to the memory of the host.
     """
 
@@ -56,7 +56,7 @@ class Goal:
             raise ProblemError("a goal has one limit: kept, peak or slowdown")
 
     def stricter(self, part: float) -> "Goal":
-        """The same with a part of the limit; of seconds that must be saved, more in that proportion."""
+        """The same goal with a part of the limit; seconds that must be saved grow in that proportion."""
         limits = {name: getattr(self, name) for name in ("kept", "peak", "slowdown")}
         less = {name: None if x is None else x * part if x > 0 else x / part for name, x in limits.items()}
         return Goal(moves=self.moves, **less)
@@ -66,21 +66,22 @@ class Goal:
         return added(self.aim(pricing), price.seconds)
 
     def excess(self, pricing: Pricing, price: Price) -> float:
-        """By which part of the limit a choice is above it; 0 where it is not."""
+        """Relative excess of a choice over the limit; 0 within it."""
         return above(self.aim(pricing), price.kept, price.peak, price.seconds)
 
     def energy(self, pricing: Pricing, price: Price, *, over: float = OVER) -> float:
-        """The lower the better; `over` is what being above the limit by as much as the limit counts."""
+        """Energy of a choice, lower is better; `over` is the energy of exceeding the limit by 100%."""
         return energy(self.aim(pricing), price.kept, price.peak, price.seconds, over)
 
     def rank(self, pricing: Pricing, price: Price) -> float:
-        """The lower the better of what a search ends with: within a limit of bytes by all means. (Limits of time are
-        those of a rougher measure than the user's, see `search_timed`: a little above may be within.)
+        """Rank of a search's final choice, lower is better; a limit of bytes must not be exceeded at all.
+
+        A limit of time may be exceeded a little: its measure is rougher than the user's, see `search_timed`.
         """
         return self.energy(pricing, price) + beyond(self.aim(pricing), price.kept, price.peak, price.seconds)
 
     def aim(self, pricing: Pricing) -> "Aim":
-        """The same for one gradient, for compiled code."""
+        """The same goal for one gradient, for compiled code."""
         limits = self.kept, self.peak, self.slowdown
         by, limit = next((by, limit) for by, limit in enumerate(limits) if limit is not None)
         peak, step = max(pricing.plain.peak, 1.0), max(pricing.step_seconds, 1e-30)
@@ -90,11 +91,11 @@ class Goal:
 class Aim(NamedTuple):
     """A goal for a gradient."""
 
-    by: int  # BY_KEPT, BY_PEAK or BY_SLOWDOWN: what is limited
+    by: int  # BY_KEPT, BY_PEAK or BY_SLOWDOWN: the limited quantity
     limit: float
-    peak: float  # of what jax does by itself
-    passes: float  # seconds without what choices add
-    step: float  # seconds of what jax does by itself
+    peak: float  # of jax's default, bytes
+    passes: float  # seconds without those that choices add
+    step: float  # seconds of jax's default
 
 
 @shared
@@ -124,7 +125,7 @@ def energy(aim: Aim, kept: float, peak: float, seconds: float, over: float) -> f
 
 @shared
 def beyond(aim: Aim, kept: float, peak: float, seconds: float) -> float:
-    """See `Goal.rank`: what counts beside the energy."""
+    """Penalty that `Goal.rank` adds to the energy."""
     return BEYOND if aim.by != BY_SLOWDOWN and above(aim, kept, peak, seconds) > SAME else 0.0
 
 
@@ -132,12 +133,12 @@ class Found(NamedTuple):
     """The best choice of a search.
 
     Attributes:
-      choice: it is.
-      price: of it.
-      rank: by the goal; see `Goal.rank`.
+      choice: the best choice.
+      price: its price.
+      rank: its rank by the goal; see `Goal.rank`.
       evaluations: choices that were priced.
-      bound: below every choice within the limit, where a solver proved one: `Price.seconds` where bytes are limited,
-        `Price.kept` where seconds are.
+      bound: lower bound over all choices within the limit, if a solver proved one: of `Price.seconds` where bytes are
+        limited, of `Price.kept` where seconds are.
     """
 
     choice: Choice
@@ -174,28 +175,28 @@ def search_timed(
     begun: Found | None = None,
     once: float = 0.0,
 ) -> Found:
-    """The choice of the least peak that is measured to be within the limit; jax's own where none is.
+    """The choice of the least peak that is measured to be within the limit; jax's default if no choice is.
 
-    Searches take turns: for the least peak within a limit of time, which leaves much of that time unused, and, where
-    its choice is a little too slow or nothing lower is known, for the fastest that is as low.
+    Searches alternate. One minimizes the peak within a limit of time, which leaves much of that time unused. If its
+    choice is a little too slow, or no lower peak is known, the next one minimizes the time for that peak.
 
     Args:
-      solver: one of `auto.SOLVERS`, asked with other limits until its choice is within this one, and just so.
-      pricing: of the gradient.
-      goal: with a limit of slowdown.
+      solver: one of `auto.SOLVERS`, called with other limits until its choice is just within this one.
+      pricing: pricing of the gradient.
+      goal: a goal with a limit of slowdown.
       measured: the slowdown of a choice.
-      seed: of random numbers.
-      seconds: of all searches and measurements.
-      late: more of them, as long as nothing but jax's own choice is within the limit.
-      ahead: what is added to the limit for the first search, by its own measure.
-      begun: a choice within the limit: what is found is no worse.
-      once: seconds that a measurement takes, before there was one.
+      seed: seed of the random numbers.
+      seconds: seconds of all searches and measurements.
+      late: additional seconds, while only jax's default is within the limit.
+      ahead: slowdown that is added to the limit for the first search, by its own measure.
+      begun: a choice within the limit: the result is no worse.
+      once: seconds that a measurement is expected to take, until there was one.
     """
     assert goal.slowdown is not None
     clock = _Clock(seconds, late, once)
     best = begun or best_of(pricing, goal, [State.plain(pricing.gradient)])
     least_over = clock.measure(measured, best.choice) - goal.slowdown if begun else -goal.slowdown  # of the best
-    fastest = math.inf  # the peak for which the fastest choice was asked
+    fastest = math.inf  # the peak for which the fastest choice was searched
     own_limit = _OwnLimit(goal.slowdown + ahead - _spared(goal.slowdown, clock.fitting()))
     asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
     for turn in range(ROUNDS):
@@ -224,7 +225,7 @@ def search_timed(
 
 
 def _spared(slowdown: float, turns: int) -> float:
-    """What the first search leaves of the limit: the more, the fewer turns there are to put it right."""
+    """Slowdown by which the first search stays below the limit: larger if fewer turns are left to correct it."""
     lacking = min(max(FEW - turns, 0) / (FEW - 1), 1.0)
     return min(SPARE * abs(slowdown), MOST_SPARE) * lacking
 
@@ -237,13 +238,13 @@ class _Clock:
         self._begin, self._measured = time.monotonic(), False
 
     def fitting(self, *, late: bool = False) -> int:
-        """How many turns fit; also into what comes `late`."""
+        """Number of turns that fit, with `late` also into the late seconds."""
         left = self._left() + self._late * late
         return max(0, int(left / max(self._once + LEAST * self._seconds, 1e-9)))
 
     def seconds_of_search(self, *, is_first: bool, may_be_last: bool) -> float:
-        """What the next search may take: of few turns so much that another one fits after it, unless it may be the last
-        or there is too little for two.
+        """Seconds for the next search. If few turns are left, another one must fit after it, unless this may be the
+        last or the time is too short for two.
         """
         left, least = self._left(), (FIRST if is_first else LEAST) * self._seconds
         if self.fitting() >= FEW:
@@ -253,7 +254,7 @@ class _Clock:
         return max(alone if may_be_last or shared < 2 * LEAST * self._seconds else shared, least)
 
     def measure(self, measured: Callable[[Choice], float], choice: Choice) -> float:
-        """Measures a choice, and how long that takes: what was known before takes no time, which says nothing."""
+        """Measures a choice, and how long that takes. Cached measurements do not change the expected time."""
         begin = time.monotonic()
         value = measured(choice)
         took = time.monotonic() - begin
@@ -267,35 +268,35 @@ class _Clock:
 
 
 class _OwnLimit:
-    """The limit that a search has by its own measure, so that its choice is just within the true one.
+    """The limit of a search by its own measure, chosen such that its choice is just within the true limit.
 
     Attributes:
-      slowdown: by the search's own measure, as all here but what is `over`.
+      slowdown: the limit by the search's own measure, like all numbers here except `over`.
     """
 
     def __init__(self, slowdown: float) -> None:
         self.slowdown = slowdown
-        self._within, self._over = -math.inf, math.inf  # the slowest choice within the true limit, the quickest over it
-        self._failed = 0  # choices over it, before there was one within: each time more is taken off
+        self._within, self._over = -math.inf, math.inf  # the slowest choice within the true limit, the fastest above it
+        self._failed = 0  # choices above it, before there was one within: each subtracts more from the limit
 
     def move(self, own: float, over: float, was_asked: bool, must_hold: bool) -> bool:
         """Moves to where the next choice is expected just within the limit; False if there is nothing to gain.
 
         Args:
           own: slowdown of the last choice.
-          over: by how much the finer measure has it above the true limit.
-          was_asked: whether this limit was asked for with it, and not another one.
-          must_hold: whether the next choice had better be within the true limit, since there are few more.
+          over: its slowdown above the true limit, by the finer measure.
+          was_asked: whether the last search had this limit, and not another one.
+          must_hold: whether the next choice should be within the true limit, since few turns are left.
         """
         if over <= 0:
             self._within = max(self._within, own)
         else:
             self._over = min(self._over, own)
             self._failed += math.isinf(self._within)
-        # where both measures differ there as they do here
+        # assumes that the two measures differ there as they do here
         moved = own - over * max(1, self._failed) - (1.5 if must_hold else 0.5) * NEAR
         if over <= 0 and (over >= -NEAR or (was_asked and moved <= self.slowdown)):
-            return False  # near enough, or the search knows of nothing slower that is lower
+            return False  # near enough, or the search knows no slower choice with a lower peak
         if not self._within < moved < self._over:
             moved = self._over - NEAR if math.isinf(self._within) else (self._within + min(self._over, 1.0)) / 2
         self.slowdown = moved

@@ -8,12 +8,12 @@
 
 - `minimum_cut` follows PyTorch's "min-cut rematerialisation": values are nodes that cost their bytes, values that may
   not be computed again are the source, reads of the backward pass are the sink.
-- The knapsack is that of PyTorch's activation memory budget, which takes values for independent. Exact prices then
+- The knapsack is that of PyTorch's activation memory budget, which treats values as independent. Exact prices then
   decide how much room it needs to reach the goal.
-- The constraint program leaves out the bytes of a step of the backward pass beside kept values, and segments with the
-  gradients that they wait for: its bound is below all choices.
+- The constraint program ignores the bytes that a step of the backward pass needs in addition to kept values. It also
+  ignores segments and the gradients that they wait for. So its bound is below all choices.
 - `unit_of` gives units in which bytes and seconds are the integers that OR-Tools and SciPy take: both abort or wrap
-  where sums or products leave 32 or 64 bits.
+  where sums or products exceed 32 or 64 bits.
 
 All solutions are priced in segments of several kinds afterwards.
 """
@@ -36,25 +36,25 @@ from graphrl.xla.checkpoint.solvers.starts import again, cuts
 
 # Of minimum cuts.
 UNIT = 2**12  # bytes at least: capacities are int32
-CUT_UNITS = 2**29  # units of all values together: more with one for each, yet less than a single cut that may never be
+CUT_UNITS = 2**29  # units of all values together: with one more for each, still less than a single forbidden cut
 NEVER = 2**30  # units
 # Of knapsacks.
 ROOMS = 12  # sizes
 SECONDS = 0.03  # for each
-# Units of all bytes and of all seconds. OR-Tools multiplies rooms by worths, and aborts where that leaves 64 bits: here
-# it is about 2^62 at most. Each value's seconds are rounded up by less than 2^-29 of all, bytes below 4 GiB by nothing.
+# Units of all bytes and of all seconds. OR-Tools multiplies rooms by worths, and aborts above 64 bits: here the product
+# is about 2^62 at most. Each value's seconds are rounded up by less than 2^-29 of all; bytes below 4 GiB are exact.
 ROOM_UNITS, WORTH_UNITS = 2**32, 2**30
 KINDS = 7  # of segments that are tried with each
 # Of constraint programs.
 MOST_VALUES = 3_000
-PARTS = (1.0, 0.85, 0.7, 0.5)  # of the limit: what a step holds beside is not in the program
-# Units of all bytes and ticks of all seconds: their sums are far below 2^63. Both are rounded down, so that bounds stay
-# bounds: all seconds by less than 6e-6 of them, and bytes below a pebibyte by nothing.
+PARTS = (1.0, 0.85, 0.7, 0.5)  # of the limit: the program ignores the bytes that a step needs in addition
+# Units of all bytes and ticks of all seconds: their sums are far below 2^63. Both are rounded down, so that bounds
+# remain bounds: all seconds by less than 6e-6 of them; bytes below a pebibyte are exact.
 BYTES, TICKS = 2**50, 2**31
 
 
 def min_cut_states(gradient: Gradient) -> Iterator[State]:
-    """What jax does by itself, and a minimum cut in segments of several kinds; it takes no time to speak of."""
+    """The state without a plan, and a minimum cut in segments of several kinds; the time for it is negligible."""
     yield State.plain(gradient)
     kept = [minimum_cut(level) for level in gradient.levels]
     for begins in cuts(gradient.levels[0]):
@@ -87,12 +87,12 @@ def minimum_cut(level: Level) -> np.ndarray:
 
 
 def knapsack_states(gradient: Gradient) -> Iterator[State]:
-    """What jax does by itself, and knapsacks of several sizes in segments of several kinds, in no time to speak of."""
+    """The state without a plan, and knapsacks of several sizes in segments of several kinds, in negligible time."""
     yield State.plain(gradient)
     groups = [(number, group) for number, level in enumerate(gradient.levels) for group in alike_values(level)]
     sizes = np.array([gradient.trips(n) * gradient.levels[n].bytes[group].sum() for n, group in groups])
     saved = np.array([gradient.trips(n) * _seconds(gradient, n, group) for n, group in groups])
-    light = [minimum_cut(level) & ~level.heavy for level in gradient.levels]  # what the cut keeps beside heavy values
+    light = [minimum_cut(level) & ~level.heavy for level in gradient.levels]  # kept by the cut, apart from heavy values
     kinds = list(itertools.islice(cuts(gradient.levels[0]), KINDS))
     for part in np.linspace(0.0, 1.0, ROOMS):
         chosen = _knapsack(sizes, saved, part)
@@ -108,7 +108,7 @@ def _seconds(gradient: Gradient, number: int, group: np.ndarray) -> float:
 
 
 def _knapsack(sizes: np.ndarray, worth: np.ndarray, part: float) -> np.ndarray:
-    """`[k]` bool: things of the largest worth that fit into a part of the bytes of all that are worth something."""
+    """`[k]` bool: items of the largest total worth within a part of the bytes of all items with positive worth."""
     from ortools.algorithms.python import knapsack_solver
 
     chosen = np.zeros(len(sizes), bool)
@@ -126,7 +126,7 @@ def _knapsack(sizes: np.ndarray, worth: np.ndarray, part: float) -> np.ndarray:
 
 
 def solve_cp_sat(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
-    """What the constraint program keeps, in the segments that suit it best.
+    """The constraint program's choice, in the segments with the best rank.
 
     Raises:
       ProblemError: the gradient is too large.
@@ -136,9 +136,8 @@ def solve_cp_sat(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> 
 
 
 def cp_sat_states(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> tuple[list[State], float | None]:
-    """What jax does by itself, and optima for the goal and for stricter ones, in segments of several kinds; and the
+    """The state without a plan, and optima for the goal and for stricter ones, in segments of several kinds; and the
     bound of `Found`.
-
     Raises:
       ProblemError: the gradient is too large.
     """
@@ -154,7 +153,7 @@ def cp_sat_states(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) ->
         if kept is not None:
             named = [mask & level.named for mask, level in zip(kept, gradient.levels, strict=True)]
             found += [again(gradient, begins, named) for begins in kinds]
-    # loops in stretches keep less than a step's choices say, so that they have no bound
+    # loops in stretches keep less than a step's choices imply, so there is no bound for them
     return found, bounds[0] if bounds and not gradient.stretched() else None
 
 
@@ -162,10 +161,10 @@ class Model:
     """The program of one gradient.
 
     Args:
-      gradient: it is.
+      gradient: the gradient whose values are decided.
 
     Attributes:
-      bytes: an expression, units kept in all.
+      bytes: an expression, units kept in total.
       ticks: an expression, of computing again and of keeping.
       unit, tick: bytes and seconds, powers of two.
     """
@@ -208,8 +207,9 @@ class Model:
     def solve(
         self, pricing: Pricing, goal: Goal, seed: int, seconds: float
     ) -> tuple[list[np.ndarray] | None, float | None]:
-        """What is kept, `[n]` bool of each level, None if nothing was found; and the bound of `Found`. What is moved
-        counts as kept here: there is no bound where something may be.
+        """Kept values, `[n]` bool for each level, None if no solution was found; and the bound of `Found`.
+
+        Moved values count as kept here, so there is no bound if values may be moved.
         """
         model = self._model.clone()
         if goal.slowdown is not None:
@@ -236,21 +236,22 @@ class Model:
 
 
 def _in_all(gradient: Gradient, name: str) -> np.ndarray:
-    """`[n]` float64: bytes or seconds of the values of all levels, in all runs of loops' bodies."""
+    """`[n]` float64: bytes or seconds of the values of all levels, over all runs of loops' bodies."""
     return np.concatenate([gradient.trips(k) * getattr(level, name) for k, level in enumerate(gradient.levels)])
 
 
 def _whole(limit: float, unit: float) -> int:
-    """Whole units within a limit, clipped to -1 and 2^53 so that sums stay in 64 bits; no plan is beyond either."""
+    """Whole units within a limit, clipped to -1 and 2^53 so that sums fit into 64 bits; no plan is beyond either."""
     return int(max(-1.0, min(limit / unit, 2.0**53)))
 
 
 def unit_of(amounts: np.ndarray, most: int) -> float:
-    """A unit of which all amounts together have fewer than `most`, and half of that or more: a power of two, by which
-    floats are divided exactly; 1 where all amounts are 0.
+    """A power of two such that all amounts together are between half of `most` and `most` units; 1 if all are 0.
+
+    Division of floats by it is exact.
 
     Args:
       amounts: `[...]` float64, finite and at least 0.
-      most: units, of all amounts together; rounding up adds at most one unit to each.
+      most: units, of all amounts together, not reached; rounding up adds at most one unit to each.
     """
     return math.ldexp(1.0, math.frexp(float(amounts.sum()) / most)[1])

@@ -1,14 +1,15 @@
-"""The decision problem as arrays, and the parts of it that are alike.
+"""The decision problem as arrays, and its repeated parts.
 
-- `Level`: a function, or one step of a loop's body. Its values are those of the forward pass, derivatives' factors too;
-  its kernels are the ops of the backward pass that write into memory. A value that is not `solid` lies in no memory
-  unless it is kept: its readers compute it on the way from solid ones. `Gradient` has all levels of a function.
+- `Level`: a function, or one step of a loop's body. Its values are those of the forward pass, including the factors of
+  derivatives; its kernels are the ops of the backward pass that write to memory. A value that is not `solid` is not
+  stored in memory unless it is kept: its readers compute it on the fly from solid ones. `Gradient` has all levels of a
+  function.
 - `alike_values`, `alike_places`: networks repeat their layers, and a choice that is good for one layer is good for all.
-  So values and places are grouped by colour refinement (Weisfeiler and Leman 1968) on the values that read one another.
-  Two values are alike if they look the same to a distance of `ROUNDS` reads.
-- `repeated`: stretches of a level that are alike, such as layers. Moves of alike values change all layers at once,
-  moves of one value a single one. Neither leads from a choice that treats all layers alike to one that treats some of
-  them as another choice does; copying a choice from one stretch to the next does.
+  So values and places are grouped by colour refinement (Weisfeiler and Leman 1968) on the graph of reads. Two values
+  are alike if their neighbourhoods agree to a distance of `ROUNDS` reads.
+- `repeated`: stretches of a level that are alike, such as layers. Moves of alike values change all layers together,
+  moves of one value change a single layer. Neither turns a choice that treats all layers alike into one that treats
+  some of them as another choice does. Copying a choice from one stretch to the next does.
 """
 
 from collections import defaultdict
@@ -17,55 +18,57 @@ from typing import NamedTuple
 
 import numpy as np
 
-ARGUMENT = -1  # the place of what a loop carries: its backward pass has it only if it is kept
-COMPUTED, KEPT, MOVED = 0, 1, 2  # what happens to a value between the passes
+ARGUMENT = -1  # the place of a loop's carried values: its backward pass has them only if they are kept
+COMPUTED, KEPT, MOVED = 0, 1, 2  # fate of a value between the passes
 ROUNDS = 4  # of colour refinement
-READ, READER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x3C6EF372FE94F82B)  # tell reads from readers
+READ, READER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x3C6EF372FE94F82B)  # distinguish reads from readers
 KINDS = 32  # of stretches, at most
 
 
 class Level(NamedTuple):
     """A level of n values, b backward kernels and p places (equations of the function); m reads of values by values, r
-    by kernels. Values and kernels stand in the order in which they run.
+    by kernels. Values and kernels are in the order in which they run.
 
     Attributes:
-      bytes: of each value.
-      place: of each value, the equation that it comes from, or ARGUMENT; nondecreasing but for arguments, which come
-        first.
-      solid, free, needed: of each value, whether it lies in memory where it is computed; whether it follows from
-        arguments without any kernel, so that whoever needs it may compute it anew; whether results need it.
-      named: of each value, whether it can be kept by name.
-      heavy: of each value, whether a kernel of its own computes it: a product, a convolution, a loop, a sort.
-      seconds: of each value, to compute it from solid ones, counted once for the values of one op.
-      keeping: of each value, seconds that it takes to keep it, beside computing it: to write what lies in no memory by
-        itself or only because the backward pass reads it, and in a loop to copy between kernels and the loop's own
-        array.
-      writing: of each value, the same outside of loops.
-      op: of each value, the op that computes it.
-      following: of each value that a loop carries and its backward pass needs, the value that the next step has in its
-        place; -1 of all others.
-      workspace: of each value, bytes that its op holds beside its operands and results.
-      last_read: of each value, the last value of the forward pass whose kernel reads it.
+      bytes: bytes of each value.
+      place: the equation that each value comes from, or ARGUMENT; nondecreasing, except that arguments come first.
+      solid: whether each value is stored in memory where it is computed.
+      free: whether each value follows from arguments without any kernel, so that each reader may compute it again.
+      needed: whether results need each value.
+      named: whether each value can be kept by name.
+      heavy: whether a separate kernel computes each value: a product, a convolution, a loop, a sort.
+      seconds: seconds to compute each value from solid ones, counted once for the values of one op.
+      keeping: seconds to keep each value, in addition to computing it. They write a value that is not stored otherwise,
+        or is written only because the backward pass reads it. In a loop they also copy between kernels and the loop's
+        own array.
+      writing: `keeping` outside of loops.
+      op: the op that computes each value.
+      following: for each value that a loop carries and its backward pass needs, the value that takes its place in the
+        next step; -1 for all others.
+      workspace: bytes that each value's op needs in addition to its operands and results.
+      last_read: the last value of the forward pass whose kernel reads each value.
       reads_from, reads: values that each value reads, value v's in `reads[reads_from[v] : reads_from[v + 1]]`.
-      kernel_place: of each kernel, the equation that it is the derivative of; nonincreasing.
-      kernel_bytes: at each kernel, bytes of what the backward pass has computed and still needs, and of its workspace.
-      kernel_seconds: of each kernel.
-      kernel_from, kernel_reads: values that each kernel reads.
-      kernel_copies: of each of these reads, bytes of the copy that the kernel needs of the value, in another order of
-        dimensions, unless the kernel's own segment computes it again: then it is written in that order.
-      handed_place, handed_seconds: of each gradient that lies in no memory, but where it is handed on to a segment that
-        is computed again, the equation that it comes from, and what it takes to write it there.
-      handed_from, handed_to, handed_home: of each of them its readers' rows, their equations, all earlier, and the
-        equations that computed what it is a gradient of: it is handed on where both are in one segment.
-      first: of each place and the end, the first value from there on.
-      free_values: in order.
-      apart: of each place, whether it is a segment of its own, of which jax keeps what it does: what has effects, and
-        loops of a function, whose bodies have levels of their own.
-      resident: bytes that lie in memory all the time.
-      link: bytes a second to the memory of the host, each way.
-      trips: of the loop whose body it is; 0 for a function.
-      forward_seconds, backward_seconds: of one run of the passes, without what is computed again and what it takes to
-        keep values.
+      kernel_place: the equation that each kernel is the derivative of; nonincreasing.
+      kernel_bytes: at each kernel, bytes that the backward pass has computed and still needs, and its workspace.
+      kernel_seconds: seconds of each kernel.
+      kernel_from, kernel_reads: values that each kernel reads, in rows as `reads_from` and `reads`.
+      kernel_copies: for each read in `kernel_reads`, bytes of the copy that the kernel needs of the value, in another
+        order of dimensions. No copy is needed if the kernel's own segment computes the value again: then it is written
+        in that order.
+      handed_place, handed_seconds: for each gradient that is written to memory only where it is passed on to a segment
+        that is computed again: the equation that it comes from, and the seconds to write it there.
+      handed_from, handed_to, handed_home: for each of these gradients, the row of its readers, in `handed_from`; for
+        each reader, its equation, earlier than the gradient's, and the equation that computed the value whose gradient
+        it is. The gradient is passed on where both are in one segment.
+      first: for each place and the end, the first value from there on.
+      free_values: the free values, in order.
+      apart: whether each place is a separate segment, where jax keeps what it keeps without a plan: equations with
+        effects, and loops of a function, whose bodies are levels themselves.
+      resident: bytes that are in memory all the time.
+      link: bytes per second to the memory of the host, each way.
+      trips: steps of the loop whose body the level is; 0 for a function.
+      forward_seconds, backward_seconds: seconds of one run of each pass, without recomputation and without the seconds
+        of keeping values.
     """
 
     bytes: np.ndarray  # [n] float64
@@ -106,19 +109,19 @@ class Level(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """Where a loop stands in the level around it, and what it takes to run its steps in stretches: see `choice`.
+    """Position of a loop in the level around it, and the cost of running its steps in stretches: see `choice`.
 
     Attributes:
-      place: of its equation.
-      outputs: values that its forward op computes, the first of which bears its workspace.
-      kept: values that stand for what it keeps for its backward loop, the first of which bears the bytes of all.
-      kernel: of its backward loop.
-      taken_bytes, given_bytes, pulled_bytes: of a step's slices of arrays: that it reads and writes, and that its
-        backward step reads and writes beside what is kept.
-      sum_bytes: of the gradients that are summed over the steps.
-      begin_bytes: of what a stretch must have from the one before.
-      stretches: how many steps a stretch may have, ascending from 1.
-      unrolled: the most steps of a stretch that is no loop of its own.
+      place: place of its equation.
+      outputs: values that its forward op computes; the first one's entry has the op's workspace.
+      kept: values that represent what it keeps for its backward loop; the first one's entry has the bytes of all.
+      kernel: kernel of its backward loop.
+      taken_bytes, given_bytes, pulled_bytes: bytes of a step's slices of arrays: those that it reads, those that it
+        writes, and those that its backward step reads and writes in addition to kept values.
+      sum_bytes: bytes of the gradients that are summed over the steps.
+      begin_bytes: bytes that a stretch needs from the one before.
+      stretches: the possible numbers of steps of a stretch, ascending from 1.
+      unrolled: the most steps of a stretch that is unrolled instead of run as a loop.
     """
 
     place: int
@@ -134,7 +137,7 @@ class Loop(NamedTuple):
     unrolled: int = 1
 
     def is_unrolled(self, stretch: int) -> bool:
-        """Whether the steps of a stretch stand one after the other."""
+        """True if the steps of a stretch are unrolled."""
         return 1 < stretch <= self.unrolled
 
 
@@ -143,8 +146,8 @@ class Gradient(NamedTuple):
 
     Attributes:
       levels: the function's first, then bodies of loops, each after the level around it.
-      loops: of each level, those in it, by the numbers of their bodies' levels.
-      argument_bytes, result_bytes: of the function's arguments, and of its results and gradients.
+      loops: for each level, the loops in it, by the numbers of their bodies' levels.
+      argument_bytes, result_bytes: bytes of the function's arguments, and of its results and gradients.
     """
 
     levels: tuple[Level, ...]
@@ -153,11 +156,11 @@ class Gradient(NamedTuple):
     result_bytes: int
 
     def loop(self, number: int) -> Loop | None:
-        """The loop whose body a level is; None for the function."""
+        """The loop whose body the level `number` is; None for the function."""
         return next((loops[number] for loops in self.loops if number in loops), None)
 
     def is_unrolled(self, number: int, stretch: int) -> bool:
-        """Whether the steps of the loop whose body a level is stand one after the other in such stretches."""
+        """True if the loop whose body the level `number` is has unrolled steps in stretches of this length."""
         loop = self.loop(number)
         return loop is not None and loop.is_unrolled(stretch)
 
@@ -167,13 +170,15 @@ class Gradient(NamedTuple):
         return {number: loop for number, loop in loops.items() if loop is not None and len(loop.stretches) > 1}
 
     def trips(self, number: int) -> int:
-        """How often one run of the function goes through a level."""
+        """Number of times that one run of the function executes a level, at least 1."""
         around = [outer for outer, loops in enumerate(self.loops) if number in loops]
         return max(1, self.levels[number].trips) * (self.trips(around[0]) if around else 1)
 
 
 def alike_values(level: Level) -> list[np.ndarray]:
-    """Groups of named values that are alike, each sorted; all values that can be kept are in one."""
+    """Groups of named values that are alike, each sorted. Each value that can be kept is in one, except free values and
+    arguments.
+    """
     colours = _colours(level)
     groups = defaultdict(list)
     for value in np.flatnonzero(level.named & ~level.free & (level.place != ARGUMENT)).tolist():
@@ -182,7 +187,7 @@ def alike_values(level: Level) -> list[np.ndarray]:
 
 
 def alike_places(level: Level) -> list[np.ndarray]:
-    """Groups of places at which a level might be cut, each sorted; the narrowest first, by the bytes across."""
+    """Groups of alike places at which a level might be cut, each sorted; ordered by the bytes across, fewest first."""
     colours, across = _colours(level), crossing(level)
     groups = defaultdict(list)
     for place in range(1, len(level.first) - 1):
@@ -194,8 +199,8 @@ def alike_places(level: Level) -> list[np.ndarray]:
 
 
 def crossing(level: Level) -> np.ndarray:
-    """`[p + 1]` float64: at each place, bytes of the values from before that it or a later one reads, but for free
-    ones.
+    """`[p + 1]` float64: at each place, bytes of the earlier values that it or a later place reads, without free
+    values and arguments.
     """
     places = len(level.first) - 1
     last = level.place.copy()
@@ -209,14 +214,14 @@ def crossing(level: Level) -> np.ndarray:
 
 
 def _colours(level: Level) -> list[int]:
-    """A number for each value, the same for those that are alike."""
+    """A number for each value, equal for values that are alike."""
     readers = np.repeat(np.arange(len(level.bytes)), np.diff(level.reads_from))
     colours = np.zeros(len(level.bytes), np.uint64)
     for trait in (level.bytes, level.solid, level.free, level.seconds, level.named):
         colours = _mixed(colours + trait.astype(np.float64).view(np.uint64))
     for _ in range(ROUNDS):
         seen = _mixed(colours)
-        # sums, as what is read and who reads it have no order
+        # sums, since neither reads nor readers have an order
         np.add.at(seen, readers, _mixed(colours + READ)[level.reads])
         np.add.at(seen, level.reads, _mixed(colours + READER)[readers])
         colours = seen
@@ -224,7 +229,7 @@ def _colours(level: Level) -> list[int]:
 
 
 def _mixed(numbers: np.ndarray) -> np.ndarray:
-    """`[n]` uint64, each made of one of `[n]` uint64 such that sums of some are as good as never the same (the end of
+    """`[n]` uint64, each a hash of one of `[n]` uint64, such that sums of hashes hardly ever collide (the finalizer of
     SplitMix64, Steele et al. 2014).
     """
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -236,8 +241,8 @@ class Repeated(NamedTuple):
     """Stretches of a level that are alike, place by place.
 
     Attributes:
-      begins: places.
-      length: of each, in places.
+      begins: the first place of each stretch.
+      length: length of each, in places.
     """
 
     begins: np.ndarray
@@ -255,7 +260,7 @@ def repeated(level: Level) -> list[Repeated]:
 
 
 def _between(level: Level, places: np.ndarray) -> Iterator[Repeated]:
-    """Those that begin at some places and are as long as it is from most of them to the next."""
+    """Alike stretches that start at some of the places, all as long as the most frequent distance between them."""
     if len(places) < 2:
         return
     lengths, counts = np.unique(np.diff(places), return_counts=True)

@@ -1,14 +1,14 @@
-"""Price of a choice: bytes kept and at the peak, seconds of computing again, keeping and handing on. Compiled.
+"""Price of a choice: bytes kept and at the peak; seconds of recomputation, keeping and passed gradients. Compiled.
 
-The backward pass goes through the segments of a level from the last to the first. Of a segment that is computed again
-it first computes what its kernels need and is not kept, in order, and then they run. Compilers order freely within a
-segment, so this is the most that they need, and near to what they do need. Elsewhere jax keeps what kernels read;
-outside of loops, compilers then compute what is not solid on the way.
+The backward pass goes through the segments of a level from the last to the first. For a segment that is computed again
+it first computes, in order, the values that its kernels need and that are not kept; then the kernels run. Compilers
+order freely within a segment, so this is the most that they need, and close to their actual need. In other segments jax
+keeps the values that kernels read; outside of loops, compilers compute values that are not solid on the fly.
 
-Values that are moved travel to the host one after another, and back in the same way; each direction has a link of its
-own (`send`, `fetch`). A value leaves once it is computed. Its memory is free once the next heavy value is computed
-after the copy has arrived; in a loop, at the end of the trip. It comes back from the begin of the first segment that
-reads it, where its memory is taken; readers wait until it is there.
+Moved values travel to the host one after another, and back in the same way; each direction has a separate link (`send`,
+`fetch`). A value leaves once it is computed. Its memory is free once the next heavy value is computed after the copy
+has arrived; in a loop, at the end of the trip. It starts to come back at the start of the first segment that reads it,
+where its memory is allocated; readers wait until it has arrived.
 
 `Work` has the arrays in which a level's price is computed. They are allocated once, so that pricing allocates nothing.
 """
@@ -24,32 +24,32 @@ NOWHERE = 1 << 40  # no segment
 
 
 class Work(NamedTuple):
-    """Arrays for `price`, for a level of n values and b kernels, and m steps of its backward pass at most."""
+    """Arrays for `price`, for a level of n values and b kernels, and at most m steps of its backward pass."""
 
-    stored: np.ndarray  # [n] int64: COMPUTED, KEPT or MOVED, with what follows from the choice
-    mark: np.ndarray  # [n] int64, by the last segment or kernel that looked at a value
+    stored: np.ndarray  # [n] int64: COMPUTED, KEPT or MOVED, with the consequences of the choice
+    mark: np.ndarray  # [n] int64, the last segment or kernel that visited a value
     stack: np.ndarray  # [n + r] int64
     last: np.ndarray  # [n] int64, the last step of the backward pass that reads a value
-    loaded: np.ndarray  # [n] int64, the step at which what was moved begins to come back
+    loaded: np.ndarray  # [n] int64, the step at which a moved value starts to come back
     first: np.ndarray  # [n] int64, the first step that reads a value from then on
-    sent: np.ndarray  # [n] int64, of what is moved, the value that waits for it to be gone; n for none
-    arrived: np.ndarray  # [n] float64, of what is moved, seconds from the begin of the forward pass until it is gone
+    sent: np.ndarray  # [n] int64, for each moved value, the value that waits for its copy; n if no value does
+    arrived: np.ndarray  # [n] float64, for each moved value, seconds from the start of the forward pass to its arrival
     position: np.ndarray  # [n] int64, the step that computes a value again
     ran: np.ndarray  # [ops] int64, the segment that last ran an op again
     rerun: np.ndarray  # [n] bool, values that a stretch of a loop computes again before it runs backward
     forward: np.ndarray  # [n + 2] float64, changes of live bytes
     backward: np.ndarray  # [m + 2] float64, changes of live bytes
-    beside: np.ndarray  # [m + 2] float64, bytes beside the values
+    beside: np.ndarray  # [m + 2] float64, bytes in addition to the values
     took: np.ndarray  # [m + 2] float64, seconds
     coming: np.ndarray  # [m + 2] float64, bytes that come back for a step to read
     since: np.ndarray  # [m + 2] int64, the step from which they come
-    at: np.ndarray  # [m + 2] float64, seconds from the begin of the backward pass until a step
+    at: np.ndarray  # [m + 2] float64, seconds from the start of the backward pass until a step
     # bytes kept and moved, peaks of both passes, seconds, steps; of a stretch's step seconds, and bytes kept twice
     prices: np.ndarray  # [8] float64
 
 
 def work(level: Level) -> Work:
-    """For a level, whatever is chosen."""
+    """Arrays for all choices of a level."""
     n, b = len(level.bytes), len(level.kernel_place)
     steps = n + b + int(level.solid[level.free_values].sum()) * (len(level.first) - 1)
     stored, mark, last, loaded, first, sent, position = (np.zeros(n, np.int64) for _ in range(7))
@@ -62,7 +62,10 @@ def work(level: Level) -> Work:
 
 @part
 def send(level: Level, work: Work, segment: np.ndarray, again: np.ndarray) -> None:
-    """When what is moved is gone from the device; what cannot go is kept. Waiting by the last that can wait counts."""
+    """Computes when moved values have left the device; keeps those that cannot leave.
+
+    Adds the seconds for which the last value that can wait for copies does so.
+    """
     n, clock, link, passed = len(level.bytes), 0.0, 0.0, 0.0
     heavy, head, tail = -1, 0, 0
     for v in range(n):
@@ -97,7 +100,7 @@ def send(level: Level, work: Work, segment: np.ndarray, again: np.ndarray) -> No
 
 @part
 def fetch(level: Level, work: Work, steps: int) -> None:
-    """Adds the seconds for which steps of the backward pass wait for what comes back."""
+    """Adds the seconds for which steps of the backward pass wait for values that come back."""
     work.coming[: steps + 1] = 0.0
     for v in range(len(level.bytes)):
         if work.stored[v] == MOVED:
@@ -118,12 +121,12 @@ def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray
     """Fills `work.stored` and `work.prices`.
 
     Args:
-      level: what is priced.
+      level: the level to price.
       keep: `[n]` int64: COMPUTED, KEPT or MOVED.
-      segment: `[p]` int64, from 0, of each place; nondecreasing.
-      again: `[s]` bool, of each segment, whether it is computed again.
-      stretch: steps of a loop that run again before they run backward; 1 if none do.
-      work: from `work(level)`.
+      segment: `[p]` int64, from 0: the segment of each place; nondecreasing.
+      again: `[s]` bool: whether each segment is computed again.
+      stretch: steps of a loop that run again before they run backward; 1 without stretches.
+      work: arrays from `work(level)`, written.
     """
     for v in range(len(keep)):
         work.stored[v] = keep[v]
@@ -165,7 +168,7 @@ def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray
 
 @part
 def _region(level: Level, work: Work, s: int, start: int, stop: int, kernel: int, kernel_stop: int, step: int) -> int:
-    """A segment that is computed again: returns the step after its last one."""
+    """Adds a segment that is computed again; returns the step after its last one."""
     for q in range(kernel, kernel_stop):
         for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
             if not _is_later(level, level.kernel_reads[k], stop):
@@ -194,7 +197,7 @@ def _region(level: Level, work: Work, s: int, start: int, stop: int, kernel: int
 
 @part
 def _beside(level: Level, work: Work, q: int, s: int) -> float:
-    """Bytes beside the values at a kernel of a segment: copies only of what the segment has not computed again."""
+    """Bytes in addition to the values at a kernel of a segment: copies only of values not computed again there."""
     size = level.kernel_bytes[q]
     for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
         v = level.kernel_reads[k]
@@ -205,14 +208,16 @@ def _beside(level: Level, work: Work, q: int, s: int) -> float:
 
 @part
 def _is_later(level: Level, v: int, stop: int) -> bool:
-    """Whether a value is of a later segment than the one that ends so, which the backward pass has been through."""
+    """True if a value is in a segment after the one that ends at `stop`; the backward pass has processed those."""
     return level.place[v] >= stop and not level.free[v]
 
 
 @part
 def _hold(level: Level, work: Work, q: int, s: int, stop: int, begin: int, step: int) -> None:
-    """Reads what a kernel needs of later segments: what they computed again stays until now. Light ops of theirs that
-    no kernel of theirs has run are run now; what these need of other segments is kept, unless it is here.
+    """Reads the values that a kernel needs from later segments: values that those computed again stay until now.
+
+    Light ops of later segments that none of their kernels has run are run now. The values that these ops need from
+    other segments are kept, unless the current segment has them.
     """
     size = 0
     for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
@@ -244,7 +249,7 @@ def _hold(level: Level, work: Work, q: int, s: int, stop: int, begin: int, step:
 
 @part
 def _need(level: Level, work: Work, s: int, start: int, value: int) -> None:
-    """Marks what must be computed again for a value, and keeps what cannot be."""
+    """Marks the values that must be computed again for a value, and keeps those that cannot be."""
     work.stack[0] = value
     size = 1
     while size:
@@ -267,7 +272,7 @@ def _need(level: Level, work: Work, s: int, start: int, value: int) -> None:
 
 @part
 def _place(level: Level, work: Work, s: int, v: int, step: int) -> int:
-    """Gives a step to what is computed again into memory; returns the next one."""
+    """Assigns a step to a value that is computed again into memory; returns the next step."""
     if work.mark[v] != s or work.stored[v] != COMPUTED or not level.solid[v]:
         return step
     work.position[v] = step
@@ -282,7 +287,7 @@ def _place(level: Level, work: Work, s: int, v: int, step: int) -> int:
 
 @part
 def _free(level: Level, work: Work, s: int, v: int, begin: int) -> None:
-    """Frees what was computed again after its last read; to be called for all that read it before."""
+    """Frees a recomputed value after its last read; call it for all of the value's readers first."""
     if work.mark[v] != s or work.stored[v] != COMPUTED:
         return
     when = work.last[v]
@@ -296,7 +301,7 @@ def _free(level: Level, work: Work, s: int, v: int, begin: int) -> None:
 
 @part
 def _read(work: Work, v: int, begin: int, step: int) -> None:
-    """Notes that a value is read at a step of a segment that begins so."""
+    """Records that a value is read at a step of a segment that starts at the step `begin`."""
     if work.last[v] < 0:
         work.loaded[v] = begin
         work.first[v] = step
@@ -307,7 +312,7 @@ def _read(work: Work, v: int, begin: int, step: int) -> None:
 
 @part
 def _plain(level: Level, work: Work, stop: int, kernel: int, kernel_stop: int, step: int) -> int:
-    """A segment of which jax keeps what kernels read: returns the step after its last one."""
+    """Adds a segment whose kernels' operands jax keeps; returns the step after its last one."""
     for q in range(kernel, kernel_stop):
         _hold(level, work, q, integer(NOWHERE), stop, step, step)
         size = 0
@@ -326,7 +331,7 @@ def _plain(level: Level, work: Work, stop: int, kernel: int, kernel_stop: int, s
                 continue
             if work.stored[v] == COMPUTED:
                 work.stored[v] = KEPT
-                work.last[v] = -1  # a later segment that computed it for itself does not load it
+                work.last[v] = -1  # a later segment that computed the value separately does not load it
             _read(work, v, step, step)
         work.beside[step], work.took[step] = _beside(level, work, q, integer(NOWHERE)), level.kernel_seconds[q]
         work.backward[step + 2] = 0.0
@@ -347,7 +352,7 @@ def _forward(level: Level, work: Work) -> None:
         if level.place[v] == ARGUMENT or not ((level.needed[v] and level.solid[v]) or stored != COMPUTED):
             continue
         work.forward[v] += level.bytes[v]
-        if stored != KEPT or level.trips > 0:  # a loop writes what it keeps into its own array at once
+        if stored != KEPT or level.trips > 0:  # a loop writes kept values directly into its own array
             last = max(v, level.last_read[v], work.sent[v] if stored == MOVED else 0)
             work.forward[last + 1] -= level.bytes[v]
     live, peak = level.resident, level.resident
@@ -363,7 +368,7 @@ def _backward(level: Level, work: Work, steps: int) -> None:
     for v in range(len(level.bytes)):
         if work.stored[v] == COMPUTED or work.last[v] < 0:
             continue
-        if level.trips > 0 and not level.solid[v] and work.stored[v] == KEPT:  # read from the loop's array on the way
+        if level.trips > 0 and not level.solid[v] and work.stored[v] == KEPT:  # read on the fly from the loop's array
             continue
         begin = 0 if work.stored[v] == KEPT and level.trips == 0 else work.loaded[v]
         work.backward[begin] += level.bytes[v]
@@ -378,8 +383,8 @@ def _backward(level: Level, work: Work, steps: int) -> None:
 
 @part
 def _handed(level: Level, segment: np.ndarray, again: np.ndarray) -> float:
-    """Seconds of writing the gradients that segments which are computed again wait for: they begin behind a barrier,
-    but for one that is alone in a loop's step.
+    """Seconds to write the gradients that recomputed segments wait for. Such segments start behind a barrier, except a
+    single one in a loop's step.
     """
     seconds, count = 0.0, 0
     for s in range(len(again)):
@@ -397,8 +402,10 @@ def _handed(level: Level, segment: np.ndarray, again: np.ndarray) -> float:
 
 @part
 def _rerun(level: Level, work: Work) -> None:
-    """One more forward pass of a step: what the next step and the backward pass need of it, and what that follows from.
-    What both need is kept twice in a loop.
+    """Adds one more forward pass of a step: the values that the next step or the backward pass needs, and all values
+    that they are computed from.
+
+    In a loop, values that both need are kept twice: their bytes are counted in `prices[7]`.
     """
     op, counted = integer(-1), 0.0
     for v in range(len(level.bytes)):

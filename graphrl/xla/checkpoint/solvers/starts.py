@@ -1,10 +1,10 @@
 """Starting choices: regular cuts, greedy recomputation, and moves to the host.
 
-- `starts`: programs cut at alike places (`cuts`), with each segment computed again in whole or but for what is written
-  to memory anyway; `stretched` adds the same choices with loops in stretches.
-- `greedy`: computes again what saves most bytes for its time, one group of alike values after another, by exact prices.
-- `moved_states`: moves to the host what a choice keeps, one group of alike values after another, as long as it pays.
-  What comes back takes memory from the begin of the first segment that reads it, so large segments gain nothing. The
+- `starts`: programs cut at alike places (`cuts`), with each segment computed again, in whole or except for values that
+  are written to memory anyway; `stretched` adds the same choices with loops in stretches.
+- `greedy`: repeatedly recomputes the group of alike values that saves most bytes per second, by exact prices.
+- `moved_states`: moves kept values to the host, one group of alike values after another, as long as it pays. Values
+  that come back take memory from the start of the first segment that reads them, so large segments gain nothing. The
   choice is therefore also cut into smaller segments that keep the same values.
 """
 
@@ -29,17 +29,17 @@ from graphrl.xla.checkpoint.solvers.level import (
 )
 
 CUTS = 15  # groups of places that are tried
-PARTS = 16, 32, 8, 4  # that are cut at their narrowest places
-WIDER = 1.1  # what is across a place between layers may be larger than at others by so much
-MOST = 64  # segments: each is traced by itself
+PARTS = 16, 32, 8, 4  # numbers of parts, each cut at its narrowest place
+WIDER = 1.1  # factor by which the bytes across a place between layers may exceed the median
+MOST = 64  # segments: each is traced separately
 Group = tuple[int, np.ndarray]  # a level, and values of it that are alike
-WAITING = 0.3  # what a byte kept beside the peak counts as: it stands in the way of the next step
-LARGE = 2e-3  # part of the peak that a value has at least that is moved alone
+WAITING = 0.3  # weight of a kept byte, with 1 for a byte of the peak: it limits the gain of the next step
+LARGE = 2e-3  # part of the peak: only larger values are moved one by one
 MOVED_CUTS = 12
 
 
 def starts(gradient: Gradient) -> Iterator[State]:
-    """Choices: nothing computed again; then, cut in several ways, all of it, and all but what lies in memory anyway."""
+    """Choices: nothing computed again; then, for each way to cut, everything, and everything not in memory anyway."""
     yield State.plain(gradient)
     nothing = [np.zeros(len(level.bytes), bool) for level in gradient.levels]
     solid = [level.named & ~level.free & level.solid for level in gradient.levels]
@@ -49,12 +49,13 @@ def starts(gradient: Gradient) -> Iterator[State]:
 
 
 def again(gradient: Gradient, begins: np.ndarray, kept: Sequence[np.ndarray]) -> State:
-    """The function, cut as `begins` says, and the bodies of loops, computed again but for what is `kept`.
+    """A state that computes the function and the bodies of its loops again, except for `kept` values.
 
     Args:
-      gradient: whose choice this is.
-      begins: `[p]`, of each place of the function, INSIDE, PLAIN or AGAIN; what stays apart does in any case.
-      kept: `[n]` bool of each level.
+      gradient: the gradient whose choice this is.
+      begins: `[p]`, for each place of the function, INSIDE, PLAIN or AGAIN; places that are `apart` are plain segments
+        in any case.
+      kept: `[n]` bool for each level.
     """
     state = State.plain(gradient)
     for number, level in enumerate(gradient.levels):
@@ -68,13 +69,13 @@ def again(gradient: Gradient, begins: np.ndarray, kept: Sequence[np.ndarray]) ->
 
 
 def stretched(pricing: Pricing, states: Iterable[State]) -> Iterator[State]:
-    """Choices, and each again with its loops in the stretches that take the least memory: of all, and unrolled."""
+    """States, each followed by copies whose loops have the stretches of least memory: of all, and of unrolled ones."""
     loops = pricing.gradient.stretched()
     for state in states:
         yield state
         for unrolled in (False, True) if loops else ():
             other = state.copy()
-            for number, loop in reversed(loops.items()):  # what a loop keeps depends on those in it
+            for number, loop in reversed(loops.items()):  # the bytes that a loop keeps depend on the loops in it
                 costs = pricing.loop_costs(other.choice(), number)
                 some = [stretch for stretch in costs if not unrolled or loop.is_unrolled(stretch)]
                 other.stretches[number] = min(some or [1], key=lambda k: costs[k].kept + costs[k].backward)
@@ -84,16 +85,18 @@ def stretched(pricing: Pricing, states: Iterable[State]) -> Iterator[State]:
 
 
 def whole(level: Level) -> np.ndarray:
-    """How a level begins that is one segment, computed again."""
+    """`[p]`: the starts of a level that is one segment, computed again."""
     begins = np.full(len(level.apart), INSIDE)
     begins[:1] = AGAIN
     return begins
 
 
 def cuts(level: Level) -> Iterator[np.ndarray]:
-    """Ways to cut a level, `[p]` each: not at all; then between layers, at alike places and at narrow ones, everything
-    computed again, and but for what comes before the first of these places and after the last, or only after the last
-    where the first layer may begin with the program.
+    """Ways to cut a level, `[p]` each.
+
+    The first has no cuts. The others cut between layers, at alike places and at narrow places. They compute everything
+    again, or everything between the first and the last of these places, or everything before the last one. The latter
+    needs a single place, or a first layer that may start with the program.
     """
     yield whole(level)
     if not len(level.apart):
@@ -121,8 +124,10 @@ def _begun(level: Level, places: Sequence[int], plain: Sequence[int]) -> np.ndar
 
 
 def _layers(across: np.ndarray, alike: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
-    """Where layers may begin and the last one end: places as far from one another as most that are alike, as many in a
-    row as about the same bytes are across.
+    """Places where layers may start and the last one end, for each offset of the first.
+
+    Their distance is the most frequent one between alike places. They are the longest run of places with at most
+    `WIDER` times the median bytes across.
     """
     steps = Counter(int(step) for group in alike for step in np.unique(np.diff(group)))
     if not steps:
@@ -138,13 +143,13 @@ def _layers(across: np.ndarray, alike: Sequence[np.ndarray]) -> Iterator[np.ndar
 
 
 def _begin_the_program(places: np.ndarray) -> bool:
-    """Whether places are as far from one another as the first of them is from the begin."""
+    """True if all distances between places equal the distance of the first place from the start."""
     steps = np.diff(places, prepend=0)
     return len(places) > 1 and bool((steps == steps[0]).all())
 
 
 def _narrow(level: Level, across: np.ndarray) -> Iterator[np.ndarray]:
-    """The narrowest place of each part, for parts of equal bytes."""
+    """The narrowest place of each part, for several numbers of parts of equal bytes."""
     written = np.where(level.solid & ~level.free & (level.place >= 0), level.bytes, 0.0)
     before = np.bincount(np.maximum(level.place, 0), written, len(across)).cumsum()
     for count in PARTS:
@@ -155,8 +160,10 @@ def _narrow(level: Level, across: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def greedy(pricing: Pricing, goal: Goal, state: State, until: float) -> State:
-    """Computes groups of kept values again, each time the one that saves the most bytes for its seconds, to the end or
-    until that `time.monotonic()`; the best choice on the way. (A limit may be met again behind where it is not.)
+    """Recomputes groups of kept values, each time the group that saves the most bytes per second.
+
+    It stops when no group saves any, or at `until` by `time.monotonic()`, and returns the best choice on the way. It
+    passes choices above the limit, since later ones may be within it.
     """
     gradient = pricing.gradient
     groups = [(level, group) for level in range(len(gradient.levels)) for group in alike_values(gradient.levels[level])]
@@ -178,12 +185,12 @@ def greedy(pricing: Pricing, goal: Goal, state: State, until: float) -> State:
 
 
 def _kept(groups: Sequence[Group], state: State) -> list[Group]:
-    """Those of which some value is kept."""
+    """Groups of which some value is not computed again."""
     return [(level, group) for level, group in groups if state.keep[level][group].any()]
 
 
 def _without(pricing: Pricing, state: State, level: int, group: np.ndarray) -> Price:
-    """The price where some values are computed again."""
+    """The price if a group of values is computed again."""
     keep = state.keep[level]
     before = keep[group].copy()
     keep[group] = COMPUTED
@@ -193,19 +200,19 @@ def _without(pricing: Pricing, state: State, level: int, group: np.ndarray) -> P
 
 
 def _worth(now: Price, then: Price) -> float:
-    """Bytes saved for each second."""
+    """Bytes saved per second; kept bytes have weight `WAITING`."""
     saved = (now.peak - then.peak) + WAITING * (now.kept - then.kept)
     return saved / max(then.seconds - now.seconds, 1e-9)
 
 
 def moved_states(pricing: Pricing, goal: Goal, begun: Sequence[State], until: float) -> Iterator[State]:
-    """Choices with some of what they keep moved, in segments of several kinds, until that `time.monotonic()`.
+    """Choices with some of their kept values moved, in segments of several kinds, until `until` by `time.monotonic()`.
 
     Args:
-      pricing: of the gradient.
-      goal: that allows it.
-      begun: choices.
-      until: at least one is tried whatever the time.
+      pricing: pricing of the gradient.
+      goal: a goal that allows moves.
+      begun: choices to start from.
+      until: at least one choice is tried whatever the time.
     """
     bases = [_kept_by_name(pricing, each) for each in begun]
     kinds = itertools.islice(cuts(pricing.gradient.levels[0]), MOVED_CUTS)
@@ -220,7 +227,7 @@ def moved_states(pricing: Pricing, goal: Goal, begun: Sequence[State], until: fl
 
 
 def _kept_by_name(pricing: Pricing, begun: State) -> State:
-    """A choice that keeps the same where jax does so by itself: only segments that are computed again move values."""
+    """A choice that keeps by name the values that jax keeps by default, since only recomputed segments move values."""
     pricing(begun.choice())
     state = begun.copy()
     for number, level in enumerate(pricing.gradient.levels):
@@ -231,7 +238,7 @@ def _kept_by_name(pricing: Pricing, begun: State) -> State:
 
 
 def _move(pricing: Pricing, goal: Goal, state: State) -> None:
-    """Moves groups of kept values, the largest first, where that lowers the rank; else the large ones of it alone."""
+    """Moves groups of kept values, the largest first, if that lowers the rank; else their large values one by one."""
     least = goal.rank(pricing, pricing(state.choice()))
     gradient = pricing.gradient
     groups = [(number, group) for number, level in enumerate(gradient.levels) for group in alike_values(level)]
