@@ -77,7 +77,7 @@ def recompute(
       seed: of the search for orders.
 
     Returns:
-      The plan with the fewest predicted bytes, or None if no clones were found.
+      The plan with the fewest predicted bytes, or None if no clones lower them.
 
     Raises:
       ProblemError: the limit is out of range.
@@ -103,7 +103,7 @@ def recompute_everywhere(module: HloModule, *, limit: float, seconds: float, see
     needs = {name: _predicted(_program(module, name)) for name in sorted(bodies)}
     hopeful = (name for name, need in needs.items() if need >= LEAST_NEED * best.predicted)
     left = [module.entry.name, *sorted(hopeful, key=lambda name: -needs[name])]
-    left = [name for name in left if costs.of_computation(name)]  # it divides by these seconds
+    left = [name for name in left if costs.of_computation(name)]  # without run time there is nothing to clone
     while left:
         share = (FIRST if len(left) > 1 else 1.0) * (end - time.perf_counter()) / len(left)
         parts = {name: max(1.0, total / runs[name] / costs.of_computation(name)) for name in left}
