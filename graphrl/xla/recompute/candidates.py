@@ -60,7 +60,7 @@ Numbered = tuple[tuple[int, tuple[int, ...]], ...]  # (original, users) of each 
 
 
 def repeatable(program: HloProgram, *, dear: bool = False) -> list[bool]:
-    """For every op of the program's graph, True if XLA may compute it twice: deterministic, of one array, and cheap.
+    """For every op of the program's graph, True if XLA may compute it twice: deterministic, with one output, and cheap.
 
     With `dear`, expensive ops may be computed twice too: products, convolutions and reductions, alone and fused.
     """

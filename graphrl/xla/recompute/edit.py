@@ -224,7 +224,7 @@ class Builder:
             self.names[number] = self._part(step.what, step.cuts, operands)  # type: ignore[arg-type]
 
     def _undone(self, reference: Reference, operand: str) -> str:
-        """Adds the inverse of a bitcast or a copy: its operand from its result."""
+        """Adds the inverse of a bitcast or a copy, which gives its operand from its result; returns the name."""
         ahead = self._loops.ahead
         i = ahead.instruction(reference)
         name = self._editing.fresh(i.name)
@@ -233,11 +233,11 @@ class Builder:
         return name
 
     def _part(self, reference: Reference, cuts: Sequence[str], operands: Sequence[str]) -> str:
-        """Adds a fusion that computes a fusion of the forward loop up to an instruction."""
+        """Adds a fusion that computes a fusion of the forward loop up to an instruction; returns its name."""
         return self._fusion(self._loops.ahead, reference, dict(zip(cuts, operands, strict=True)))
 
     def _slice(self, residual: Residual) -> str:
-        """Adds the slice of a residual that the backward loop reads in this trip."""
+        """Adds the slice of a residual that the backward loop reads in this trip; returns its name."""
         shape = self._loops.ahead.instruction(residual.update).attributes.shape
         array, index = self._given[residual.given], self._index
         name = self._editing.fresh(array)
@@ -286,7 +286,7 @@ class Builder:
         return cuts[name] if name in cuts else self._fusion(behind, index, cuts)
 
     def _fusion(self, expressions: Expressions, reference: Reference, cuts: Mapping[str, str]) -> str:
-        """Adds a fusion that computes another fusion up to an instruction.
+        """Adds a fusion that computes another fusion up to an instruction; returns its name.
 
         Args:
           expressions: of the other fusion's computation.

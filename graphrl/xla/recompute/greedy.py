@@ -212,7 +212,7 @@ def relieved(state: State, limit: float, over: Callable[[], bool]) -> State:
       over: returns True once the search should stop with the best state so far.
 
     Returns:
-      A state of lower peak, or of equal peak and fewer seconds; `state` itself if no better one is found.
+      A state of lower peak, or `state` itself if none is found.
     """
     apart, shared = _tried(state, 0, limit, False, over), _tried(state, 0, limit, True, over)
     share = int(shared.profile.max()) < int(apart.profile.max())
@@ -389,7 +389,10 @@ class Greedy:
         return len(closure.order) <= MAX_CHAIN
 
     def _charges(self) -> dict[int, float]:
-        """Bytes charged for keeping each buffer: its size over the values at the peak that are computed from it."""
+        """Bytes charged for keeping each buffer.
+
+        This is its size divided by the number of repeatable values that read it and are alive at the peak, at least 1.
+        """
         state, flow = self._state, self._state.facts.flow
         top = int(state.profile.argmax())
         charges = {}
