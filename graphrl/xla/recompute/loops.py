@@ -36,7 +36,7 @@ _MOVING = frozenset(
         "bitcast broadcast concatenate convert copy dynamic-slice negate pad reshape reverse select slice transpose"
     )
 )
-# These round their operands, so that a product before them is not contracted.
+# These use rounded operands: they are not contracted with a product before them.
 _ROUNDING = frozenset(str.split("abs clamp compare divide maximum minimum multiply sign")) | _MOVING
 _FROM_NOUGHT = {"init": "0", "step": "1"}
 _HANDING_ON = ("bitcast", "copy")
@@ -351,7 +351,7 @@ def _axis(whole: Sequence[int], part: Sequence[int]) -> int | None:
 
 
 def _is_plain(module: HloModule, caller: Computation, loop: Instruction) -> bool:
-    """True if the loop's tuples are used only as tuples of parts: built before the loop, in its body, and read apart."""
+    """True if the loop's tuples are built only right before it and in its body, and are read only part by part."""
     given = caller.by_name[loop.operands[0]]
     if given.opcode != "tuple" or len(caller.users[given.name]) != 1 or loop.is_root or given.is_root:
         return False

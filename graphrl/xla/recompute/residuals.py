@@ -242,7 +242,7 @@ class Recipes:
         return sorted(seen)
 
     def _ways_back(self, residual: Residual) -> Iterator[tuple[int, tuple[Reference, ...]]]:
-        """Numbers of the values that a residual's slice contains, and the instructions to undo to get them, last first."""
+        """Numbers of the values that a slice contains, and the instructions to undo to get them, last first."""
         reference = residual.update
         back: tuple[Reference, ...] = ()
         while True:
