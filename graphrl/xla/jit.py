@@ -413,7 +413,7 @@ def _platform(jit_kwargs: dict[str, Any], arguments: Any) -> str:
 
 
 def _library(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Library | None:
-    """The function as a function of arrays if an argument is a module of a library and `fn` is no `jax.jit`; or None."""
+    """The function as a function of arrays, if an argument is a module of a library and `fn` is not jitted by jax."""
     if isinstance(fn, PlannedFunction):
         return fn.library_for(args, kwargs)
     if not callable(fn) or isinstance(fn, type(jax.jit(abs))):

@@ -17,8 +17,8 @@ class Report:
       reason: one line why XLA's schedule stays; "" if it does not.
       method: the requested method.
       found_by: the method that found the best order; "" if XLA's schedule stays.
-      xla_bytes: temporaries under XLA's default schedule, predicted if a prediction was enough to keep it; None if the
-        program was too small to evaluate.
+      xla_bytes: temporaries under XLA's default schedule, predicted unless a compilation measured another figure; None
+        if the program was too small to evaluate.
       memory_bytes: temporaries under the schedule of XLA's memory scheduler; None if it was not run.
       memory_measured: True if `memory_bytes` is XLA's own figure, not a prediction of it.
       graphrl_bytes: temporaries under the best order found, whether it is used or not.
