@@ -127,7 +127,7 @@ def _search(graph: ComputationGraph, searches: "list[Settings]") -> "tuple[list[
         gradient = gradient_of_graph(graph, searches[0].figures)
         try:
             for number, settings in enumerate(searches):
-                pricing = Pricing(gradient.gradient)  # a new one for each search: a search starts from earlier results of its pricing
+                pricing = Pricing(gradient.gradient)  # a new one each: searches reuse its earlier results
                 prepare(pricing)
                 reports.append(search(graph.name, gradient, pricing, settings, time.monotonic()).report)
                 if len(searches) > 1:

@@ -34,7 +34,7 @@ from graphrl.solvers.base import Interrupted
 from graphrl.solvers.fusion.rules import DEFAULT_RULE, JOINT, RULES, check_rule
 from graphrl.units import finite, format_bytes, format_objective, format_seconds
 
-_MAX_DEVICES = 8  # at most so many have their peaks and loads listed one by one
+_MAX_DEVICES = 8  # with more, only the least and the largest peak and load are listed
 
 
 def summary(plan: Plan) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def progress_bar(title: str, objective: str, budget: Budget, *, limited: bool = 
     The callback is None if standard error is no terminal.
 
     Args:
-      title: name of the graph.
+      title: of the search, such as the graph's name.
       objective: as in `format_objective`; memory maps have seconds.
       budget: of the search.
       limited: whether plans have a memory limit.
@@ -49,7 +49,7 @@ def progress_bar(title: str, objective: str, budget: Budget, *, limited: bool = 
             nonlocal looked, best
             if not limited:
                 best = f"best {format_objective(objective, value)}"
-            elif seconds - looked >= _EXACT_EVERY:  # the device's value mixes time and excess: only the plan separates them
+            elif seconds - looked >= _EXACT_EVERY:  # the device's value mixes time and excess, the plan does not
                 looked, best = seconds, best_within_limit(plan())
             left.update(evaluations)
             bar.update(task, evaluations=evaluations, best=best)

@@ -146,7 +146,7 @@ def is_writable(path: Path) -> bool:
 
 
 def _remove_unused(caches: Path) -> None:
-    """Removes folders that were not used for 30 days. A process that still uses one compiles missing functions again."""
+    """Removes folders unused for 30 days. A process that still uses one compiles again what it has not loaded yet."""
     for place in caches.iterdir():
         with contextlib.suppress(OSError):  # another process may remove it at the same time
             if FOLDER.fullmatch(place.name) and time.time() - place.stat().st_mtime > KEPT_SECONDS:

@@ -1,6 +1,6 @@
 """Data structures of compiled searches: binary heaps, random numbers, and graphs as rows of indices.
 
-- Heaps hold items whose keys are in an array by item. The item with the least key is first; of equal keys the lower item.
+- Heaps have items whose keys are in an array by item. The least key comes first; of equal keys, the lower item.
 - Random numbers are splitmix64 (Steele, Lea & Flood 2014), with the state in an array of one word.
 - Graphs are rows of indices and records, with numbers for names.
 """

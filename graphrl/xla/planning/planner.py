@@ -113,7 +113,7 @@ class Planner:
             return decision
 
     def decision(self, module: HloModule) -> Decision | None:
-        """The stored decision for a module; None if there is none, as for modules that are too small."""
+        """The stored decision for a module, or None, as for modules that are too small."""
         return self._find(module)[0]
 
     def _answer(self, module: HloModule, decision: Decision) -> Answer | None:

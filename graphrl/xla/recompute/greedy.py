@@ -212,7 +212,7 @@ def relieved(state: State, limit: float, over: Callable[[], bool]) -> State:
       over: returns True once the search should stop with the best state so far.
 
     Returns:
-      A state of lower peak, or `state` itself if none is found.
+      A state of lower peak, or `state` itself if the search finds no such state.
     """
     apart, shared = _tried(state, 0, limit, False, over), _tried(state, 0, limit, True, over)
     share = int(shared.profile.max()) < int(apart.profile.max())
