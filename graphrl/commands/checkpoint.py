@@ -127,7 +127,7 @@ def _search(graph: ComputationGraph, searches: "list[Settings]") -> "tuple[list[
         gradient = gradient_of_graph(graph, searches[0].figures)
         try:
             for number, settings in enumerate(searches):
-                pricing = Pricing(gradient.gradient)  # a new one each: searches reuse its earlier results
+                pricing = Pricing(gradient.gradient)  # one each: searches would reuse a shared one's results
                 prepare(pricing)
                 reports.append(search(graph.name, gradient, pricing, settings, time.monotonic()).report)
                 if len(searches) > 1:

@@ -1,4 +1,4 @@
-"""`graphrl convert IN OUT`: any readable model as graph JSON."""
+"""`graphrl convert IN OUT`: converts any readable model to graph JSON."""
 
 import argparse
 from typing import Any

@@ -1,4 +1,4 @@
-"""Plans that run: XLA's compiled modules as graphs, and schedules returned to XLA.
+"""Execution of plans: XLA's compiled modules as graphs, and schedules returned to XLA.
 
 - jit.py: `graphrl.jit` and `graphrl.compile`; settings.py: their options; report.py: memory and time saved;
 - decorated.py: the base of `graphrl.jit`'s and `graphrl.checkpoint`'s functions; libraries.py: modules of Flax NNX and

@@ -66,7 +66,7 @@ DOTTED = 4  # the first protocol of pickle that finds functions by dotted names
 
 
 class Decorated(abc.ABC):
-    """A function in place of another one. Subclasses add their state in `__getstate__` and set it in `__setstate__`.
+    """A function that replaces another one. Subclasses add their state in `__getstate__` and set it in `__setstate__`.
 
     A function or method that its module has under its name is pickled by name, and unpickling gives that of the new
     process. cloudpickle takes functions in `__main__` by value. Any other is pickled with the function that it wraps,

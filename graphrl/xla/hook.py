@@ -36,7 +36,7 @@ _OURS = "_graphrl"  # an attribute of the function in jax's place
 _installing = threading.Lock()
 _TRUE = 0.01  # tolerated error of a prediction, as part of it
 _LONGEST = 200  # characters of a reason
-_loaded = threading.local()  # `.last`: what this thread loaded, with its serialized form, until jax's cache keeps it
+_loaded = threading.local()  # `.last`: this thread's loaded executable and its serialized form, until jax caches it
 PLATFORM = "cpu"
 GPUS = ("gpu", "cuda", "rocm")  # as jax names them
 

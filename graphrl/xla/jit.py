@@ -124,7 +124,8 @@ def compile(
     """Compiles a function for given arguments, in the order of least memory that planning finds.
 
     Bodies of loops, branches and calls are ordered too. The program never needs more memory than under XLA: if no order
-    is better than that of XLA's better scheduler, that scheduler's order is used. Donated arguments stay donated. The
+    is better than that of XLA's better scheduler, that scheduler's order is used. Donated arguments stay donated; if an
+    order prevents this for some results, their bytes count as needed, and `Report.undonated_bytes` has them. The
     results are the same to the bit: the instructions are XLA's, in another order; with `recompute`, some run twice.
     (But LLVM compiles some instructions depending on the addresses of their buffers, and may round a last bit
     differently, as it does between XLA's own schedulers.) If jax has no hook for schedules, or the program is for

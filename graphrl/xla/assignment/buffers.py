@@ -31,11 +31,13 @@ _MAKING_THE_TABLE = ("tuple", "copy")  # of pointers; the leaves come from the o
 
 @dataclasses.dataclass(slots=True)
 class Value:
-    """Attributes:
-    node: place in `Dataflow.nodes` of the instruction that defines it.
-    part: number of the part of that result, in the order of `parts`.
-    bytes: its size.
-    is_table: True for a tuple's table of pointers.
+    """A value that an instruction defines.
+
+    Attributes:
+      node: place in `Dataflow.nodes` of the instruction.
+      part: number of the part of its result, in the order of `parts`.
+      bytes: its size.
+      is_table: True for a tuple's table of pointers.
     """
 
     node: int
@@ -225,18 +227,20 @@ class Dataflow:
         return sources, group
 
 
-_TRANSPARENT = ("get-tuple-element", "copy")  # these read the table of pointers of a tuple only
+_TRANSPARENT = ("get-tuple-element", "copy")  # these read only the table of pointers of a tuple
 _BLIND = ("tuple", "domain")
 
 
 @dataclasses.dataclass(slots=True)
 class Buffer:
-    """Attributes:
-    values: in increasing order.
-    bytes: of the largest of them.
-    kind: "constant", "parameter", "table" (a tuple's pointers) or "array".
-    donated: True for a parameter that an output overwrites.
-    lives_out: True if one of its values is in the program's result.
+    """Values that share memory in every schedule.
+
+    Attributes:
+      values: in increasing order.
+      bytes: of the largest of them.
+      kind: "constant", "parameter", "table" (a tuple's pointers) or "array".
+      donated: True for a parameter that an output overwrites.
+      lives_out: True if one of its values is in the program's result.
     """
 
     values: tuple[int, ...]

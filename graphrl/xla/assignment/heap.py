@@ -22,7 +22,10 @@ from graphrl.xla.assignment.buffers import Buffer, ModuleBuffers
 
 @dataclasses.dataclass(slots=True)
 class LiveRanges:
-    """Times count the instructions of all computations that run in sequence, those of a callee before its caller.
+    """Live ranges of a module's values under a schedule.
+
+    Times count the instructions of all computations that run in sequence. A call's time is after those of the
+    instructions that it runs.
 
     Attributes:
       start, end: first and last time of every value, both included. [V]
@@ -188,7 +191,10 @@ def heap_size(blocks: Sequence[Block], alignment: int) -> int:
 
 
 def _pack(blocks: Sequence[Block], alignment: int) -> int:
-    """Packs each block into the smallest hole that is free during its spans, the lowest of equal ones; heap bytes."""
+    """Bytes of the heap if blocks are packed in the given order.
+
+    Each goes into the smallest hole that is free during its spans, the lowest of equal ones.
+    """
     room = sum(len(b.spans) for b in blocks)
     low, high = np.zeros(room, np.int64), np.zeros(room, np.int64)  # addresses of placed blocks, increasing
     start, end = np.zeros(room, np.int64), np.zeros(room, np.int64)

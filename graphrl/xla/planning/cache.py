@@ -1,4 +1,4 @@
-"""Decisions about compiled programs, in memory and on disk: one small JSON file a program, named by its fingerprint.
+"""Decisions about compiled programs, in memory and on disk: one JSON file per program, named by its fingerprint.
 
 The folder is `$XDG_CACHE_HOME/graphrl/plans` (by default ~/.cache/graphrl/plans); it may be deleted at any time.
 A decision serves every request for the same method and seed and for no more seconds of search, with the same jaxlib.
@@ -177,7 +177,7 @@ def named_orders(
     Args:
       program: the module.
       places: as in `Decision.orders`.
-      numbering: names of instructions by place, of computations by name; others have their instructions' order.
+      numbering: by name of the computation, names of instructions by place; by default in the order of `by_name`.
 
     Raises:
       PlanError: they are no orders of this module.
@@ -195,7 +195,7 @@ def named_orders(
 
 
 def answer_of(program: HloModule) -> bytes:
-    """The serialized module for XLA, with its own schedule."""
+    """Serializes a module with its schedule, for XLA."""
     return rescheduled(program, {c.name: program.order(c) for c in program.sequential})
 
 

@@ -129,7 +129,7 @@ class Planner:
         )
 
     def _instead(self, decision: Decision, module: HloModule) -> Answer | None:
-        """The rule for a module whose previous decision needs more bytes than this one; it is stored."""
+        """The rule after another decision needed more bytes than this one: stores this one and answers with it."""
         self._decisions.keep(decision)
         self.reports[module.fingerprint] = Report.of(module.name, decision, from_cache=False)
         return self._answer(module, decision)

@@ -14,15 +14,15 @@ from graphrl.graphs.readers.hlo.proto import in_order, replace, shape_message
 from graphrl.xla.recompute.loops import Expressions, Loops, Reference, Residual, part_names
 from graphrl.xla.recompute.residuals import Step
 
-LOCAL_BITS = 32  # an instruction's id is that of its computation, and its own in these bits
+LOCAL_BITS = 32  # low bits of an instruction's id: its own number; above them its computation's id
 LOCAL = (1 << LOCAL_BITS) - 1
 
 
 class Editing:
-    """A computation of a message that is changed.
+    """Editing of one computation's message.
 
     Attributes:
-      message: the computation's.
+      message: the computation's message, which is changed.
       by_name: messages of its instructions.
     """
 
@@ -37,7 +37,7 @@ class Editing:
 
     @property
     def root(self) -> Any:
-        """The instruction whose result is the computation's."""
+        """The computation's root instruction."""
         return next(i for i in self.by_name.values() if i.id & LOCAL == self.message.root_id & LOCAL)
 
     def add(self, template: Any, name: str, operands: Iterable[str]) -> Any:
@@ -106,7 +106,7 @@ class Editing:
 
 
 class ModuleEditing:
-    """A module that is changed; the original stays as it is.
+    """Editing of a copy of a module's message; the original is not changed.
 
     Attributes:
       original: the module.
@@ -245,7 +245,7 @@ class Builder:
         for k, operand in enumerate((array, index)):
             template = self._body.by_name[operand]
             fused.add(_parameter(template, k), f"{name}.{k}", ())
-        # XLA clamps an index where the slice is the whole: all dimensions but one.
+        # One index serves all dimensions: XLA clamps it to 0 where the slice is the whole, in all but one.
         dims = shape_message(shape).dimensions
         template = type(self._body.root)(opcode="dynamic-slice", shape=shape, dynamic_slice_sizes=dims)
         root = fused.add(template, f"{name}.slice", (f"{name}.0", *[f"{name}.1"] * len(dims)))

@@ -2,8 +2,8 @@
 
 A `State` is a schedule with clones, as live ranges of values over time. The op at place p of the order runs at time
 2 p + 1; the clones for it run at time 2 p, right before. A **node** is an op (its index) or a clone of one (numbers
-from n on). A **value** is a buffer as one node writes it: values have the numbers of their buffers, those of clones
-further numbers.
+from n on). A **value** is a version of a buffer that one node writes. Values of ops have the numbers of their
+buffers, values of clones further numbers.
 
 A **gap** is the time between two uses of a value. Dropping the value there, and computing it again right before the
 later use, frees memory in between. The operands must exist then: each is alive anyway, is small and kept for that, or
@@ -74,7 +74,7 @@ class Facts:
 
 
 class State:
-    """An order of ops and clones.
+    """An order of ops and clones, and the live ranges of their values.
 
     Attributes:
       facts: of the graph.
@@ -232,7 +232,7 @@ def relieved(state: State, limit: float, over: Callable[[], bool]) -> State:
 
 @dataclasses.dataclass(eq=False)
 class Value:
-    """A buffer as one node writes it.
+    """A version of a buffer, written by one node.
 
     Attributes:
       buffer: number.
