@@ -55,13 +55,13 @@ examples:
 
 
 class Kind(NamedTuple):
-    """What is measured in place of the search, for numbers of it at once."""
+    """A benchmark other than the search's, for several batch sizes."""
 
     bench: str  # the `Bench`, by name
-    counts: tuple[int, ...]  # at once, by default
-    sizes: tuple[int, ...]  # ops of graphs, by default
+    counts: tuple[int, ...]  # default batch sizes
+    sizes: tuple[int, ...]  # default numbers of ops of graphs
     what: str  # for the help
-    refused: tuple[str, ...]  # options that do not go with it
+    refused: tuple[str, ...]  # options that it does not take
     why: str
 
 
@@ -102,7 +102,7 @@ KINDS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what the command takes."""
+    """Adds the command's arguments."""
     number = option(whole_number)
     defaults = "; ".join(f"--{name}: {','.join(map(str, kind.sizes))}" for name, kind in KINDS.items())
     parser.add_argument(
@@ -135,7 +135,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measures; returns the exit code."""
-    # jax is imported here at the earliest, and looks for devices only once `measure` has said how many there are
+    # jax is imported here at the earliest, and initialises devices only after `measure` has set their number
     from graphrl.bench.report import json_lines
 
     name = next((name for name in KINDS if getattr(args, name) is not None), None)
@@ -165,16 +165,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Measured(NamedTuple):
-    """What is measured, and how it is shown."""
+    """A benchmark for given settings, with its output."""
 
     cases: int
-    rows: Callable[[Callable[[str], None]], Iterator[list[Any]]]  # measures; takes what shows how far it is
+    rows: Callable[[Callable[[str], None]], Iterator[list[Any]]]  # measures; takes a callback for progress
     print: Callable[[Any], None]
     plot: Callable[[Any, IO[bytes]], None]
 
 
 def _measured(settings: "Settings", name: str | None, counts: tuple[int, ...]) -> _Measured:
-    """The search, or one of `KINDS` by name for numbers of it at once."""
+    """The search's benchmark, or one of `KINDS` by name with the batch sizes `counts`."""
     if name is not None:
         bench = pkgutil.resolve_name(KINDS[name].bench)
         cases = len(settings.sizes) * len(counts)
@@ -186,9 +186,10 @@ def _measured(settings: "Settings", name: str | None, counts: tuple[int, ...]) -
 
 
 def _settings(args: argparse.Namespace, name: str | None) -> "Settings":
-    """
+    """The settings of a benchmark, from the command line.
+
     Raises:
-      GraphrlError: an option that does not go with what is measured.
+      GraphrlError: the benchmark does not take one of the options.
       ProblemError: a value is out of range.
     """
     from graphrl.bench.cases import Settings
@@ -214,10 +215,10 @@ def _settings(args: argparse.Namespace, name: str | None) -> "Settings":
 
 
 def _folder(path: str) -> Path:
-    """The folder of the output files, made if there is none.
+    """The folder of the output files, created if it does not exist.
 
     Raises:
-      GraphrlError: it is a file, or nothing can be written there.
+      GraphrlError: the path is a file, or nothing can be written there.
     """
     folder = make_folder(path)
     files = {name: str(folder / name) for name in ("bench.jsonl", "bench.png")}
@@ -230,5 +231,5 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Names with commas between them."""
+    """Splits names at commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,4 +1,4 @@
-"""`graphrl checkpoint MODEL`: what a training step's gradient keeps, computes again, and what that saves."""
+"""`graphrl checkpoint MODEL`: finds the values that a training step keeps or computes again, and the memory saved."""
 
 import argparse
 import time
@@ -54,7 +54,7 @@ cannot be met, or there is no backward pass), 2 usage."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what the command takes."""
+    """Adds the command's arguments."""
     parser.add_argument("model", metavar="MODEL", help="zoo:NAME, workloads:NAME, or a file to read")
     limits = parser.add_mutually_exclusive_group()
     limits.add_argument(
@@ -110,9 +110,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _search(graph: ComputationGraph, searches: "list[Settings]") -> "tuple[list[CheckpointReport], bool]":
-    """A report for each setting, of those before a Ctrl-C if there are any; and whether there was one.
+    """Reports of the searches, one for each setting; and True if Ctrl-C ended them early.
 
     Raises:
+      KeyboardInterrupt: before the first report.
       GraphrlError: there is no backward pass, or the budget cannot be met.
     """
     from graphrl.xla.checkpoint.graph_gradient import gradient_of_graph
@@ -126,7 +127,7 @@ def _search(graph: ComputationGraph, searches: "list[Settings]") -> "tuple[list[
         gradient = gradient_of_graph(graph, searches[0].figures)
         try:
             for number, settings in enumerate(searches):
-                pricing = Pricing(gradient.gradient)  # of its own: searches begin with what earlier ones for it found
+                pricing = Pricing(gradient.gradient)  # one each: searches would reuse a shared one's results
                 prepare(pricing)
                 reports.append(search(graph.name, gradient, pricing, settings, time.monotonic()).report)
                 if len(searches) > 1:
@@ -170,7 +171,7 @@ def _lines(curve: "CheckpointCurve", graph: ComputationGraph, interrupted: bool)
 
 
 def _budget(text: str) -> float | str:
-    """A part as a number, bytes as they are written."""
+    """Parses a budget: a part as a number, bytes as text."""
     try:
         part = float(text)
     except ValueError:

@@ -1,8 +1,8 @@
 """Shared code of the commands: options, output files, printing, and the compilation cache.
 
-Output files are checked before the work. An answer took a long search, so `write_answer` does not lose it where a file
-cannot be written. The compilation cache is on disk (`keep_compiled`): a second process does not compile what the first
-one did.
+Output files are checked before the search. `write_answer` saves an answer elsewhere if its file cannot be written, so
+that a long search is not lost. The compilation cache is on disk (`keep_compiled`): a second process reuses the programs
+that the first one compiled.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def add_model(
     *,
     chip: str = "what gives ops of ONNX and HLO files their run times (others have their own)",
 ) -> None:
-    """Adds what says how a model file is read, and what its `chip` is for."""
+    """Adds the options for reading a model file; `chip` is the help of --chip."""
     parser.add_argument(
         "--chip",
         type=option(_chip),
@@ -58,7 +58,7 @@ def add_model(
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
-    """Adds the sizes that ONNX models leave open, and what reading may take."""
+    """Adds --dim, for dimensions that ONNX models leave open, and --read-limits."""
     parser.add_argument(
         "--dim",
         action=_Dimensions,
@@ -79,7 +79,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
 
 
 def add_problem(group: Any) -> None:
-    """Adds what says what a plan must be good at; `problem_of` reads it."""
+    """Adds the options of a `Problem`, which `problem_of` reads."""
     group.add_argument("--objective", choices=get_args(Objective), default="peak_memory", help="default: peak_memory")
     group.add_argument(
         "--devices",
@@ -120,7 +120,7 @@ def add_problem(group: Any) -> None:
 
 
 def problem_of(args: argparse.Namespace, machine: Machine | None = None) -> Problem:
-    """The problem that the options of `add_problem` say, for a graph of this machine (see `Problem.on`).
+    """The problem that the options of `add_problem` define, for a graph of this machine (see `Problem.on`).
 
     Raises:
       ProblemError: a value is out of range.
@@ -134,9 +134,10 @@ def add_budget(
     """Adds --evaluations and --seconds; `make_budget` takes them.
 
     Args:
-      of: whose budget it is, at the end of a clause (" in each run").
-      clock: what the seconds count.
-      default: what is spent if neither is given.
+      group: to add them to.
+      of: owner of the budget, at the end of a clause (" in each run").
+      clock: parts of the work that the seconds include.
+      default: budget if neither is given.
     """
     group.add_argument(
         "--evaluations", type=option(whole_number), metavar="N", help=f"decode and cost at most so many solutions{of}"
@@ -162,7 +163,7 @@ def option(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def _chip(text: str) -> Chip:
-    """A known chip by name, or the user's own by its figures."""
+    """A known chip by name, or a user's chip by its figures."""
     figures = text.split(",")
     if len(figures) == 1:
         return find_chip(text)
@@ -204,10 +205,10 @@ def _dimension(text: str) -> tuple[str, int]:
 
 
 def check_outputs(outputs: Mapping[str, str | None], *models: str) -> None:
-    """Finds out before the work whether the output files can be written; touches none.
+    """Checks before the search that the output files can be written; changes no file.
 
     Args:
-      outputs: path, or None, by what the command line calls it.
+      outputs: path, or None, by option name.
       *models: the input files, which no output may replace.
 
     Raises:
@@ -228,7 +229,7 @@ def check_outputs(outputs: Mapping[str, str | None], *models: str) -> None:
 
 
 def check_pictures(*paths: str | None) -> None:
-    """Raises GraphrlError where a picture's name does not end as one that we draw."""
+    """Raises GraphrlError if a picture's name does not end in a supported image format."""
     for path in paths:
         if path is not None:
             from graphrl.plan.plot import image_format
@@ -237,12 +238,12 @@ def check_pictures(*paths: str | None) -> None:
 
 
 def check_json_name(name: str, path: str | None, *, ending: str = ".json") -> None:
-    """Refuses to write JSON into a file whose name says that it is of another format that graphrl knows.
+    """Checks that the name of a JSON output does not end as a file of another format that graphrl knows.
 
     Args:
-      name: what the command line calls the output.
+      name: option of the output.
       path: of the file, or None.
-      ending: that would be right.
+      ending: for the error, the correct one.
 
     Raises:
       ProblemError: its ending is that of a model in another format or of a picture.
@@ -259,7 +260,7 @@ def check_json_name(name: str, path: str | None, *, ending: str = ".json") -> No
 
 
 def _is_special(path: str) -> bool:
-    """Whether it is a pipe or a device, such as /dev/stdout: written directly, as often as wished."""
+    """True for a pipe or a device, such as /dev/stdout: it is written directly, and may be several outputs."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
@@ -274,7 +275,7 @@ def _check_writable(path: str) -> None:
         return
     folder = Path(os.path.realpath(path)).parent
     try:
-        with tempfile.TemporaryFile(dir=folder):  # a file without a name: also finds read-only mounts and full disks
+        with tempfile.TemporaryFile(dir=folder):  # an unnamed file also detects read-only mounts and full disks
             pass
     except OSError as error:
         missing = isinstance(error, FileNotFoundError) and not folder.exists()
@@ -289,31 +290,35 @@ def print_json(data: Mapping[str, Any]) -> None:
 
 
 def keep_compiled() -> None:
-    """Turns JAX's persistent compilation cache on for this process and its children, unless the user has set one of her
-    own, or JAX is in use already. JAX itself is not imported: not every search needs it.
+    """Enables JAX's persistent compilation cache for this process and its children.
 
-    It lies in `$XDG_CACHE_HOME/graphrl/jax` (by default ~/.cache/graphrl/jax). For the commands: a library leaves
-    this to the program that imports it. A folder that cannot be written costs nothing but the compilation.
+    It does nothing if the user has set a cache folder, or if JAX is imported already. JAX itself is not imported: not
+    every search needs it. The folder is `$XDG_CACHE_HOME/graphrl/jax` (by default ~/.cache/graphrl/jax). Only commands
+    call this: a library leaves it to the program that imports it. If the folder cannot be written, programs are
+    compiled again in each process.
     """
     if "jax" not in sys.modules and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache_folder("jax"))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 
-File = tuple[str | None, Callable[[str], object]]  # where it is to be, None for nowhere, and what writes it
+File = tuple[str | None, Callable[[str], object]]  # its path, None to skip it, and the function that writes it
 
 
 def write_answer(answer: "Plan | MemoryMap", what: str, output: str | None, others: Sequence[File] = ()) -> list[str]:
-    """Writes the files that were asked for, the answer's own first; gives their names.
+    """Writes the requested files, the answer's own first.
 
     Args:
       answer: of the search.
-      what: it is, in words.
-      output: its own file.
+      what: name of its kind: "plan", "map".
+      output: path of its file, or None.
       others: the other files.
 
+    Returns:
+      The paths of the written files.
+
     Raises:
-      GraphrlError: one cannot be written; the message says where the answer is all the same.
+      GraphrlError: a file cannot be written; the message names the file in which the answer is saved, if any.
     """
     written = []
     for path, write in ((output, answer.save), *others):
@@ -327,7 +332,10 @@ def write_answer(answer: "Plan | MemoryMap", what: str, output: str | None, othe
 
 
 def _rescued(answer: "Plan | MemoryMap", what: str, output: str | None) -> str:
-    """Where the answer is, after a file could not be written: a long search must not be lost to a full disk."""
+    """The end of an error about an output file: the path at which the answer is saved, or "" if that failed too.
+
+    A long search must not be lost to a full disk.
+    """
     if output is not None and os.path.exists(output):
         with contextlib.suppress(GraphrlError):
             if answer.load(output) == answer.from_dict(answer.to_dict()):

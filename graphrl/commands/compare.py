@@ -1,4 +1,4 @@
-"""`graphrl compare MODEL... --methods a,b,c`: a table of how methods do on the same graphs at equal budget."""
+"""`graphrl compare MODEL... --methods a,b,c`: a table of methods' results on the same graphs at equal budget."""
 
 import argparse
 import dataclasses
@@ -78,7 +78,7 @@ left out, or no run gave a plan), 2 usage."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what the command takes."""
+    """Adds the command's arguments."""
     parser.add_argument("models", metavar="MODEL", nargs="+", help="files, folders or sets of graphs")
     add_problem(parser.add_argument_group("problem"))
     add_runs(parser, "what to compare", required=True)
@@ -87,8 +87,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_runs(parser: Any, methods: str, *, required: bool = False, **budget: str) -> None:
-    """Adds what says which methods run, how often, for how long (see `add_budget`), and which files are written; `run`
-    reads it.
+    """Adds the options for methods, seeds, budget (see `add_budget`) and output files, which `run` reads.
+
+    Args:
+      parser: to add them to.
+      methods: help of --methods.
+      required: True if --methods is required.
+      **budget: further arguments of `add_budget`.
     """
     search = parser.add_argument_group("search")
     search.add_argument("--methods", type=option(_methods), required=required, metavar="M,...", help=methods)
@@ -129,7 +134,7 @@ def run(args: argparse.Namespace, names: Mapping[str, str] | None = None) -> int
 
     Args:
       args: of `add_arguments`.
-      names: what tables and pictures call some of the methods; rows of --output have their full names.
+      names: of some methods in tables and pictures, by full name; rows of --output have full names.
     """
     runs, workers, unreadable = _runs(args)
     from graphrl.compare.comparison import compare
@@ -161,16 +166,16 @@ def run(args: argparse.Namespace, names: Mapping[str, str] | None = None) -> int
 
 
 def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
-    """The runs that the options ask for, all checked; the number of workers; the errors of files that cannot be read.
+    """The checked runs of the options, the number of workers, and the errors of unreadable files by path.
 
     Raises:
-      GraphrlError: an option is wrong, or no file can be read.
+      GraphrlError: an option is invalid, or no file can be read.
     """
     from graphrl.compare.cluster import share, survey
     from graphrl.compare.runs import make_runs
     from graphrl.graphs.datasets.sets import load_graphs, model_files
 
-    problem_of(args)  # a fault of its options needs no graph
+    problem_of(args)  # report invalid options before graphs are read
     budget = make_budget(args.evaluations, args.seconds)
     seeds = seeds_of(args)
     for method in args.methods:
@@ -194,10 +199,10 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
 
 
 def seeds_of(args: argparse.Namespace) -> Sequence[int]:
-    """The seeds that --seed and --seeds say.
+    """The seeds that --seed and --seeds define.
 
     Raises:
-      ProblemError: there are none, or one is out of range.
+      ProblemError: there are no seeds, or one is out of range.
     """
     seeds = range(args.seed, args.seed + args.seeds) if isinstance(args.seeds, int) else args.seeds
     if not seeds:
@@ -208,7 +213,7 @@ def seeds_of(args: argparse.Namespace) -> Sequence[int]:
 
 
 def readable(load: Callable[["LeftOut"], T]) -> tuple[T, dict[str, str]]:
-    """The graphs that can be read, and the errors of the files that cannot, each also a line on standard error.
+    """The readable graphs, and the errors of unreadable files, which are also printed to standard error.
 
     Args:
       load: returns graphs; it calls its argument with each file that it leaves out and the error, as `load_graphs`.
@@ -228,10 +233,10 @@ def readable(load: Callable[["LeftOut"], T]) -> tuple[T, dict[str, str]]:
 
 
 def _machine(args: argparse.Namespace, machines: Sequence["Machine | None"]) -> "Machine | None":
-    """The machine that all graphs name, None where they name different ones.
+    """The machine that all graphs name; None if they name different ones.
 
     Raises:
-      ProblemError: they do, and the problem needs one.
+      ProblemError: they name different machines, and the problem needs one.
     """
     if len(set(machines)) == 1:
         return machines[0]
@@ -241,7 +246,7 @@ def _machine(args: argparse.Namespace, machines: Sequence["Machine | None"]) -> 
 
 
 def _write(comparison: "Comparison", args: argparse.Namespace, baseline: str) -> list[str]:
-    """Draws the pictures that were asked for; returns the names of all files that were written."""
+    """Draws the requested pictures; returns the paths of all written files."""
     written = [] if args.output is None else [args.output]
     if args.plot is not None or args.histogram is not None:
         from graphrl.compare.pictures import histogram_figure, quality_figure
@@ -278,7 +283,7 @@ def _verdict(comparison: "Comparison", runs: int) -> int:
 
 
 def _methods(text: str) -> tuple[str, ...]:
-    """The methods of `split_methods`, each once."""
+    """The methods of `split_methods`, checked to be distinct."""
     methods = split_methods(text)
     twice = [name for name in methods if methods.count(name) > 1]
     if not methods or twice:
@@ -287,7 +292,7 @@ def _methods(text: str) -> tuple[str, ...]:
 
 
 def _seeds(text: str) -> int | tuple[int, ...]:
-    """How many, or (with a comma) which."""
+    """Parses --seeds: their number, or, with a comma, the seeds."""
     if "," not in text:
         count = whole_number(text)
         if not 1 <= count <= 10_000:

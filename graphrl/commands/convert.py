@@ -1,4 +1,4 @@
-"""`graphrl convert IN OUT`: any readable model as graph JSON."""
+"""`graphrl convert IN OUT`: converts any readable model to graph JSON."""
 
 import argparse
 from typing import Any
@@ -22,7 +22,7 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what the command takes."""
+    """Adds the command's arguments."""
     parser.add_argument(
         "input",
         metavar="IN",

@@ -1,4 +1,4 @@
-"""`graphrl evaluate CHECKPOINT`: the table of a trained agent against classical methods, on graphs it has not seen."""
+"""`graphrl evaluate CHECKPOINT`: a table of a trained agent and classical methods on held-out graphs."""
 
 import argparse
 import dataclasses
@@ -35,7 +35,7 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what the command takes."""
+    """Adds the command's arguments."""
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder of `graphrl train`")
     parser.add_argument("models", metavar="MODEL", nargs="*", help="files, folders or sets of graphs")
     parser.add_argument("--dataset", action="append", default=[], metavar="NAME", help="a set of graphs, as MODEL")
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     path = find(args.checkpoint)
     if any(sign in str(path) for sign in ",="):
         raise ProblemError(f"{shown(path)}: the path of a checkpoint may not hold commas or equals signs: rename it")
-    info = read(path).info  # whole, so that a broken one ends here, not in a table without it
+    info = read(path).info  # all of it, so that a broken checkpoint fails here instead of missing in the table
     agent = find_agent(info.agent)
     config = updated(default_config(agent), info.config)
     problem = config.agent.problem
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _opponents(agent: "Agent", problem: Problem | MemoryChip) -> tuple[str, ...]:
-    """The agent's opponents that are for such problems."""
+    """The agent's opponents that solve such problems."""
     if isinstance(problem, MemoryChip):
         return agent.opponents
     return tuple(name for name in agent.opponents if problem.objective in find_solver(name).objectives)
@@ -85,8 +85,8 @@ def _compare_maps(args: argparse.Namespace, chip: MemoryChip, names: Mapping[str
 
     Args:
       args: as `compare.run` takes them.
-      chip: that maps are for.
-      names: what the table calls some of the methods.
+      chip: of the maps.
+      names: of some methods in the table, by full name.
     """
     for option in _OF_PLANS:
         if getattr(args, option) not in (None, False, 1):

@@ -1,4 +1,4 @@
-"""`graphrl map MODEL`: in which memory of a chip each weight and each tensor of a model lies."""
+"""`graphrl map MODEL`: places each weight and each tensor of a model in a memory of a chip."""
 
 import argparse
 import functools
@@ -51,7 +51,7 @@ peak is from 1e-6 to 1e30, bandwidths from 1e-15 to 1e30, seconds up to 1e6."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what the command takes."""
+    """Adds the command's arguments."""
     parser.add_argument("model", metavar="MODEL", help="file to read, zoo:NAME or workloads:NAME")
     parser.add_argument(
         "--chip", default="nnp-i", metavar="CHIP", help=f"{', '.join(CHIPS)}, or a chip's file (default: nnp-i)"
@@ -94,11 +94,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _order(path: str, graph: ComputationGraph) -> np.ndarray:
-    """The ops `[n]` as a plan of the graph runs them.
+    """The ops `[n]` in the order of a plan of the graph.
 
     Raises:
       GraphrlError: the file cannot be read.
-      PlanError: it is no plan, or one of another graph.
+      PlanError: it is no plan, a plan of another graph, or a plan of kernels.
     """
     plan = Plan.load(path)
     if plan.inlining is not None:
@@ -108,7 +108,7 @@ def _order(path: str, graph: ComputationGraph) -> np.ndarray:
 
 
 def summary(memory_map: MemoryMap) -> dict[str, Any]:
-    """The map's file without the map: seconds, speed-up over the compiler's own map, bound and gap where known."""
+    """The map's figures without the map: seconds, speed-up over the compiler's own map, bound and gap if known."""
     fields = memory_map.to_dict()
     kept = ("graph", "method", "latency", "compiler_latency", "seconds", "evaluations", "seed")
     more = {"speedup": memory_map.speedup, "bound": memory_map.bound, "gap": memory_map.gap}

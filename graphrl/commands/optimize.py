@@ -1,6 +1,6 @@
 """`graphrl optimize MODEL`: finds a plan, writes it, and prints its figures.
 
-`plan_table` has the figures for people, `summary` those for machines (one JSON object).
+`plan_table` prints the figures as a table, `summary` has them for one JSON object.
 """
 
 import argparse
@@ -34,11 +34,11 @@ from graphrl.solvers.base import Interrupted
 from graphrl.solvers.fusion.rules import DEFAULT_RULE, JOINT, RULES, check_rule
 from graphrl.units import finite, format_bytes, format_objective, format_seconds
 
-_MAX_DEVICES = 8  # whose peaks and loads are listed one by one
+_MAX_DEVICES = 8  # with more, only the least and the largest peak and load are listed
 
 
 def summary(plan: Plan) -> dict[str, Any]:
-    """The plan's file without placement and order, with bound and gap: bytes, seconds, null where not finite."""
+    """The plan's figures without placement and order, with bound and gap: bytes, seconds, null if not finite."""
     problem = plan.problem
     return {
         "graph": plan.graph,
@@ -131,13 +131,13 @@ def _rows(plan: Plan, graph: ComputationGraph) -> list[tuple[str, str]]:
 
 
 def _listed(values: Sequence[float], text: Callable[[float], str]) -> str:
-    """One for each device, or the least and the largest of many."""
+    """Text of one value for each device; of the least and the largest if there are more than 8."""
     shown = values if len(values) <= _MAX_DEVICES else (min(values), max(values))
     return (", " if shown is values else " to ").join(map(text, shown))
 
 
 def _bound(plan: Plan) -> float | None:
-    """The bound; bytes as an integer, like the value."""
+    """The plan's bound; bytes as an integer, like the value."""
     if plan.bound is not None and plan.problem.objective == "peak_memory":
         return int(plan.bound)
     return finite(plan.bound)
@@ -188,12 +188,12 @@ examples:
 Ctrl-C or SIGTERM ends the search; the best plan so far is written. Exit codes: 0 done, 1 failed (also: no plan within
 the memory limit was found; the nearest one is written), 2 usage."""
 
-# Python's garbage collector looks at every op of a large graph again and again: half of the time of exact costs.
+# Python's garbage collector visits every op of a large graph repeatedly: half of the time of exact costs.
 RARELY = 100_000, 50, 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what the command takes."""
+    """Adds the command's arguments."""
     parser.add_argument("model", metavar="MODEL", help="file to read, zoo:NAME, or a generated graph as layered:200")
     add_problem(parser.add_argument_group("problem"))
     search = parser.add_argument_group("search")
@@ -221,8 +221,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Optimises; returns the exit code."""
-    keep_compiled()  # before a method is looked up: some import JAX
-    problem_of(args)  # a fault of its options needs no model
+    keep_compiled()  # before `find_solver`: some methods import JAX
+    problem_of(args)  # report invalid options before the model is read
     budget = make_budget(args.evaluations, args.seconds)
     check_seed(args.seed)
     find_solver(args.method)

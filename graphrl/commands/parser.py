@@ -1,4 +1,4 @@
-"""The parser of options that the command and the scripts share: its errors are one line."""
+"""The parser of options for the commands and the scripts, with errors of one line."""
 
 import argparse
 import difflib
@@ -9,9 +9,9 @@ from graphrl.errors import clipped, shortened
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line, and of the command that was asked for; options are written out.
+    """An ArgumentParser whose errors are one line and name the subcommand; options cannot be abbreviated.
 
-    A value is never "--": what argparse makes of `--option=--`, or of a second "--", differs between versions of
+    "--" is never a value: the result of argparse for `--option=--`, or for a second "--", differs between versions of
     Python (an empty list for a text, a ValueError, or the text).
     """
 
@@ -21,10 +21,10 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments = list(sys.argv[1:] if args is None else args)
         self._check_dashes(arguments)
-        if arguments[-1:] == ["--"]:  # ends options before nothing: an unknown argument to some versions of Python
+        if arguments[-1:] == ["--"]:  # a last "--" has no effect, but is an unknown argument in some versions of Python
             del arguments[-1]
         parsed, unknown = super().parse_known_args(arguments, namespace)
-        if unknown and self._subparsers is None:  # of a command: the parser above knows none of its options
+        if unknown and self._subparsers is None:  # of a subcommand: its parent parser has none of its options
             options = [option for option in self._option_string_actions if option.startswith("--")]
             near = difflib.get_close_matches(unknown[0].split("=")[0], options, n=1) if unknown[0][:1] == "-" else []
             meant = f": is it {near[0]}?" if near else ""
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {line} ({self.prog} --help tells more)\n")
 
     def _check_dashes(self, arguments: list[str]) -> None:
-        """Ends with an error where "--" is a value or an argument; the first "--" alone ends the options."""
+        """Exits with an error if "--" is a value or an argument; the first "--" alone ends the options."""
         end = arguments.index("--") if "--" in arguments else len(arguments)
         for argument in arguments[:end]:
             option, _, value = argument.partition("=")

@@ -1,4 +1,4 @@
-"""What the commands show of their work, on standard error: of a search, of a comparison, of measuring."""
+"""Progress of the commands on standard error: of a search, a comparison, or a benchmark."""
 
 import contextlib
 import time
@@ -15,22 +15,24 @@ if TYPE_CHECKING:
 
     from graphrl.compare.runs import Row, Run
 
-_GUESS = 1.0  # seconds that a run is taken to last before there is any
-_EXACT_EVERY = 2.0  # seconds between exact looks at the best plan, which take a while for large graphs
+_GUESS = 1.0  # seconds that a run without a limit is expected to take before the first one is done
+_EXACT_EVERY = 2.0  # seconds between exact evaluations of the best plan, which are slow for large graphs
 
 
 class _Update(Protocol):
-    """As `solvers.base.Progress`, of plans or of memory maps."""
+    """As `solvers.base.Progress`, for plans or memory maps."""
 
     def __call__(self, evaluations: int, seconds: float, plan: Callable[[], Any], value: float) -> None: ...
 
 
 @contextlib.contextmanager
 def progress_bar(title: str, objective: str, budget: Budget, *, limited: bool = False) -> Iterator[_Update | None]:
-    """Shows best value, share of the budget and time left while the `with` lasts; gives the callback, or None.
+    """Context that shows the best value, the share of the budget and the time left; gives the callback.
+
+    The callback is None if standard error is no terminal.
 
     Args:
-      title: what is searched for.
+      title: of the search, such as the graph's name.
       objective: as in `format_objective`; memory maps have seconds.
       budget: of the search.
       limited: whether plans have a memory limit.
@@ -47,7 +49,7 @@ def progress_bar(title: str, objective: str, budget: Budget, *, limited: bool = 
             nonlocal looked, best
             if not limited:
                 best = f"best {format_objective(objective, value)}"
-            elif seconds - looked >= _EXACT_EVERY:  # the device's value mixes time and excess: only the plan can tell
+            elif seconds - looked >= _EXACT_EVERY:  # the device's value mixes time and excess, the plan does not
                 looked, best = seconds, best_within_limit(plan())
             left.update(evaluations)
             bar.update(task, evaluations=evaluations, best=best)
@@ -56,28 +58,28 @@ def progress_bar(title: str, objective: str, budget: Budget, *, limited: bool = 
 
 
 def best_within_limit(plan: Plan) -> str:
-    """The best value, or how far the best plan is from the memory limit."""
+    """Text with the best value, or the bytes by which the best plan exceeds the memory limit."""
     if plan.excess:
         return f"{format_bytes(plan.excess)} above the limit"
     return f"best {format_objective(plan.problem.objective, plan.value)}"
 
 
 def share_spent(budget: Budget, evaluations: int, seconds: float) -> float:
-    """Share of the budget that is spent, 0 to 1: of the limit that will be reached first."""
+    """Share of the budget that is spent, 0 to 1: the larger of the shares of its limits."""
     by_count = 0.0 if budget.evaluations is None else evaluations / budget.evaluations
     by_time = 0.0 if budget.seconds is None else seconds / budget.seconds
     return min(1.0, max(by_count, by_time))
 
 
 class TimeLeft:
-    """Seconds to the end of a search: the rest of its seconds or, at its pace so far, of its evaluations."""
+    """Time left in a search: the rest of its seconds or, at its pace so far, of its evaluations."""
 
     def __init__(self, budget: Budget, pace: Pace) -> None:
         self._budget, self._pace = budget, pace
         self._evaluations: int | None = None  # of the last update
 
     def update(self, evaluations: int) -> None:
-        """Notes the number of evaluations so far."""
+        """Records the number of evaluations so far."""
         if self._evaluations is None:
             self._pace.add("preparing")
         else:
@@ -85,7 +87,7 @@ class TimeLeft:
         self._evaluations = evaluations
 
     def words(self, elapsed: float) -> str:
-        """The time left in words, `elapsed` seconds after the start; "compiling" until it is known."""
+        """Text of the time left, `elapsed` seconds after the start; "compiling" until it is known."""
         left = []
         if self._budget.seconds is not None:
             left.append(self._budget.seconds - elapsed)
@@ -96,13 +98,13 @@ class TimeLeft:
 
 
 def _compiling(budget: Budget) -> contextlib.AbstractContextManager[Callable[[], float]]:
-    """A `compile_clock`, which imports JAX, only where the time left depends on the pace of evaluations."""
-    # a search may import JAX later: it must be counted then, too
+    """A `compile_clock`, which imports JAX, only if the time left depends on the pace of evaluations."""
+    # needed even if JAX is not imported yet: the search may import it later
     return contextlib.nullcontext(lambda: 0.0) if budget.evaluations is None else compile_clock()
 
 
 def _bar(budget: Budget, left: TimeLeft) -> "Bar":
-    """The bar; it advances with the clock too, since nothing is reported while a program compiles."""
+    """The bar of a search; it also advances with time, since a search reports nothing while a program compiles."""
     from rich.console import Console
     from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
     from rich.progress import Progress as Bar
@@ -132,9 +134,9 @@ def _bar(budget: Budget, left: TimeLeft) -> "Bar":
 
 
 class Forecast:
-    """When all runs will be done: by each method's mean seconds so far, before that by the budget.
+    """Forecast of the time at which all runs are done, from each method's mean seconds or else from the budget.
 
-    What was compiled in a run does not count, nor what passed beside the first run of a method, which warms up.
+    Compilation in a run does not count, nor does overhead during the first run of a method, which warms up.
     """
 
     def __init__(self, runs: Sequence["Run"], processes: int) -> None:
@@ -144,11 +146,11 @@ class Forecast:
         self._guess = max((run.budget.seconds or _GUESS for run in runs), default=_GUESS)
         self._spent: dict[str, list[float]] = {}
         self._processes = processes
-        self._passed, self._counted = 0.0, 0.0  # seconds between rows, and of their runs
+        self._passed, self._counted = 0.0, 0.0  # seconds between rows, and seconds of their runs
         self._last = time.perf_counter()
 
     def add(self, row: "Row") -> None:
-        """A run is done."""
+        """Records a finished run."""
         now = time.perf_counter()
         if row.method in self._spent:
             self._passed += now - self._last
@@ -158,11 +160,11 @@ class Forecast:
         self._spent.setdefault(row.method, []).append(max(0.0, row.seconds - row.compile_seconds))
 
     def seconds_left(self) -> float:
-        """Expected seconds to the end."""
+        """Expected seconds until all runs are done."""
         return self._overhead() / self._processes * sum(n * self._mean(method) for method, n in self._left.items())
 
     def _overhead(self) -> float:
-        """Seconds that pass for each second of a run: checks, bounds, graphs on their way."""
+        """Elapsed seconds per second of a run, at least 1: checks, bounds, transfers of graphs."""
         counted = self._counted / self._processes
         return max(1.0, self._passed / counted) if counted > _GUESS else 1.0
 
@@ -173,7 +175,10 @@ class Forecast:
 
 @contextlib.contextmanager
 def runs_bar(runs: Sequence["Run"], processes: int) -> Iterator[Callable[["Row"], None]]:
-    """Gives what to call with every row of a comparison: a bar with the expected end, else a line a run."""
+    """Context that gives the callback for every row of a comparison.
+
+    On a terminal it shows a bar with the expected end, else one line for each run.
+    """
     forecast, done = Forecast(runs, processes), 0
     with progress(len(runs), text=format_end(forecast.seconds_left())) as show:
 
@@ -195,7 +200,10 @@ def _line(row: "Row") -> str:
 
 @contextlib.contextmanager
 def case_bar(cases: int) -> Iterator[Callable[[str], None]]:
-    """Gives what to call with "case: what of it" while measuring: a bar, else a line a case."""
+    """Context that gives the callback for "case: detail" of a benchmark.
+
+    On a terminal it shows a bar, else one line for each case.
+    """
     seen: list[str] = []
     with progress(cases, text="starting") as show:
 

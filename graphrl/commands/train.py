@@ -1,4 +1,4 @@
-"""`graphrl train AGENT`: trains an agent, and goes on with what was interrupted."""
+"""`graphrl train AGENT`: trains an agent, and resumes interrupted training."""
 
 import argparse
 import sys
@@ -54,7 +54,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what the command takes."""
+    """Adds the command's arguments."""
     parser.add_argument("agent", metavar="AGENT", help="what to train")
     parser.add_argument("--config", metavar="FILE", help="settings, as TOML or (.json) JSON")
     parser.add_argument(
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     values = configuration.merged(values, configuration.parsed(args.settings))
     if args.seed is not None:
         values["seed"] = args.seed
-    if args.out == "":  # as by --out "$DIR", unset: it would be the working directory
+    if args.out == "":  # from --out "$DIR" with DIR unset: it would mean the working directory
         raise ProblemError("--out is empty: name a folder")
     folder = Path("out", args.agent) if args.out is None else Path(args.out)
     resumes = args.resume and has_run(folder)
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _say_left(agent: str, folder: Path) -> None:
-    """Says what there is to go on with after a signal before the first update."""
+    """Prints the checkpoint to resume from after a signal before the first update, if there is one."""
     from graphrl.training.checkpoints import Checkpoints
 
     latest = Checkpoints(folder, 1).latest()

@@ -1,20 +1,20 @@
-"""Compile host searches with numba, once for all sizes and problems, and keep the machine code on disk.
+"""Compilation of host searches with numba, once for all sizes and problems, with a cache of machine code on disk.
 
-Cache: it is in `$XDG_CACHE_HOME/graphrl/numba` (by default ~/.cache/graphrl/numba), or where NUMBA_CACHE_DIR says. Each
-set of sources, numba version and processor has its own folder, as numba alone takes a function for unchanged if its
-file is, although it calls another function that has changed. So a compiled function calls only those of its own folder
-and of this one. Modules from which a folder imports constants, CAPITALS, belong to its sources. Folders that no process
-has used for a month are deleted when a new one is made. A cache that cannot be written costs nothing but the
-compilation.
+Cache: its folder is `$XDG_CACHE_HOME/graphrl/numba` (by default ~/.cache/graphrl/numba), or NUMBA_CACHE_DIR if set.
+Each set of sources, numba version and processor has a separate subfolder: numba alone reuses a function if its own file
+is unchanged, even if a function that it calls has changed. So a compiled function calls only those of its own folder
+and of this one. Modules from which a folder imports constants, in CAPITALS, belong to its sources. Folders that no
+process has used for 30 days are deleted when a new one is created. If the cache cannot be written, functions are
+compiled in each process.
 
-Functions: they get all their arrays as arguments and make none. Without numba's reference counts (`_nrt`) they compile
-and run several times faster.
+Functions: they receive all their arrays as arguments and allocate none. Without numba's reference counts (`_nrt`) they
+compile and run several times faster.
 
-Parts: plain `numba.njit` optimises every function together with all that it calls, and makes machine code of that: a
-function at call depth four is compiled four times, and once more for itself. `parts.py` has numba leave a part as it
-was lowered until an entry inlines it.
+Parts: plain `numba.njit` optimises every function together with all its callees, and generates machine code for them:
+a function at call depth four is compiled four times, and once more for itself. With `parts.py`, numba keeps a part as
+it was lowered until an entry inlines it.
 
-`beside` compiles two functions at once, one of them in another process, which leaves it on disk.
+`beside` compiles two functions in parallel, one of them in another process, which stores it on disk.
 """
 
 import contextlib
@@ -38,33 +38,33 @@ import numpy as np
 from graphrl.files import cache_folder, shown
 from graphrl.process import count_cores, uncollected
 
-# What numba's types leave out: the setting, and the keyword `_nrt`.
+# numba's type hints lack this setting and the keyword `_nrt`.
 config, njit = cast(Any, numba.config), cast(Any, numba.njit)
 register_jitable = cast(Any, numba.extending.register_jitable)
-integer: Any = np.int64  # what literals and int32 become before they are passed on: numba compiles for each type
+integer: Any = np.int64  # convert literals and int32 before passing them on: numba compiles for each type
 F = TypeVar("F", bound=Callable[..., Any])
-TESTED = tuple(f"0.{minor}." for minor in range(64, 69))  # versions of numba that parts.py is made for
+TESTED = tuple(f"0.{minor}." for minor in range(64, 69))  # versions of numba that parts.py supports
 OPTIONS: dict[str, Any] = {"_nrt": False, "error_model": "numpy"}
 ENTRIES, PARTS = OPTIONS | {"nogil": True}, OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 if numba.__version__.startswith(TESTED):
     from graphrl.compiled.parts import Entry, Part, import_without_scipy
 
     ENTRIES["pipeline_class"], PARTS["pipeline_class"] = Entry, Part
-else:  # numba's internals may be others
+else:  # numba's internals may differ
 
     def import_without_scipy() -> None:
-        """Leaves that to numba."""
+        """Does nothing: numba imports scipy itself."""
 
 
 ROOT = Path(__file__).parents[2]  # of modules
 IMPORT = re.compile(r"^from (graphrl[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
 CONSTANT = re.compile(r"\b[A-Z][A-Z0-9_]*\b")
 FOLDER = re.compile(r"[0-9a-f]{16}")
-KEPT_SECONDS = 30 * 24 * 3600.0  # for which a folder stays that is not used
+KEPT_SECONDS = 30 * 24 * 3600.0  # for which an unused folder is kept
 
 
 def entry(function: F) -> F:
-    """A compiled function for Python to call: other threads run beside it, and it is kept on disk with its parts."""
+    """A compiled function that Python calls. It releases the GIL and is cached on disk with its parts."""
     users, here = config.CACHE_DIR, folder(function)
     config.CACHE_DIR = str(here)
     try:
@@ -74,8 +74,10 @@ def entry(function: F) -> F:
 
 
 def late_entry(function: F) -> F:
-    """An `entry` that is made one at its first call, and compiled there without a word: for what takes less than a
-    second, and for what `import graphrl` loads, which writes no folder.
+    """An `entry` that is created and compiled at its first call, without a message.
+
+    It is for functions that compile in less than a second, and for modules that `import graphrl` loads: an import
+    creates no folder.
     """
     made = functools.cache(lambda: cast(Any, entry(function)))
 
@@ -89,28 +91,28 @@ def late_entry(function: F) -> F:
 
 
 def part(function: F) -> F:
-    """A function for compiled ones alone: what Python would need to call it takes longer to compile than itself."""
+    """A function that only compiled functions call. It has no wrappers for Python, which take longer to compile."""
     return cast(F, njit(**PARTS)(function))
 
 
 def inlined(function: F) -> F:
-    """A small one that becomes a part of those that call it: a call passes every array's parts."""
+    """A small function that is inlined into its callers, because a call passes all fields of every array."""
     return cast(F, njit(forceinline=True, **PARTS)(function))
 
 
 def shared(function: F) -> F:
-    """One that Python calls as it is, on lists, and that becomes a part of compiled ones that call it, on arrays."""
+    """A function that Python calls uncompiled, on lists, and that is inlined into compiled callers, on arrays."""
     return cast(F, register_jitable(forceinline=True, **PARTS)(function))
 
 
 def folder(function: Callable[..., Any]) -> Path:
-    """Where a function is kept."""
+    """The cache folder of a function."""
     function = getattr(function, "py_func", function)
     return _folder(Path(function.__code__.co_filename).parent)
 
 
 def ready(function: Callable[..., Any], what: str) -> Path:
-    """The file that tells that `announced` was left with a function compiled."""
+    """The marker file that `announced` creates after a function is compiled."""
     return folder(function) / f"{what}.ready"
 
 
@@ -121,7 +123,7 @@ def _folder(sources: Path) -> Path:
     constants = {module for part in parts for module, names in IMPORT.findall(part) if CONSTANT.search(names)}
     for module in sorted(constants):
         place = ROOT.joinpath(*module.split("."))
-        package = place / "__init__.py"  # a folder alone may be what an older checkout left of a package
+        package = place / "__init__.py"  # a folder without it may be left over from an older checkout
         parts.append((package if package.exists() else place.with_suffix(".py")).read_text("utf-8"))
     parts += [numba.__version__, llvmlite.binding.get_host_cpu_name()]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
@@ -129,8 +131,9 @@ def _folder(sources: Path) -> Path:
 
 
 def is_writable(path: Path) -> bool:
-    """Whether a folder is there, now as one that is used, and can be written: where it cannot, numba would write beside
-    the sources.
+    """Creates a folder if needed and marks it as used; True if it can be written.
+
+    If it cannot, numba would write next to the sources.
     """
     try:
         if not path.is_dir():
@@ -143,21 +146,23 @@ def is_writable(path: Path) -> bool:
 
 
 def _remove_unused(caches: Path) -> None:
-    """Removes folders of other sources. A process that has one open compiles anew what it has not loaded yet."""
+    """Removes folders unused for 30 days. A process that still uses one compiles again what it has not loaded yet."""
     for place in caches.iterdir():
-        with contextlib.suppress(OSError):  # another process removes it, too
+        with contextlib.suppress(OSError):  # another process may remove it at the same time
             if FOLDER.fullmatch(place.name) and time.time() - place.stat().st_mtime > KEPT_SECONDS:
                 shutil.rmtree(place)
 
 
 @contextlib.contextmanager
 def announced(function: Callable[..., Any], what: str, seconds: int = 10) -> Iterator[None]:
-    """Says in one line on standard error that a function is compiled in it, unless it was before from these sources.
+    """Context for compiling a function, which it announces in one line on standard error.
+
+    There is no line if the function was compiled from these sources before.
 
     Args:
       function: an `entry`.
-      what: it is: a method, and the kind of problem if it is compiled for several.
-      seconds: that it takes, or so.
+      what: name of the method, and of the kind of problem if it is compiled for several.
+      seconds: approximate time of the compilation.
     """
     here, mark = folder(function), ready(function, what)
     if not mark.exists():
@@ -171,7 +176,7 @@ def announced(function: Callable[..., Any], what: str, seconds: int = 10) -> Ite
 
 @contextlib.contextmanager
 def unannounced() -> Iterator[None]:
-    """Compiling in it takes less time, without garbage collection, and nobody is told."""
+    """Context for compiling without a message, and faster: without garbage collection."""
     import_without_scipy()
     with uncollected():
         yield
@@ -179,12 +184,14 @@ def unannounced() -> Iterator[None]:
 
 @contextlib.contextmanager
 def beside(function: Callable[..., Any], what: str, prepare: Callable[[], None]) -> Iterator[None]:
-    """Another process compiles a function while this one is in it, where that saves time: it is not on disk, can be
-    kept there, and there is a second core. Where the other process fails, this one compiles it as without.
+    """Context in which another process compiles a function.
+
+    This is done only if it saves time: the function is not on disk yet, its folder can be written, and there is a
+    second core. At exit it waits for the process. If the process fails, this one compiles the function as usual.
 
     Args:
       function: an `entry`.
-      what: it is, as `announced` is told.
+      what: its name, as for `announced`.
       prepare: a function of a module that compiles it.
     """
     if ready(function, what).exists() or not is_writable(folder(function)) or count_cores() < 2:

@@ -1,7 +1,7 @@
-"""What goes beyond the public interface of numba: the same machine code, sooner.
+"""Faster compilation to the same machine code, by numba's internals.
 
-`Part` compiles functions that only compiled ones call: to LLVM's code, which the `Entry` that calls them optimises with
-its own. Plain `numba.njit` takes 1.6 times as long: 7.0 s in place of 4.3 for `anneal-schedule`.
+`Part` compiles functions that only compiled functions call, to LLVM's intermediate code. The calling `Entry` optimises
+it together with its own. Plain `numba.njit` takes 1.6 times as long: 7.0 s instead of 4.3 s for `anneal-schedule`.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import PassManager, register_pass
 from numba.core.typed_passes import NativeLowering
 
-# The others serve closures, lists of several types, parallel loops and rewrites of array arithmetic.
+# The other passes are for closures, lists of several types, parallel loops and rewrites of array arithmetic.
 NEEDED = frozenset(
     (
         *("TranslateByteCode", "FixupArgs", "IRProcessing", "RewriteSemanticConstants", "DeadBranchPrune"),
@@ -22,13 +22,13 @@ NEEDED = frozenset(
 
 
 class _PartLibrary(JITCodeLibrary):
-    """LLVM's code of a part."""
+    """LLVM's intermediate code of a part."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
-        """Those who take it in do."""
+        """Does nothing: the callers that inline the part optimise it."""
 
     def _optimize_final_module(self) -> None:
-        """The same."""
+        """Does nothing, for the same reason."""
 
     def _finalize_final_module(self) -> None:
         self._finalized = True
@@ -36,7 +36,7 @@ class _PartLibrary(JITCodeLibrary):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _PartLowering(NativeLowering):
-    """Lowers a part, and makes no machine code of it."""
+    """Lowers a part without generating machine code."""
 
     _name = "part_lowering"
 
@@ -45,7 +45,7 @@ class _PartLowering(NativeLowering):
         state.flags.no_compile = True
         super().run_pass(state)
         description = state.cr.fndesc
-        # what numba knows it by, in place of a function for Python to call
+        # numba identifies the part by this name, since Python cannot call it
         name = make_function(description.lookup_module(), description.qualname, "", 0, state.cr.env, (state.library,))
         state.targetctx.insert_user_function(name, description, [state.library])
         state.cr = state.cr._replace(cfunc=name)
@@ -53,12 +53,12 @@ class _PartLowering(NativeLowering):
 
 
 class Entry(CompilerBase):
-    """Compiles a function for Python to call."""
+    """Compiles a function that Python calls."""
 
     lowering: Any = NativeLowering
 
     def define_pipelines(self) -> list[Any]:
-        """The steps of numba's own pipeline that our functions need."""
+        """The passes of numba's own pipeline that these functions need."""
         passes = PassManager("graphrl")
         for step, name in DefaultPassBuilder.define_nopython_pipeline(self.state).passes:
             if step.__name__ in NEEDED:
@@ -68,14 +68,15 @@ class Entry(CompilerBase):
 
 
 class Part(Entry):
-    """Compiles a function that only compiled ones call."""
+    """Compiles a function that only compiled functions call."""
 
     lowering = _PartLowering
 
 
 def import_without_scipy() -> None:
-    """Imports the part of numba that imports scipy.linalg, a quarter of a second, only to see whether it is there. It
-    is, as graphrl needs it; and numba looks again before it uses it.
+    """Imports the module of numba that imports scipy.linalg only to check that it exists, without this import.
+
+    This saves a quarter of a second. graphrl requires scipy, and numba checks again before it uses it.
     """
     from numba.np import linalg
 

@@ -1,6 +1,6 @@
 """Data structures of compiled searches: binary heaps, random numbers, and graphs as rows of indices.
 
-- Heaps hold items whose keys are in an array by item. The least key comes first; of equal keys the lower item.
+- Heaps have items whose keys are in an array by item. The least key comes first; of equal keys, the lower item.
 - Random numbers are splitmix64 (Steele, Lea & Flood 2014), with the state in an array of one word.
 - Graphs are rows of indices and records, with numbers for names.
 """
@@ -12,7 +12,7 @@ from graphrl.compiled import inlined, integer, late_entry
 
 @inlined
 def push(heap: np.ndarray, keys: np.ndarray, length: int, item: int) -> int:
-    """Adds an item; gives how many there are then."""
+    """Adds an item; returns the new length."""
     i = length
     while i > 0 and _before(keys, item, heap[(i - 1) // 2]):
         heap[i] = heap[(i - 1) // 2]
@@ -23,7 +23,7 @@ def push(heap: np.ndarray, keys: np.ndarray, length: int, item: int) -> int:
 
 @inlined
 def pop(heap: np.ndarray, keys: np.ndarray, length: int) -> int:
-    """Drops the first item, `heap[0]`; gives how many there are then."""
+    """Removes the first item, `heap[0]`; returns the new length."""
     length -= 1
     last, i = heap[length], integer(0)
     while True:
@@ -50,7 +50,7 @@ _11, _27, _30, _31, _32, _63 = (np.uint64(bits) for bits in (11, 27, 30, 31, 32,
 
 @inlined
 def word(rng: np.ndarray) -> np.uint64:
-    """64 random bits; `rng` `[1]` uint64 moves on."""
+    """64 random bits; advances the state `rng`, `[1] uint64`."""
     rng[0] += _STEP
     z = rng[0]
     z = (z ^ (z >> _30)) * _FIRST
@@ -60,19 +60,19 @@ def word(rng: np.ndarray) -> np.uint64:
 
 @inlined
 def below(rng: np.ndarray, count: int) -> int:
-    """Uniform from 0 to count - 1, for a count below 2^32."""
+    """Uniform integer from 0 to count - 1, for a count below 2^32."""
     return integer(((word(rng) >> _32) * np.uint64(count)) >> _32)
 
 
 @inlined
 def uniform(rng: np.ndarray) -> float:
-    """Uniform in (0, 1]."""
+    """Uniform float in (0, 1]."""
     return (np.float64(word(rng) >> _11) + 1.0) * 2.0**-53
 
 
 @inlined
 def coin(rng: np.ndarray) -> bool:
-    """True every second time."""
+    """True with probability 1/2."""
     return (word(rng) >> _63) == np.uint64(1)
 
 
@@ -80,8 +80,9 @@ def set_rows(*groups: tuple[np.ndarray, str, np.ndarray, np.ndarray]) -> np.ndar
     """Rows of indices, one after another: `[x] uint32`.
 
     Args:
-      *groups: records, one more than there are rows, the field of theirs that the begins of the rows are written into
-        (a row ends where the next begins), the record `[k]` that an index belongs to, and the index `[k]`.
+      *groups: (records, field, keys, values). There is one record more than rows. The starts of the rows are written
+        into the records' field; a row ends where the next one starts. `keys` `[k]` are the records of the indices
+        `values` `[k]`.
     """
     rows: list[np.ndarray] = []
     begin = 0
@@ -94,11 +95,16 @@ def set_rows(*groups: tuple[np.ndarray, str, np.ndarray, np.ndarray]) -> np.ndar
 
 
 def rows_by(keys: np.ndarray, values: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Values by key, each row in the given order: where the rows begin, and the last ends, `[size + 1] int64`, and the
-    values `[k] int64`. A counting sort: `np.argsort` takes ten times as long.
+    """Values by key, each row in the given order.
+
+    This is a counting sort: `np.argsort` takes ten times as long.
 
     Args:
       keys, values: `[k]` integers; keys from 0 to size - 1.
+      size: number of rows.
+
+    Returns:
+      Starts of the rows and the end of the last one, `[size + 1] int64`; and the values, `[k] int64`.
     """
     begins, rows = np.zeros(size + 1, np.int64), np.empty(len(keys), np.int64)
     _fill(keys.astype(np.int64), values.astype(np.int64), begins, rows)
@@ -107,12 +113,12 @@ def rows_by(keys: np.ndarray, values: np.ndarray, size: int) -> tuple[np.ndarray
 
 @late_entry
 def _fill(keys: np.ndarray, values: np.ndarray, begins: np.ndarray, rows: np.ndarray) -> None:
-    """Writes both; `begins` is 0 before."""
+    """Writes `begins`, which must be 0 before, and `rows`."""
     for k in range(len(keys)):
         begins[keys[k] + 1] += 1
     for key in range(1, len(begins)):
         begins[key] += begins[key - 1]
-    for k in range(len(keys)):  # begins move to the ends of their rows
+    for k in range(len(keys)):  # this moves each start to the end of its row
         rows[begins[keys[k]]] = values[k]
         begins[keys[k]] += 1
     for key in range(len(begins) - 1, 0, -1):

@@ -1,12 +1,12 @@
-"""Plans that run: XLA's compiled modules as graphs, and schedules handed back to XLA.
+"""Execution of plans: XLA's compiled modules as graphs, and schedules returned to XLA.
 
-- jit.py: `graphrl.jit` and `graphrl.compile`; settings.py: their options; report.py: what planning gained;
+- jit.py: `graphrl.jit` and `graphrl.compile`; settings.py: their options; report.py: memory and time saved;
 - decorated.py: the base of `graphrl.jit`'s and `graphrl.checkpoint`'s functions; libraries.py: modules of Flax NNX and
   Equinox as arguments;
-- hook.py, callback.py: compilation with a schedule of ours;
-- bodies.py: computations of a module (loops' bodies, branches) as programs of their own;
+- hook.py, callback.py: compilation with a given schedule;
+- bodies.py: computations of a module (loops' bodies, branches) as separate programs;
 - donation.py: donated arguments of a program whose schedule was changed;
-- planning/: from a captured module to a decision about it, in memory and on disk;
+- planning/: decisions about captured modules, in memory and on disk;
 - assignment/: the temporary memory of an order, as XLA assigns buffers;
 - recompute/: instructions to compute again;
 - checkpoint/: `graphrl.checkpoint`.

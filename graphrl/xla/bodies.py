@@ -1,4 +1,4 @@
-"""The computations that a module runs instruction by instruction, each as a program of its own, and back."""
+"""Conversion of the computations that a module runs in sequence to separate programs, and back."""
 
 import dataclasses
 import math
@@ -9,8 +9,10 @@ from graphrl.graphs.readers.hlo.work import known_trips
 
 
 def as_program(module: HloModule, computation: Computation) -> HloModule:
-    """A module whose entry is another of its computations. What it is given is the caller's; the body of a loop writes
-    over that what it gives.
+    """A module whose entry is another of its computations.
+
+    The program's arguments belong to its caller. The body of a loop writes its results over its arguments, which
+    `input_output_aliases` of the program declares.
     """
     if computation is module.entry:
         return module
@@ -22,14 +24,21 @@ def as_program(module: HloModule, computation: Computation) -> HloModule:
 
 
 def put_back(module: HloModule, program: HloModule) -> HloModule:
-    """The module with a computation as it is now in what `as_program` made of the module."""
+    """The module with changed computations.
+
+    Args:
+      module: the original.
+      program: the result of `as_program`, changed.
+    """
     entry = program.computations[module.entry.name]
     return dataclasses.replace(program, entry=entry, input_output_aliases=module.input_output_aliases)
 
 
 def runs_of(module: HloModule) -> Mapping[str, float]:
-    """How often each of `HloModule.sequential` runs in one run of the module, by name: a loop's body at least once, and
-    infinitely often where XLA does not know; of a conditional, every branch.
+    """Number of runs of each of `HloModule.sequential` in one run of the module, by name.
+
+    A loop's body counts as at least one run, and as infinitely many if XLA does not know the trips. Every branch of a
+    conditional counts as run.
     """
     runs = {c.name: 0.0 for c in module.sequential} | {module.entry.name: 1.0}
     for computation in reversed(module.sequential):

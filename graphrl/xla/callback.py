@@ -1,8 +1,8 @@
-"""What XLA asks while it compiles: the one callback of this process, and who answers for which module.
+"""XLA's callback during compilation, one for the process, and the rules that answer for marked modules.
 
-XLA calls back on a thread of its own, with nothing but the scheduled module. So whoever wants to have a say in a
-compilation puts a mark into the module's name, and a rule for that mark into the table here. Modules without a mark,
-everybody else's, pass untouched.
+XLA calls back on a separate thread and passes only the scheduled module. A caller that wants to change a compilation
+therefore puts a mark into the module's name, and registers a rule for that mark here. Modules without a mark pass
+unchanged.
 """
 
 import dataclasses
@@ -17,24 +17,25 @@ from graphrl.graphs.readers.hlo.module import Computation, HloModule, OutputAlia
 
 Scheduler = Literal["default", "memory"]
 
-# Names of all instructions of computations, by the computations' names, in the order in which they shall run.
+# Names of all instructions of computations in their new order, by the computations' names.
 Orders = Mapping[str, Sequence[str]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a module shall run as.
+    """A rule's answer: the module that XLA compiles.
 
     Attributes:
       module: serialized and scheduled; None for XLA's own schedule.
       scheduler: of XLA, for its own schedule.
-      aliases: results that lie in the buffers of donated arguments (`donation.tied`).
-      temp_bytes: that XLA will need for temporaries, as predicted; None if nobody checks.
-      undonated_bytes: of results that XLA's own schedule writes into donated arguments, and this one does not.
-      mistaken: called where that was not true, with the bytes that it needs, and those that XLA's own schedule needs,
-        which stays if all in all it needs no more; or, with a line of why, where XLA's own stays for another reason.
-      otherwise: the rule to compile by instead where temporaries and undonated results turn out to be more than
-        `otherwise_bytes`.
+      aliases: results that share the buffers of donated arguments (`donation.tied`).
+      temp_bytes: predicted temporaries under this schedule; None to skip the check.
+      undonated_bytes: of results that XLA's own schedule writes into donated arguments, but this one does not.
+      mistaken: called with (measured bytes, bytes under XLA's own schedule, reason). Reason is "" if the prediction was
+        wrong: XLA's own schedule stays if it needs no more in total. Otherwise it states in one line why XLA's own
+        schedule stays.
+      otherwise: the rule to compile by instead if the prediction was wrong, and measured temporaries and undonated
+        results exceed `otherwise_bytes`.
     """
 
     module: bytes | None = None
@@ -47,8 +48,8 @@ class Answer:
     otherwise_bytes: int = 0
 
 
-# What a module (its name without the mark) shall run as: an answer, other orders of some of its computations, or None
-# for XLA's own schedule. What it raises ends the compilation before XLA generates code, and comes out of `reason`.
+# Takes a module (its name without the mark) and returns an answer, other orders of some of its computations, or None
+# for XLA's own schedule. An exception ends the compilation before XLA generates code; `reason` returns it.
 Rule = Callable[[HloModule], Answer | Orders | None]
 
 _NAME = "graphrl"
@@ -69,7 +70,7 @@ class Unplanned(Exception):
 
     Attributes:
       module: as XLA scheduled it.
-      seconds: that XLA took until then.
+      seconds: that XLA took until the rule raised.
     """
 
     def __init__(self, module: HloModule) -> None:
@@ -78,7 +79,7 @@ class Unplanned(Exception):
 
 
 class _Stopped(Exception):
-    """Ends a compilation; the reason waits in `_reasons` under the ticket of its message."""
+    """Ends a compilation; the reason is in `_reasons` under the ticket in its message."""
 
 
 def register() -> None:
@@ -99,35 +100,38 @@ def register() -> None:
 
 
 def marked(name: str, mark: str) -> str:
-    """The name with a mark (16 lower-case hexadecimal digits) in place of the one that it may have."""
+    """The name, clipped to 200 characters, with a mark (16 lower-case hexadecimal digits) that replaces any other."""
     return f"{name.partition(_SEPARATOR)[0][:_LONGEST]}{_SEPARATOR}{mark}"
 
 
 def set_rule(mark: str, rule: Rule) -> None:
-    """From now on `rule` answers for all modules of that mark."""
+    """Registers a rule for all modules with a mark."""
     _rules[mark] = rule
 
 
 def drop_rule(mark: str) -> None:
-    """Modules of that mark are XLA's own affair again."""
+    """Removes the rule of a mark, if any: its modules pass unchanged."""
     _rules.pop(mark, None)
 
 
 def reason(error: BaseException) -> Exception | None:
-    """What a rule raised, if `error` is how jax reports that a compilation was ended by it; to be asked once."""
+    """The exception by which a rule ended a compilation, if `error` is jax's report of it; else None.
+
+    It is removed from the table: a second call returns None.
+    """
     ticket = _TICKET.search(str(error))
     return _reasons.pop(ticket[1], None) if ticket else None
 
 
 def keep_reason(error: BaseException, reason: Exception) -> None:
-    """Puts back what `reason` took, for the next who asks."""
+    """Stores an exception that `reason` returned, for the next call of `reason`."""
     ticket = _TICKET.search(str(error))
     assert ticket is not None
     _reasons[ticket[1]] = reason
 
 
 def rule_of(name: bytes) -> Rule | None:
-    """The rule for a module whose name is, or is in, `name`."""
+    """The rule for a module whose name is contained in `name`, or None."""
     mark = _MARK.search(name)
     return _rules.get(mark[1].decode()) if mark else None
 
@@ -143,7 +147,7 @@ def _on_module(data: bytes) -> bytes | None:
         if isinstance(answer, Answer):
             return answer.module
         return None if answer is None else rescheduled(module, answer)
-    except Exception as error:  # XLA keeps only the text of what passes through it
+    except Exception as error:  # XLA keeps only the text of an exception
         ticket = secrets.token_hex(8)
         _reasons[ticket] = error
         raise _Stopped(f"graphrl stopped this compilation: {ticket}") from None
@@ -153,7 +157,7 @@ def rescheduled(module: HloModule, orders: Orders) -> bytes:
     """The serialized module with other orders of some computations; `module.message` is changed too.
 
     Raises:
-      PlanError: an order is none of its computation's instructions.
+      PlanError: an order does not have its computation's instructions once each, inputs first.
     """
     scheduled = {s.key: s.value for s in module.message.schedule.sequences}
     numbers = {c.name: c for c in module.message.computations}
@@ -165,8 +169,10 @@ def rescheduled(module: HloModule, orders: Orders) -> bytes:
 
 
 def check_sequence(module: HloModule, sequence: Sequence[str], computation: Computation | None = None) -> None:
-    """Raises PlanError unless `sequence` names every instruction of a computation, by default the entry, once, after
-    what it waits for.
+    """Raises PlanError unless `sequence` is an order of a computation, by default the entry.
+
+    An order names every instruction once, after its operands and control predecessors. The computation must be
+    scheduled.
     """
     computation = computation or module.entry
     if computation.name not in module.schedule:

@@ -1,8 +1,8 @@
-"""Decorated functions, which are called, copied and pickled as functions are, and names for errors and for jax.
+"""Decorated functions, which are called, copied and pickled like functions, and names for errors and for jax.
 
-`Decorated` is the base of `graphrl.jit`'s and `graphrl.checkpoint`'s functions. It is pickled by name where the module
-of the function has it under that name, else by value. `function_name`, `named_as` and `argument_names` give functions
-and their arguments the names that users know.
+`Decorated` is the base of `graphrl.jit`'s and `graphrl.checkpoint`'s functions. It is pickled by name if the function's
+module has it under that name, else by value. `function_name`, `named_as` and `argument_names` give functions and their
+arguments the user's names.
 """
 
 import abc
@@ -24,12 +24,13 @@ def function_name(fn: Any) -> str:
 
 
 def named_as(fn: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that takes the arguments of another one and calls it, so that jax's errors have the name and the line
-    of the latter, and the names of its arguments.
+    """Gives a wrapper the metadata of the function that it calls, and returns it.
+
+    jax's errors then show the function's name and line, and the names of its arguments.
     """
     functools.update_wrapper(wrapper, fn, updated=())
     wrapper.__name__ = function_name(fn)
-    with contextlib.suppress(TypeError, ValueError):  # some of what is written in C has none
+    with contextlib.suppress(TypeError, ValueError):  # some C functions have no signature
         wrapper.__signature__ = inspect.signature(fn)  # type: ignore[attr-defined]
     wrapper.__wrapped__ = _written(fn)  # type: ignore[attr-defined]
     return wrapper
@@ -49,7 +50,7 @@ def _written(fn: Any) -> Any:
 
 
 def argument_names(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
-    """The names of a call's arguments: those by place, then those by name."""
+    """The names of a call's arguments: positional ones, then keywords."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
@@ -65,12 +66,12 @@ DOTTED = 4  # the first protocol of pickle that finds functions by dotted names
 
 
 class Decorated(abc.ABC):
-    """A function in place of another one. Subclasses add their state in `__getstate__` and set it in `__setstate__`.
+    """A function that replaces another one. Subclasses add their state in `__getstate__` and set it in `__setstate__`.
 
-    Pickles name a function that its module has under its name, methods too, and unpickling gives the one of that
-    process. cloudpickle takes what is in `__main__` by value, as it does functions. Any other is pickled with the
-    function that it wraps, so that this one must be picklable. Copies are the function itself, unless a deep copy
-    copies what it wraps: a method's object, or an object that is called.
+    A function or method that its module has under its name is pickled by name, and unpickling gives that of the new
+    process. cloudpickle takes functions in `__main__` by value. Any other is pickled with the function that it wraps,
+    which must be picklable. Copies are the function itself, unless a deep copy copies the wrapped object: a method's
+    object, or an object that is called.
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
@@ -80,14 +81,16 @@ class Decorated(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls it."""
+        """Calls the function."""
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The function; of a method that its object has something else in place of, the method's function and object:
-        pickle would look for it there.
+        """The wrapped function.
+
+        For a method that its object has replaced by something else: the method's function and object, since pickle
+        would look the method up in the object.
         """
         fn = self._fn
         if isinstance(fn, types.MethodType):
@@ -98,11 +101,11 @@ class Decorated(abc.ABC):
 
     @abc.abstractmethod
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        """From what `__getstate__` gave."""
+        """Restores the state of `__getstate__`."""
 
     @staticmethod
     def _function(state: Mapping[str, Any]) -> Callable[..., Any]:
-        """The function, of what `__getstate__` gave."""
+        """The wrapped function in a state of `__getstate__`."""
         fn = state["_fn"]
         return types.MethodType(*fn) if isinstance(fn, tuple) else fn
 
@@ -125,12 +128,12 @@ class Decorated(abc.ABC):
         return _found, (type(self), self._reference), self._contents, None, None, _fill
 
     def _is_member(self) -> bool:
-        """Whether its module has it under its name."""
+        """True if its module has it under its name."""
         module, name = self.__dict__.get("__module__"), self.__dict__.get("__qualname__")
         return module is not None and name is not None and _member(module, name) is self
 
-    # In `__main__` pickle takes functions by name and cloudpickle by value, and nothing but functions: hence these two.
-    # They are two so that the object is made before its contents, where a function that calls itself finds it.
+    # In `__main__` pickle takes functions by name and cloudpickle by value, but only functions: hence these two. The
+    # object is created before its contents, so that a recursive function finds it: hence two instead of one.
     @functools.cached_property
     def _reference(self) -> Callable[[], None]:
         def reference() -> None: ...
@@ -147,13 +150,13 @@ class Decorated(abc.ABC):
         return self._within(contents, "_contents")
 
     def _within(self, function: Any, attribute: str) -> Any:
-        """A function under the name by which pickle gets it from this object's own."""
+        """Gives a function the name by which pickle finds it as an attribute of this object."""
         function.__module__, function.__qualname__ = self.__module__, f"{self.__dict__['__qualname__']}.{attribute}"
         return function
 
 
 def _found(kind: type[Decorated], reference: Any) -> Decorated:
-    """The function of this process that a reference is of; an empty one where it came by value."""
+    """The function of this process that a reference belongs to; a new one without state if it was pickled by value."""
     member = _member(reference.__module__, reference.__qualname__.rpartition(".")[0])
     is_own = isinstance(member, Decorated) and member.__dict__.get("_reference") is reference
     return member if is_own else kind.__new__(kind)
@@ -165,7 +168,7 @@ def _fill(function: Decorated, contents: Callable[[], dict[str, Any]]) -> None:
 
 
 def _member(module: str, name: str) -> Any:
-    """The object under a dotted name of a module; None if there is no such name."""
+    """The object with a dotted name in a module, or None."""
     try:
         return functools.reduce(getattr, name.split("."), sys.modules[module])
     except (AttributeError, KeyError):

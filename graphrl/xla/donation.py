@@ -1,13 +1,13 @@
 """Donated arguments of a program whose schedule was changed.
 
-XLA forgets which results may be written into donated arguments when a module comes back from its hook (jaxlib 0.10.2:
-`HloModule::ReplaceEntryComputation`). So `tied` ties each such result to its argument by what XLA keeps: loops work in
-place anyway, and a fusion that reads the argument is told to write over it. The executable then has them in one buffer,
-which is the argument's buffer where the argument is donated at run time. The executable's serialized form says that
-(`donating`).
+XLA loses the input-output aliases when a module returns from its hook (jaxlib 0.10.2:
+`HloModule::ReplaceEntryComputation`). `tied` therefore ties each such result to its argument by means that XLA keeps:
+loops work in place anyway, and a fusion that reads the argument is declared to write over it. The executable then
+assigns both to one buffer. `donating` marks it in the executable's serialized form as the buffer of the donated
+argument.
 
-`written_over` finds what is written over the arguments of a program, or of a loop's body, and what reads them before.
-Orders must keep these readers first.
+`written_over` finds the instructions that write over arguments of a program, or of a loop's body, and the readers of
+these arguments. Schedules must run the readers first.
 """
 
 import collections
@@ -25,26 +25,29 @@ from graphrl.xla.assignment.buffers import Dataflow, ModuleBuffers, value_at
 
 _MAY, _MUST = 1, 2  # `Kind` of xla/service/hlo.proto
 
-# What XLA has no serialized form of: comparators of sorts, and whatever talks to the outside.
+# XLA cannot serialize these: sorts, because of their comparators, and communication with the outside.
 _NOT_SERIALIZED = frozenset(("sort", "infeed", "outfeed", "send", "recv", "rng-get-and-update-state"))
 
 
 class WrittenOver(NamedTuple):
-    """What is written over arguments of the entry, or of a loop's body (`bodies.as_program`).
+    """Writes over arguments of the entry, or of a loop's body (`bodies.as_program`).
 
     Attributes:
-      late: names of those who write over one, and have to wait for those who read it; with these.
-      exposed: arguments, each a number and a part, that are written over by what cannot be told to wait.
+      late: by name of an instruction that writes over an argument: names of the argument's readers, which must run
+        before it.
+      exposed: arguments, each a number and a part, whose writers cannot be given such a dependency.
     """
 
     late: dict[str, frozenset[str]]
     exposed: frozenset[tuple[int, tuple[int, ...]]]
 
 
-@functools.lru_cache(maxsize=2)  # for those who ask for one module many times
+@functools.lru_cache(maxsize=2)  # callers ask for one module many times
 def written_over(module: HloModule) -> WrittenOver:
-    """What writes over an argument: of an entry as `tied` has it; or of a loop, whose body writes what it gives over
-    what it was given. Who reads the argument has run before, directly or not; what is added to the module has not.
+    """Finds the writes over arguments of an entry that `tied` returned, or of a loop's body.
+
+    A loop's body writes its results over its arguments. In `module`, all readers of an argument run before its writer;
+    instructions that are added later must be ordered by the caller.
     """
     entry = module.entry
     written = [(i, pair) for i in entry.instructions for pair in in_place_pairs(module, i)]
@@ -75,12 +78,12 @@ def written_over(module: HloModule) -> WrittenOver:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tied:
-    """A module as XLA has it once it has taken a schedule.
+    """A module in the form that XLA keeps after it took a schedule.
 
     Attributes:
       module: without aliases; some fusions of its entry write over an operand.
-      aliases: results that lie in the buffers of arguments, as `module.input_output_aliases` had them.
-      lost: bytes of those that do not any more.
+      aliases: entries of the original `input_output_aliases` whose results still share the argument's buffer.
+      lost: bytes of the results that no longer do.
     """
 
     module: HloModule
@@ -88,16 +91,16 @@ class Tied:
     lost: int
 
 
-@functools.lru_cache(maxsize=2)  # for those who ask for one module several times
+@functools.lru_cache(maxsize=2)  # callers ask for one module several times
 def tied(module: HloModule) -> Tied:
-    """Ties results to the donated arguments that XLA writes them into, where that can be kept.
+    """Ties results to the donated arguments that XLA writes them into, where this is possible.
 
-    XLA copies an argument that somebody may still read when it is written over. Where those who read it can run before
-    the fusion that writes over it, that is told to wait for them, and the copy goes. What writes into an argument that
-    is not donated any more, but its caller's, say a loop, gets a copy of it.
+    XLA copies an argument that may still be read when it is written over. If all readers can run before the fusion that
+    writes over it, the fusion gets control dependencies on them, and the copy is removed. An argument that is no longer
+    donated belongs to the caller: an instruction that writes into it, such as a loop, gets a copy.
 
     Raises:
-      GraphError: that argument is part of a tuple, as jax has none.
+      GraphError: such an argument is part of a tuple; jax passes none.
     """
     wanted = module.input_output_aliases
     bare = dataclasses.replace(module, input_output_aliases=())
@@ -120,11 +123,15 @@ def tied(module: HloModule) -> Tied:
 
 
 def donating(serialized: bytes, aliases: Sequence[OutputAlias]) -> bytes:
-    """An executable, as `Client.serialize_executable` gives it, that takes over the buffers of donated arguments.
+    """Marks arguments of a serialized executable as donated.
 
     Args:
-      serialized: the executable of a module whose results lie in the buffers of these arguments.
-      aliases: which results in which arguments.
+      serialized: bytes from `Client.serialize_executable`, for a module whose results share the buffers of these
+        arguments.
+      aliases: the results and the arguments whose buffers they share.
+
+    Returns:
+      The serialized executable that takes over the buffers of donated arguments.
 
     Raises:
       GraphError: this jaxlib serializes executables in another way.
@@ -141,7 +148,7 @@ def donating(serialized: bytes, aliases: Sequence[OutputAlias]) -> bytes:
     if changed != len(arguments):
         raise GraphError("this jaxlib serializes executables in another way")
     known = executable.hlo_module.hlo_module.input_output_alias.entries
-    del known[:]  # jaxlib 0.11 has kept them: they would be there twice
+    del known[:]  # jaxlib 0.11 keeps the aliases: they would be listed twice
     for alias in aliases:
         known.add(
             output_shape_index=alias.output_index,
@@ -153,8 +160,9 @@ def donating(serialized: bytes, aliases: Sequence[OutputAlias]) -> bytes:
 
 
 def reading_of(flow: Dataflow) -> Mapping[int, Sequence[str]]:
-    """Names of the instructions of the entry that read each value, wherever they find it: behind views, and in the
-    results of loops that hand it on. Once for each operand.
+    """Names of the entry's instructions that read each value, one for each operand.
+
+    Readers through views, and of results of loops that pass the value through, are included.
     """
     reading: dict[int, list[str]] = collections.defaultdict(list)
     entry = flow.place[flow.module.entry.name]
@@ -169,7 +177,7 @@ def reading_of(flow: Dataflow) -> Mapping[int, Sequence[str]]:
 
 
 def ends_of(flow: Dataflow, alias: OutputAlias) -> tuple[int, int]:
-    """The values of an argument and of the result that is written over it."""
+    """Numbers of the values of an argument and of the result that is written over it."""
     entry = flow.module.entry.name
     given, result = flow.nodes[flow.parameter(entry, alias.parameter)], flow.nodes[flow.root(entry)]
     return value_at(given, alias.parameter_index), value_at(result, alias.output_index)
@@ -179,12 +187,12 @@ class _Tie(NamedTuple):
     """A fusion that can write over an argument.
 
     Attributes:
-      alias: what it keeps.
-      writer: its name.
-      operand: number of that operand.
-      part: of its result.
+      alias: the alias that it preserves.
+      writer: name of the fusion.
+      operand: number of the operand that is the argument.
+      part: index of the part of its result.
       copy: name of the copy of the argument that it reads now, or "".
-      readers: names of all others that read the argument or the copy: they have to run before it.
+      readers: names of all other instructions that read the argument or the copy: they must run first.
     """
 
     alias: OutputAlias
@@ -196,7 +204,7 @@ class _Tie(NamedTuple):
 
 
 def _written_into(buffers: ModuleBuffers, donated: Sequence[OutputAlias]) -> list[tuple[int, tuple[int, ...]]]:
-    """Arguments, a number and a part each, other than these, into whose buffers anything is written."""
+    """Arguments, each a number and a part, that are written into although they are not in `donated`."""
     flow, entry = buffers.flow, buffers.module.entry
     ours = {(alias.parameter, alias.parameter_index) for alias in donated}
     nodes = [flow.nodes[flow.parameter(entry.name, number)] for number in range(len(entry.parameters))]
@@ -243,7 +251,7 @@ def _ties(buffers: ModuleBuffers, wanted: Sequence[OutputAlias]) -> Iterator[_Ti
 
 
 def _operand(entry: Computation, writer: Instruction, argument: Instruction) -> tuple[int | None, str]:
-    """Which operand of a fusion is an argument, or a copy of it, and the copy's name."""
+    """Number of the fusion's operand that is an argument or a copy of it, or None; and the copy's name or ""."""
     if writer.opcode != "fusion":
         return None, ""
     for k, name in enumerate(writer.operands):
@@ -256,7 +264,7 @@ def _operand(entry: Computation, writer: Instruction, argument: Instruction) -> 
 
 
 class _Later:
-    """What has to run after instructions of a computation, with orders that are added."""
+    """Transitive successors of a computation's instructions, under its dependencies and those that are added."""
 
     def __init__(self, computation: Computation) -> None:
         self._after: dict[str, list[str]] = {name: [] for name in computation.by_name}
@@ -265,12 +273,12 @@ class _Later:
                 self._after[name].append(i.name)
 
     def add(self, name: str, before: Iterable[str]) -> None:
-        """From now on all of `before` run before an instruction."""
+        """Adds dependencies: all of `before` run before an instruction."""
         for other in before:
             self._after[other].append(name)
 
     def than(self, name: str) -> set[str]:
-        """All that can only run after an instruction."""
+        """Names of the instruction and of all that can only run after it."""
         todo, seen = [name], {name}
         while todo:
             for other in self._after[todo.pop()]:
@@ -281,7 +289,7 @@ class _Later:
 
 
 def _maker(module: HloModule, index: tuple[int, ...]) -> tuple[Instruction, tuple[int, ...]]:
-    """The instruction of the entry that makes a part of its result, and which part of its own."""
+    """The entry's instruction that computes a part of the entry's result, and the part's index in its own result."""
     by_name, i = module.entry.by_name, module.entry.root
     while True:
         if i.opcode == "tuple" and index:
@@ -314,7 +322,7 @@ def _declared(module: HloModule, ties: Sequence[_Tie]) -> HloModule:
 
 
 def _copied(module: HloModule, numbers: Iterable[int]) -> HloModule:
-    """The module with copies of arguments in their places."""
+    """The module whose instructions read copies of the given arguments."""
     message, entry = _message_of(module)
     instructions, sequence = list(entry.instructions), list(_scheduled(message, entry))
     first = max(i.id for i in instructions) + 1

@@ -1,12 +1,11 @@
-"""Schedules for XLA's compiler: capture the module that it would run, and have it run another order.
+"""Schedules for XLA's compiler: captures the module that XLA would run, and compiles it in another order.
 
-jax calls one function for each module that XLA compiles. `_Compilation` replaces it, once in a process. It passes
-unmarked modules through untouched. For a marked one it carries out the answer of the module's rule and checks the
-result: it restores donation, has XLA use its other scheduler, and keeps XLA's own schedule where an order needs more
-than was predicted.
+jax calls one function for each module that XLA compiles. `_Compilation` replaces it, once in a process. Unmarked
+modules pass through unchanged. For a marked module it applies the answer of the module's rule and checks the result: it
+restores donation, selects XLA's other scheduler, and keeps XLA's own schedule if an order needs more than predicted.
 
-Where jax has no public name for what is needed (jax 0.10), this file uses private ones; `available` says whether they
-are there, and which platforms take schedules.
+Where jax has no public name (jax 0.10), this file uses private ones; `available` checks that they exist and that the
+platform takes schedules.
 """
 
 import contextlib
@@ -28,26 +27,26 @@ from graphrl.xla.callback import Answer, Rule, Scheduler, Unplanned
 from graphrl.xla.donation import donating
 from graphrl.xla.planning.cache import Places, named_orders
 
-# What XLA is told for each of its schedulers.
+# Compiler options of each of XLA's schedulers.
 SCHEDULERS: dict[Scheduler, dict[str, Any]] = {
     "default": {},
     "memory": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
 }
 _OURS = "_graphrl"  # an attribute of the function in jax's place
 _installing = threading.Lock()
-_TRUE = 0.01  # by how much of a figure a prediction may be wrong
+_TRUE = 0.01  # tolerated error of a prediction, as part of it
 _LONGEST = 200  # characters of a reason
-_loaded = threading.local()  # `.last`: what this thread loaded, with its serialized form, until jax's cache keeps it
+_loaded = threading.local()  # `.last`: this thread's loaded executable and its serialized form, until jax caches it
 PLATFORM = "cpu"
 GPUS = ("gpu", "cuda", "rocm")  # as jax names them
 
-# Buffers are assigned before code is generated, so that a figure needs no good code.
+# Buffers are assigned before code is generated, so that memory figures do not need optimised code.
 _QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 _said: set[str] = set()  # warnings
 
 
 def available(platform: str = PLATFORM) -> str | None:
-    """None where XLA is given other schedules on this platform, else one line that says why it is not."""
+    """None if XLA can be given other schedules on this platform, else one line with the reason."""
     if platform in GPUS:
         why = "it is near the least memory already, and where XLA takes another it forgets what is donated"
         return f"XLA's own order stands on GPUs: {why}"
@@ -65,14 +64,16 @@ def available(platform: str = PLATFORM) -> str | None:
 
 
 def captured(lowered: jax.stages.Lowered, scheduler: Scheduler = "default") -> HloModule:
-    """The optimised module of a lowered program as XLA schedules it, without generating code: seconds, no weights.
+    """The optimised module of a lowered program as XLA schedules it.
+
+    No code is generated: this takes seconds and needs no weights.
 
     Args:
-      lowered: what `jax.jit(fn).lower(...)` gives.
-      scheduler: XLA's "default" one or the one that it offers for "memory".
+      lowered: the result of `jax.jit(fn).lower(...)`.
+      scheduler: XLA's "default" scheduler or its scheduler for "memory".
 
     Raises:
-      GraphrlError: this jax has no hook.
+      GraphrlError: this jax has no hook, or the program is not for the CPU of this process.
     """
 
     def stop(module: HloModule) -> None:
@@ -88,10 +89,10 @@ def captured(lowered: jax.stages.Lowered, scheduler: Scheduler = "default") -> H
 def compile_in_order(
     lowered: jax.stages.Lowered, order: Scheduler | Places = "default", *, quick: bool = False
 ) -> jax.stages.Compiled:
-    """Compiles with the computations in given orders; with them, arguments are not donated.
+    """Compiles with the order of an XLA scheduler, or in given orders; given orders donate no arguments.
 
     Args:
-      lowered: what `jax.jit(fn).lower(...)` gives.
+      lowered: the result of `jax.jit(fn).lower(...)`.
       order: of one of XLA's schedulers; or of each computation in `HloModule.sequential`, places in its instructions.
       quick: for `memory_analysis()` only: the same buffers, slow code.
 
@@ -107,12 +108,13 @@ def compile_in_order(
 def compile_by(
     lowered: jax.stages.Lowered, rule: Rule, *, scheduler: Scheduler = "default", quick: bool = False
 ) -> jax.stages.Compiled:
-    """Compiles with the schedule that a rule gives to the module; what the rule raises comes out.
+    """Compiles with the schedule that a rule gives to the module.
 
-    Neither jax's caches in memory nor the one on disk know of this compilation: the next one runs the rule again.
+    The compilation uses neither jax's caches in memory nor the one on disk: the next one runs the rule again.
 
     Raises:
       GraphrlError: this jax has no hook.
+      Exception: any exception that the rule raises.
     """
     missing = available()
     if missing is not None:
@@ -120,7 +122,7 @@ def compile_by(
     mark = secrets.token_hex(8)
     callback.set_rule(mark, rule)
     try:
-        with unkept():  # the mark is never met again
+        with unkept():  # the mark is never used again
             twin = _renamed(lowered, mark)
             return twin.compile(compiler_options={**SCHEDULERS[scheduler], **(_QUICK if quick else {})})
     except Exception as error:
@@ -133,22 +135,24 @@ def compile_by(
 
 
 def warn_once(message: str) -> None:
-    """Warns, unless the same has been said before in this process."""
+    """Warns, once for each message in this process."""
     if message not in _said:
         _said.add(message)
         warnings.warn(message, stacklevel=3)
 
 
 def unkept() -> contextlib.AbstractContextManager[None]:
-    """While it lasts, this thread's compilations leave nothing in jax's cache on disk."""
+    """Context in which this thread's compilations write nothing into jax's cache on disk."""
     from jax._src import config
 
     return config.persistent_cache_min_compile_time_secs(float("inf"))
 
 
 def forget_calls(jitted: Any) -> None:
-    """Has jax look at the next calls of a jitted function anew: one whose compilation raised would go through Python
-    from then on, which takes many times as long as jax's fast path.
+    """Clears jax's dispatch cache of a jitted function.
+
+    A function whose compilation raised would otherwise be called through Python, which takes many times as long as
+    jax's fast path.
     """
     jitted._clear_cache()
 
@@ -176,7 +180,7 @@ def install() -> None:
 
 
 def renamed(module: Any, mark: str) -> Any:
-    """A copy of a StableHLO module whose name bears the mark."""
+    """A copy of a StableHLO module with the mark in its name."""
     from jaxlib.mlir import ir
 
     content = io.BytesIO()
@@ -193,7 +197,7 @@ class _OtherScheduler(Exception):
 
 
 class _Serialized(NamedTuple):
-    """Stands for an executable where jax's cache on disk asks for its serialized form."""
+    """Replaces an executable when jax's cache on disk serializes it."""
 
     data: bytes
 
@@ -202,7 +206,7 @@ class _Serialized(NamedTuple):
 
 
 def _writing_whole(original: Any) -> Any:
-    """jax's writing into its cache on disk: an executable that was loaded serializes without its code (0.10.2)."""
+    """Wraps jax's writes into its cache on disk: an executable that was loaded serializes without its code (0.10.2)."""
 
     def write(key: str, seconds: float, name: str, backend: Any, executable: Any, *callbacks: Any) -> Any:
         loaded, data = _loaded.__dict__.pop("last", (None, b""))
@@ -224,14 +228,14 @@ def _instead_of(original: Any) -> Any:
 
 
 class _Compilation:
-    """One module on its way through XLA."""
+    """The compilation of one module."""
 
     def __init__(self, original: Any, target: tuple[Any, Any, Any, Sequence[Any]], module: Any) -> None:
         self._original, self._module = original, module
         self._backend, self._devices, self._options, self._callbacks = target
 
     def run(self, rule: Rule) -> Any:
-        """The loaded executable."""
+        """Compiles by a rule; returns the loaded executable."""
         answers: list[Answer] = []
         began = time.perf_counter()
 
@@ -278,7 +282,7 @@ class _Compilation:
             self._options.env_option_overrides = before
 
     def _checked(self, executable: Any, answer: Answer) -> Any:
-        """The executable, with its donated arguments, unless it breaks what was promised of it."""
+        """The executable with its donated arguments; another one if it does not meet the answer's prediction."""
         from jax._src.compilation_cache import is_cache_used
 
         if answer.module is None:
@@ -297,7 +301,7 @@ class _Compilation:
         try:
             data = donating(self._backend.serialize_executable(executable), answer.aliases)
             loaded = self._backend.deserialize_executable(data, self._devices, self._options, self._callbacks)
-        except Exception as error:  # of a jaxlib that does it otherwise: XLA's own schedule keeps all donation
+        except Exception as error:  # another jaxlib may differ: XLA's own schedule keeps all donation
             own = self._compiled(None)
             why = " ".join(f"donated arguments cannot be kept: {error}".split())[:_LONGEST]
             answer.mistaken(_temporaries(executable), _temporaries(own), why)
@@ -323,7 +327,7 @@ def _check_private_names() -> None:
 
 
 def _renamed(lowered: jax.stages.Lowered, mark: str) -> jax.stages.Lowered:
-    """A copy whose module's name bears the mark, and which has no executable yet."""
+    """A copy with the mark in its module's name, without an executable."""
     twin, twin._lowering = copy.copy(lowered), copy.copy(lowered._lowering)
     module = renamed(lowered.compiler_ir("stablehlo"), mark)
     twin._lowering._hlo, twin._lowering._executable = module, None  # type: ignore[attr-defined]

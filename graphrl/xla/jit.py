@@ -1,11 +1,11 @@
 """`graphrl.jit` and `graphrl.compile`: programs that run in the order that needs the least memory.
 
-`jit` is `jax.jit`, `compile` gives the executable for given arguments.
+`jit` replaces `jax.jit`; `compile` gives the executable for given arguments.
 
-A program that has no decision yet is never run: its compilation ends, before XLA generates code, in an exception; then
-it is planned from the module that was captured; then it is called again, and this compilation gets its schedule. So
-donated arguments are intact until the planned program takes them, and a program that only fits with its plan fits.
-Calls of compiled programs go through jax's own dispatch.
+A program without a decision is never run. Its compilation ends in an exception before XLA generates code. The captured
+module is planned, and the program is called again; this compilation gets the planned schedule. So donated arguments are
+intact until the planned program takes them, and a program that fits into memory only with its plan can run. Calls of
+compiled programs go through jax's own dispatch.
 """
 
 import collections
@@ -76,28 +76,29 @@ def jit(
     recompute: float = 0.0,
     **jit_kwargs: Any,
 ) -> Any:
-    """`jax.jit`, and XLA runs each program in the order that needs the least memory.
+    """`jax.jit` with schedules that need little memory: XLA runs each program in the best order found.
 
-    The first call with new shapes plans for at most `seconds` beside compiling; what it finds is kept on disk, so that
-    the next process only compiles. Programs with less than a mebibyte of temporaries or with `jax.lax.rng_uniform` are
-    left alone. Never worse than XLA: see `graphrl.compile`, which does the same for given arguments. Under another
-    transformation (`jax.grad`, `jax.vmap`, an outer `jax.jit`, ...) it is `jax.jit`: put `graphrl.jit` outermost.
+    The first call with new shapes plans for at most `seconds`, in addition to compiling. Plans are stored on disk, so
+    that the next process only compiles. Programs with less than a mebibyte of temporaries or with `jax.lax.rng_uniform`
+    are left alone. A program never needs more memory than under XLA's own schedule: see `graphrl.compile`, which does
+    the same for given arguments. Under another transformation (`jax.grad`, `jax.vmap`, an outer `jax.jit`, ...)
+    `graphrl.jit` acts as `jax.jit`: put it outermost.
 
-    Where an argument holds a module of Flax NNX or Equinox it is `nnx.jit` or `eqx.filter_jit`: what a function changes
-    in the former stays changed, what is no array in the latter is static.
+    If an argument contains a module of Flax NNX or Equinox, it acts as `nnx.jit` or `eqx.filter_jit`: changes to
+    modules of NNX persist, and leaves of Equinox modules that are no arrays are static.
 
-    Unlike `jax.jit`, two `graphrl.jit` of one function share no compiled programs: call it once, not in a loop.
+    Unlike with `jax.jit`, two `graphrl.jit` of one function share no compiled programs: call it once, not in a loop.
 
     Args:
       fn: the function; without it, a decorator is returned.
       objective, seconds, method, seed, progress, cache, recompute: as in `graphrl.compile`.
-      **jit_kwargs: all that `jax.jit` takes: static_argnums, donate_argnums, in_shardings, ...
+      **jit_kwargs: any options of `jax.jit`: static_argnums, donate_argnums, in_shardings, ...
 
     Returns:
-      A function like that of `jax.jit`; its `reports` say what was gained.
+      A function like that of `jax.jit`; its `reports` have the memory saved.
 
     Raises:
-      GraphrlError: an option is at fault; one line says which. From the first call: the method cannot take the program.
+      GraphrlError: an option is invalid; one line names it. From the first call: the method cannot take the program.
       Interrupted: from a call: Ctrl-C in the search.
     """
     settings = Settings(objective, seconds, method, seed, progress, cache, recompute)
@@ -120,36 +121,37 @@ def compile(
     recompute: float = 0.0,
     kwargs: Mapping[str, Any] | None = None,
 ) -> "Executable":
-    """Compiles a function for given arguments and has XLA run it in the order that needs the least memory.
+    """Compiles a function for given arguments, in the order of least memory that planning finds.
 
-    Bodies of loops, branches and calls are ordered too. Never worse than XLA: where no order is found that lowers what
-    its better scheduler needs, that one's schedule is taken. Donated arguments are. The results are the same to the
-    bit: the instructions are XLA's, only their order changes and, with `recompute`, some of them run twice. (But LLVM
-    compiles some by where their buffers lie, and may round a last bit otherwise, as under XLA's schedulers.) Where jax
-    has no hook for schedules, or the program is for another platform than the CPU, a warning says so and XLA's schedule
-    stays.
+    Bodies of loops, branches and calls are ordered too. The program never needs more memory than under XLA: if no order
+    is better than that of XLA's better scheduler, that scheduler's order is used. Donated arguments stay donated; if an
+    order prevents this for some results, their bytes count as needed, and `Report.undonated_bytes` has them. The
+    results are the same to the bit: the instructions are XLA's, in another order; with `recompute`, some run twice.
+    (But LLVM compiles some instructions depending on the addresses of their buffers, and may round a last bit
+    differently, as it does between XLA's own schedulers.) If jax has no hook for schedules, or the program is for
+    another platform than the CPU, XLA's schedule stays, with a warning.
 
     Args:
-      fn: a function; or what `jax.jit` or `graphrl.jit` gave, with static and donated arguments, shardings, ...; or
-        what `lower` of these gave, without arguments here. Modules of Flax NNX and Equinox among the arguments are what
-        they are to `graphrl.jit`.
+      fn: a function; or the result of `jax.jit` or `graphrl.jit`, with static and donated arguments, shardings, ...; or
+        the result of their `lower`, without arguments here. Modules of Flax NNX and Equinox among the arguments are
+        treated as by `graphrl.jit`.
       *args: its arguments, arrays or `jax.ShapeDtypeStruct`s: it is traced, not run. Static ones as they are.
-      objective: "peak_memory", the only one that one program's schedule has.
-      seconds: of planning at most, of wall clock, XLA's pass for its memory scheduler included; what has begun is
-        ended.
+      objective: "peak_memory", the only objective for the schedule of one program.
+      seconds: limit of planning, of wall clock, XLA's pass for its memory scheduler included; a step that has started
+        is completed.
       method: as in `graphrl.optimize`.
       seed: 0 to 2^32 - 1.
       progress: as in `graphrl.optimize`.
-      cache: whether plans are looked for, and kept, on disk: `$XDG_CACHE_HOME/graphrl/plans`.
+      cache: True to read plans from disk and store them there, in `$XDG_CACHE_HOME/graphrl/plans`.
       recompute: part of the program's estimated run time, 0 to 1, that may be spent on computing values again instead
-        of keeping them, with the same bits. 0.05 often halves what a training step needs.
+        of keeping them, with the same bits. 0.05 often halves the memory of a training step.
       kwargs: keyword arguments of `fn`.
 
     Returns:
       The executable, with `.plan` and `.report()`.
 
     Raises:
-      GraphrlError: an option is at fault, or an argument has a symbolic dimension; one line says which.
+      GraphrlError: an option is invalid, or an argument has a symbolic dimension; one line names it.
       Interrupted: Ctrl-C in the search.
     """
     settings = Settings(objective, seconds, method, seed, progress, cache, recompute)
@@ -166,7 +168,7 @@ def compile(
             return _planned(lowered, Planner(settings), library)
         except ProblemError:
             raise
-        except Exception as error:  # whatever it is, say a module that graphrl cannot read: the program runs
+        except Exception as error:  # any failure, such as a module that graphrl cannot read: the program runs
             missing = in_words(error)
     hook.warn_once(f"graphrl.compile: {missing}; XLA's schedule stays")
     report = Report(getattr(fn, "__name__", "program"), False, missing)
@@ -174,10 +176,12 @@ def compile(
 
 
 class PlannedFunction(Decorated):
-    """A function that `graphrl.jit` made. It has what a function of `jax.jit` has: `lower`, `trace`, `eval_shape`,
-    `clear_cache`; those, and calls under a transformation, are jax's own: only top-level calls are planned.
+    """The result of `graphrl.jit`.
 
-    Pickles are without what is planned and compiled. In another process plans are found on disk.
+    It has the attributes of a function of `jax.jit`: `lower`, `trace`, `eval_shape`, `clear_cache`. These, and calls
+    under a transformation, are jax's own: only top-level calls are planned.
+
+    Pickles contain neither plans nor compiled programs. Another process finds the plans on disk.
     """
 
     def __init__(self, fn: Callable[..., Any], settings: Settings, jit_kwargs: dict[str, Any]) -> None:
@@ -209,7 +213,7 @@ class PlannedFunction(Decorated):
         return self._library.call(self._run, args, kwargs)
 
     def library_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Library | None:
-        """The function as one over arrays where an argument is a module of a library; else None."""
+        """The function as a function of arrays if an argument is a module of a library; else None."""
         library = libraries.library_of(libraries.traced(args, kwargs, self._options))
         return None if library is None else library(self._fn, self._options)
 
@@ -224,13 +228,13 @@ class PlannedFunction(Decorated):
                 raise
         return self._plan_and_call(reason, args, kwargs)
 
-    # Since Python 3.12 a protocol, here `jax.stages.Wrapped`, only sees what stands in the class.
+    # Since Python 3.12 a protocol, here `jax.stages.Wrapped`, only sees attributes that the class defines.
     def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
-        """As jax's: without a plan."""
+        """Traces as jax does, without a plan."""
         return self._plain.trace(*args, **kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
-        """As jax's: without a plan."""
+        """Lowers as jax does, without a plan."""
         return self._plain.lower(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -243,7 +247,7 @@ class PlannedFunction(Decorated):
         return super().__getstate__() | {"_settings": self._planner.settings, "_options": self._options}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        """From what `__getstate__` gave."""
+        """Restores the state of `__getstate__`."""
         self.__init__(self._function(state), state["_settings"], state["_options"])  # type: ignore[misc]
 
     def __repr__(self) -> str:
@@ -251,14 +255,15 @@ class PlannedFunction(Decorated):
 
     @property
     def reports(self) -> tuple[Report, ...]:
-        """What planning gained for each program (one for each set of shapes, types and static arguments) that XLA
-        compiled in this process, in that order. What JAX's cache on disk had compiled already is not among them. Where
-        the function runs under plain `jax.jit`, the last one says why.
+        """Reports of the programs that XLA compiled in this process, in the order of their compilation.
+
+        There is one program for each set of shapes, types and static arguments. Programs that were read from jax's
+        cache on disk are not included. If the function runs under plain `jax.jit`, the last report states why.
         """
         return *self._planner.reports.values(), *self._unplanned
 
     def clear_cache(self) -> None:
-        """Forgets the compiled programs, as jax's does; the plans are kept."""
+        """Clears the compiled programs, as jax's does; the plans are kept."""
         for jitted in (self._plain, self._call):
             if jitted != self._start:
                 jitted.clear_cache()
@@ -274,8 +279,10 @@ class PlannedFunction(Decorated):
         return self._call(*args, **kwargs)
 
     def _marked(self) -> Callable[..., Any]:
-        """The jitted function under a name that the callback knows: jax's caches, in memory and on disk, then tell
-        its programs from those of the function itself, and from those of other settings.
+        """The jitted function under a marked name.
+
+        jax's caches, in memory and on disk, then distinguish its programs from those of the function itself, and from
+        those of other settings.
         """
         fn, traced, settings = self._fn, self._traced, self._planner.settings
         name = function_name(fn)
@@ -298,9 +305,9 @@ class PlannedFunction(Decorated):
                 try:
                     lowered = self._call.lower(*args, **kwargs)
                     self._planner.plan(lowered, reason)
-                except ProblemError:  # the method is none for this program, which the user can change
+                except ProblemError:  # the method does not fit this program: the user can choose another
                     raise
-                except Exception as error:  # whatever it is, the program runs
+                except Exception as error:  # after any failure the program runs
                     self._fall_back(in_words(error))
             else:
                 self._fall_back(in_words(reason))
@@ -324,11 +331,13 @@ class PlannedFunction(Decorated):
 
 
 class Executable:
-    """A compiled program. It is called like the function, and has whatever `jax.stages.Compiled` has:
-    `memory_analysis()`, `cost_analysis()`, `as_text()`, `input_shardings`, ...
+    """A compiled program.
+
+    It is called like the function, and has all attributes of `jax.stages.Compiled`: `memory_analysis()`,
+    `cost_analysis()`, `as_text()`, `input_shardings`, ...
 
     Attributes:
-      compiled: what jax made.
+      compiled: jax's executable.
     """
 
     def __init__(
@@ -348,7 +357,7 @@ class Executable:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.compiled, name)
 
-    def __repr__(self) -> str:  # one line: the program, and what became of its order
+    def __repr__(self) -> str:  # one line: the program and its order
         report = self._report
         temporaries = "" if report.temp_bytes is None else f"{format_bytes(report.temp_bytes)} of temporaries, "
         order = f"in graphrl's order ({report.found_by})" if report.planned else f"in XLA's order: {report.reason}"
@@ -359,15 +368,15 @@ class Executable:
 
     @functools.cached_property
     def plan(self) -> Plan | None:
-        """The plan that the program runs, of the module's graph; None where XLA's schedule stays."""
+        """The plan that the program runs, of the module's graph; None if XLA's schedule stays."""
         return self._plan()
 
     def report(self, *args: Any, **kwargs: Any) -> Report:
-        """What planning gained.
+        """Report of the memory that planning saved and, with arguments, of step times.
 
         Args:
-          *args, **kwargs: arrays to call the program with: then the time of a step before and after is measured too,
-            which compiles XLA's own schedule and takes some calls of both. Donated ones are copied before.
+          *args, **kwargs: arrays to call the program with, to measure the time of a step before and after planning.
+            This compiles XLA's own schedule and takes some calls of both. Donated arguments are copied first.
         """
         if self._report.xla_bytes is not None and not self._report.memory_measured:
             memory = hook.compile_in_order(self._lowered, "memory", quick=True)
@@ -387,13 +396,13 @@ class Executable:
 
 
 def in_words(error: Exception) -> str:
-    """Why there is no plan, in one line."""
+    """The reason why there is no plan, in one line."""
     text = " ".join(str(error).split())
     return text if isinstance(error, GraphrlError) else f"{type(error).__name__}: {text}"
 
 
 def _platform(jit_kwargs: dict[str, Any], arguments: Any) -> str:
-    """Where a call runs: where jit is told to, or an argument has been put, or by default."""
+    """The platform of a call: from the options of jit, else from a committed argument, else jax's default."""
     if jit_kwargs.get("backend"):
         return str(jit_kwargs["backend"])
     leaves = jax.tree.leaves((jit_kwargs.get("in_shardings"), arguments))
@@ -405,7 +414,7 @@ def _platform(jit_kwargs: dict[str, Any], arguments: Any) -> str:
 
 
 def _library(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Library | None:
-    """The function as one over arrays, if an argument is a module of a library and `fn` is not what `jax.jit` gave."""
+    """The function as a function of arrays, if an argument is a module of a library and `fn` is not jitted by jax."""
     if isinstance(fn, PlannedFunction):
         return fn.library_for(args, kwargs)
     if not callable(fn) or isinstance(fn, type(jax.jit(abs))):
@@ -450,14 +459,16 @@ def _planned(lowered: jax.stages.Lowered, planner: Planner, library: Library | N
 def step_seconds(
     executables: Sequence[jax.stages.Compiled], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[float, ...]:
-    """The median of one call of each, taken in turns, so that a change of the machine's load meets all alike.
+    """Median seconds of one call of each executable.
+
+    Calls take turns, so that a change of the machine's load affects all executables alike.
 
     Args:
       executables: of one signature.
-      args, kwargs: to call them with; they are left intact, also where the executables donate them.
+      args, kwargs: of the calls; they stay intact even if the executables donate them.
     """
     times: list[list[float]] = [[] for _ in executables]
-    for executable in executables:  # the first call sets things up
+    for executable in executables:  # the first call includes one-time setup
         _call_seconds(executable, args, kwargs)
     began = time.perf_counter()
     while len(times[0]) < _MIN_ROUNDS or time.perf_counter() - began < _SECONDS:

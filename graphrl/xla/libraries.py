@@ -1,10 +1,11 @@
-"""What the own jit of a library does with its objects: `nnx.jit` with Flax NNX, `eqx.filter_jit` with Equinox.
+"""Modules of Flax NNX and Equinox as arguments, with the semantics of `nnx.jit` and `eqx.filter_jit`.
 
-Under plain `jax.jit`, what a function changes in a module of NNX is lost without a word, and a module of Equinox may
-hold functions, which are no arrays, and numbers that must not be traced. So arguments with such modules are encoded as
-arrays and static data before the jitted function and decoded inside of it, its results the other way round.
+Under plain `jax.jit`, a function's changes to a module of NNX are lost silently. A module of Equinox may contain
+functions, which are no arrays, and numbers that must not be traced. So arguments with such modules are encoded as
+arrays and static data before the jitted function and decoded inside of it; results are encoded inside and decoded
+after it.
 
-No library is imported here: whoever has its objects has imported it.
+No library is imported here: a program that has its objects has imported it.
 """
 
 import abc
@@ -22,15 +23,15 @@ from graphrl.xla.decorated import named_as
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _ARRAYS = (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)
-_ARRAY = object()  # stands for an array among leaves that are none
+_ARRAY = object()  # marks the place of an array among static leaves
 
 
 class Library(abc.ABC):
-    """A function over the modules of a library, as one over arrays.
+    """A function of a library's modules, as a function of arrays.
 
     Attributes:
       pure: the function to jit: encoded arguments -> encoded result. Called with modules it raises `LibraryNeeded`.
-      jit_kwargs: to jit it with.
+      jit_kwargs: options of `jax.jit` for it.
     """
 
     def __init__(self, fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> None:
@@ -40,30 +41,30 @@ class Library(abc.ABC):
         self._fn, self.pure, self.jit_kwargs = fn, named_as(fn, pure), dict(jit_kwargs)
 
     def call(self, jitted: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Calls what was made of `pure` as the function itself is called."""
+        """Calls the jitted `pure` with the arguments of the original function."""
         with self.encoded(args, kwargs) as (encoded_args, encoded_kwargs):
             return self._decoded(jitted(*encoded_args, **encoded_kwargs))
 
     def lowered(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> jax.stages.Lowered:
-        """`pure`, lowered for the arguments of a call."""
+        """Lowers `pure` for the arguments of a call."""
         with self.encoded(args, kwargs) as (encoded_args, encoded_kwargs):
             return jax.jit(self.pure, **self.jit_kwargs).lower(*encoded_args, **encoded_kwargs)
 
     @abc.abstractmethod
     def encoded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> contextlib.AbstractContextManager[Arguments]:
-        """The arguments of a call as `pure` takes them, for the length of a `with`."""
+        """Context manager that gives the encoded arguments of a call."""
 
     @abc.abstractmethod
     def _inside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What is traced: decodes the arguments, calls the function, and encodes what it gives."""
+        """The traced function: decodes the arguments, calls the original function, and encodes its result."""
 
     @abc.abstractmethod
     def _decoded(self, result: Any) -> Any:
-        """An encoded result as the function gives it."""
+        """Decodes an encoded result."""
 
 
 def library_of(arguments: Any) -> type[Library] | None:
-    """What the modules among the arguments, a pytree, need; None if there are none."""
+    """The `Library` of the first kind of modules among the arguments, a pytree; None if they contain no modules."""
     for name, library in (("flax.nnx", _Nnx), ("equinox", _Equinox)):
         module = sys.modules.get(name)
         if module is not None and _holds(arguments, _kinds(module)):
@@ -72,7 +73,7 @@ def library_of(arguments: Any) -> type[Library] | None:
 
 
 def guarded(fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> Callable[..., Any]:
-    """The function, for `jax.jit`: it raises `LibraryNeeded` where it is traced with modules."""
+    """The function for `jax.jit`, which raises `LibraryNeeded` if it is traced with modules."""
 
     def plain(*args: Any, **kwargs: Any) -> Any:
         if library_of(traced(args, kwargs, jit_kwargs)) is not None:
@@ -95,7 +96,7 @@ def traced(args: Sequence[Any], kwargs: Mapping[str, Any], jit_kwargs: Mapping[s
 
 
 class _Nnx(Library):
-    """As `nnx.jit`: what the function changes in its arguments, shared parts and new ones too, is changed in them.
+    """As `nnx.jit`: the function's changes to its arguments, including shared and new parts, are applied to them.
 
     The four steps are those of `nnx.update_context`.
     """
@@ -141,7 +142,7 @@ class _Nnx(Library):
 
 
 class _Equinox(Library):
-    """As `eqx.filter_jit`: arrays are traced, all else is static, in arguments and results."""
+    """As `eqx.filter_jit`: in arguments and results, arrays are traced and other leaves are static."""
 
     def __init__(self, fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> None:
         super().__init__(fn, {key: value for key, value in jit_kwargs.items() if not key.startswith("static_")})
@@ -164,7 +165,7 @@ def _holds(arguments: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def _kinds(library: ModuleType) -> tuple[type, ...]:
-    """The classes whose objects its jit looks into."""
+    """The classes whose objects the library's jit encodes."""
     names = ("Pytree", "Object", "Variable") if library.__name__ == "flax.nnx" else ("Module",)
     return tuple(getattr(library, name) for name in names if hasattr(library, name))
 
@@ -217,7 +218,7 @@ class _Filtered:
         return self.arrays, (self.others, self.structure)
 
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
-        """With the arrays' paths in the tree, which jax's errors have."""
+        """The same with the arrays' paths in the tree, for jax's errors."""
         paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(self.tree)]
         own = [path for path, other in zip(paths, self.others, strict=True) if other is _ARRAY]
         return tuple(zip(own, self.arrays, strict=True)), (self.others, self.structure)

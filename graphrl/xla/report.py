@@ -1,4 +1,4 @@
-"""Report of what planning a compiled program gained, as a table and as data."""
+"""Report of the memory and time that planning a compiled program saved, as a table and as data."""
 
 import dataclasses
 from typing import Any
@@ -13,23 +13,24 @@ class Report:
 
     Attributes:
       program: the module's name, as XLA has it.
-      planned: whether the program runs in graphrl's order; else XLA's schedule stays.
-      reason: one line why XLA's schedule stays; "" where it does not.
-      method: that the search was asked for.
-      found_by: the method behind the best order; "" where XLA's schedule stays.
-      xla_bytes: temporaries under XLA's default schedule, predicted where that was enough to keep it; None if the
-        program was too small to look.
-      memory_bytes: under the schedule that XLA's memory scheduler makes; None if it was not asked.
-      memory_measured: whether that is XLA's own figure, not a prediction of it.
-      graphrl_bytes: under the best order found, whether it is used or not.
+      planned: True if the program runs in graphrl's order; else XLA's schedule stays.
+      reason: one line why XLA's schedule stays; "" if it does not.
+      method: the requested method.
+      found_by: the method that found the best order; "" if XLA's schedule stays.
+      xla_bytes: temporaries under XLA's default schedule, predicted unless a compilation measured another figure; None
+        if the program was too small to evaluate.
+      memory_bytes: temporaries under the schedule of XLA's memory scheduler; None if it was not run.
+      memory_measured: True if `memory_bytes` is XLA's own figure, not a prediction of it.
+      graphrl_bytes: temporaries under the best order found, whether it is used or not.
       argument_bytes: of the program's arguments.
       result_bytes: of results that XLA writes into no donated argument.
-      undonated_bytes: of further ones under the best order found, which XLA's own schedule writes into such arguments.
-      bound: bytes that the temporaries of no order are below: live bytes at the least, less all that the buffers of
+      undonated_bytes: of further results that no donated argument holds under the best order found, but under XLA's
+        own schedule.
+      bound: lower bound of the temporaries' bytes in any order: least peak of live bytes, less all that the buffers of
         results could hold. It is for programs that compute each value once.
       recomputed: part of its estimated run time that the program spends on computing values again.
-      search_seconds: that planning took, whenever it was.
-      from_cache: whether the order was read from disk.
+      search_seconds: time of planning, now or in the process that stored the plan.
+      from_cache: True if the order was read from disk.
       xla_step_seconds, graphrl_step_seconds: of one call, under XLA's default schedule and as the program runs now;
         None if not measured.
     """
@@ -62,12 +63,12 @@ class Report:
 
     @property
     def temp_bytes(self) -> int | None:
-        """Temporaries of the program as it runs; None if the program was too small to look."""
+        """Bytes of temporaries of the program as it runs; None if the program was too small to evaluate."""
         return self.graphrl_bytes if self.planned else self.xla_bytes
 
     @property
     def total_bytes(self) -> int | None:
-        """All that the program as it runs needs: arguments, temporaries, and results that lie in no argument."""
+        """All bytes of the program as it runs: arguments, temporaries, and results outside of arguments."""
         return self._total(self.temp_bytes, self.undonated_bytes if self.planned else 0)
 
     def _total(self, temporaries: int | None, undonated: int = 0) -> int | None:

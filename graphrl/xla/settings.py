@@ -1,4 +1,4 @@
-"""What a user asks of a planned program, checked before anything is traced."""
+"""Options of planned programs, checked before anything is traced."""
 
 import dataclasses
 import hashlib
@@ -15,19 +15,19 @@ PROBLEM = Problem("peak_memory")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How a program is planned; the arguments of `graphrl.jit` and `graphrl.compile`.
+    """Options of planning; the arguments of `graphrl.jit` and `graphrl.compile`.
 
     Attributes:
-      objective: "peak_memory", the only one that a schedule of one compiled program has.
+      objective: "peak_memory", the only objective for the schedule of one compiled program.
       seconds: of search for each program, of wall clock.
       method: as in `graphrl.optimize`.
       seed: as in `graphrl.optimize`.
       progress: as in `graphrl.optimize`.
-      cache: whether plans are looked for, and kept, on disk.
+      cache: True to read plans from disk and store them there.
       recompute: part of the program's estimated run time that it may spend on computing values again, 0 to 1.
 
     Raises:
-      ProblemError: one is out of range; one line says what would be right.
+      ProblemError: an option is out of range; one line states the valid values.
     """
 
     objective: str = "peak_memory"
@@ -53,17 +53,17 @@ class Settings:
         if self.progress is not None and not callable(self.progress):
             raise ProblemError(f"progress is of type {type(self.progress).__name__}: must be a function")
         _ = self.budget
-        if self.method != METHOD:  # else nobody needs it, nor the time to import all solvers
+        if self.method != METHOD:  # "auto" needs no solver, and importing all of them takes time
             find_solver(self.method)
 
     @property
     def budget(self) -> Budget:
-        """What the search for one program may spend."""
+        """Budget of the search for one program."""
         return Budget(None, self.seconds)
 
     @property
     def mark(self) -> str:
-        """16 hexadecimal digits of all that decides which executable a program gets."""
+        """16 hexadecimal digits of all options that affect a program's executable."""
         fields = (self.objective, float(self.seconds), self.method, self.seed, self.cache, float(self.recompute))
         return hashlib.sha256(repr(fields).encode()).hexdigest()[:16]
 

@@ -1,13 +1,13 @@
 """XLA's buffer assignment on the CPU, followed closely enough to predict its temporary memory without compiling.
 
-`TempPredictor` predicts `temp_size_in_bytes`. XLA's figure is not the peak of the live bytes: results of the program
-lie in buffers of their own, into which earlier temporaries go that fit; some instructions write over an operand; the
-rest lies in a heap whose packing leaves holes. The steps, in the order of XLA:
+`TempPredictor` predicts `temp_size_in_bytes`. XLA's figure is not the peak of the live bytes. Results of the program
+have separate buffers, which also hold earlier temporaries that fit. Some instructions write over an operand. All other
+values are in a heap whose packing leaves holes. The steps, in XLA's order:
 
-- buffers.py: the values of a module, and which of them share a buffer;
-- heap.py: when values are needed in a schedule (`live_ranges`), buffers outside the heap (`assign_outputs`), and the
+- buffers.py: the values of a module, and the buffers that they share;
+- heap.py: live ranges of values in a schedule (`live_ranges`), buffers outside the heap (`assign_outputs`), and the
   packing of the heap (`heap_blocks`, `heap_size`);
-- here: the blocks joined to one figure.
+- here: the sum of the blocks.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,10 +22,10 @@ ALIGNMENT = 64  # bytes, of every buffer
 
 
 class TempPredictor:
-    """Predicts a module's temporary memory for many schedules: what does not depend on the schedule is found once.
+    """Predicts a module's temporary memory for many schedules; facts that hold for all schedules are computed once.
 
     Args:
-      module: optimised for the CPU. With another schedule XLA makes another one of it: see `graphrl.xla.donation`.
+      module: optimised for the CPU. XLA changes a module that is given another schedule: see `graphrl.xla.donation`.
     """
 
     def __init__(self, module: HloModule) -> None:
@@ -34,16 +34,19 @@ class TempPredictor:
         self._local = _local_values(module, self._buffers.flow.place)
 
     def __call__(self, sequence: Sequence[str], others: Mapping[str, Sequence[str]] = MappingProxyType({})) -> int:
-        """Bytes that `memory_analysis().temp_size_in_bytes` will say.
+        """Predicts `memory_analysis().temp_size_in_bytes`.
 
         Args:
-          sequence: names of all instructions of the entry computation in the order in which they run; operands and
-            control predecessors before what needs them.
-          others: the same of other computations, by name; those that are not there run as the module says.
+          sequence: names of all instructions of the entry computation in the order in which they run: operands and
+            control predecessors before their users.
+          others: the same for other computations, by name; the rest run in the module's own order.
+
+        Returns:
+          Bytes.
 
         Raises:
-          PlanError: `sequence` does not hold every instruction of the entry once, or one before what it needs; or the
-            module is not scheduled.
+          PlanError: `sequence` does not have every instruction of the entry once, or has one before its operands or
+            control predecessors; or the module is not scheduled.
         """
         check_sequence(self.module, sequence)
         ranges = live_ranges(self._buffers, {**self.module.schedule, **others, self.module.entry.name: sequence})
@@ -57,8 +60,10 @@ class TempPredictor:
 
 
 def _temporary(sizes: list[int | None]) -> list[int]:
-    """The temporary blocks in the order in which XLA joins them to one: that in which `std::partition` leaves them
-    behind the others (None). It matters because only the last one is not rounded up.
+    """The temporary blocks in the order in which XLA joins them.
+
+    `std::partition` puts them in this order behind the other blocks (None). The order matters because only the last
+    block is not rounded up.
     """
     first, last = 0, len(sizes)
     while True:
@@ -74,6 +79,6 @@ def _temporary(sizes: list[int | None]) -> list[int]:
 
 
 def _local_values(module: HloModule, sequential: Collection[str]) -> int:
-    """Number of values in computations that work on single elements, fusions aside: for XLA a block each."""
+    """Number of values in computations that work on single elements, without fusions: XLA gives each a block."""
     local = [c for c in module.computations.values() if not c.is_fusion and c.name not in sequential]
     return sum(i.opcode != "get-tuple-element" for c in local for i in c.instructions)

@@ -1,16 +1,16 @@
 """Values of a module and the buffers that they share, whatever the schedule.
 
-`Dataflow` lists the values that a module computes, where each can be found and what reads it: `HloDataflowAnalysis` in
-SSA form, after xla/hlo/analysis/hlo_dataflow_analysis.cc and xla/service/hlo_value.cc. One instruction makes a value,
-which is found under other names too: behind bitcasts and tuples, and inside the computations that are called with it.
-Where several values can arrive (around a loop, behind a conditional), a phi takes their place, a value of its own,
-unless all are the same one.
+`Dataflow` lists the values that a module computes, with their positions and readers: `HloDataflowAnalysis` in SSA form,
+after xla/hlo/analysis/hlo_dataflow_analysis.cc and xla/service/hlo_value.cc. One instruction defines a value, which has
+other positions too: behind bitcasts and tuples, and inside the computations that are called with it. If several values
+can reach a position (around a loop, behind a conditional), a phi replaces them, which is a separate value unless all
+are the same one.
 
-`ModuleBuffers` joins values that must lie in one buffer in every schedule: `HloAliasAnalysis`, after
+`ModuleBuffers` joins values that must share a buffer in every schedule: `HloAliasAnalysis`, after
 xla/hlo/analysis/hlo_alias_analysis.cc.
 
 Deviations: a computation that several `call`s share is followed from the first of them; asynchronous instructions are
-treated as ordinary ones that make all their results.
+treated as ordinary ones that define all their results.
 """
 
 import dataclasses
@@ -31,11 +31,13 @@ _MAKING_THE_TABLE = ("tuple", "copy")  # of pointers; the leaves come from the o
 
 @dataclasses.dataclass(slots=True)
 class Value:
-    """Attributes:
-    node: place of the instruction that makes it in `Dataflow.nodes`.
-    part: which part of that result, in the order of `parts`.
-    bytes: its size.
-    is_table: whether it is a tuple's table of pointers.
+    """A value that an instruction defines.
+
+    Attributes:
+      node: place in `Dataflow.nodes` of the instruction.
+      part: number of the part of its result, in the order of `parts`.
+      bytes: its size.
+      is_table: True for a tuple's table of pointers.
     """
 
     node: int
@@ -46,14 +48,14 @@ class Value:
 
 @dataclasses.dataclass(slots=True)
 class Node:
-    """An instruction of a computation that runs in sequence, and what is known about its results.
+    """An instruction of a computation that runs in sequence, and the values of its result.
 
     Attributes:
-      instruction: itself.
+      instruction: the instruction.
       computation: place of its computation in `Dataflow.computations`.
       operands: places in `Dataflow.nodes`.
       parts: index and shape of every part of the result.
-      values: for every part, the value found there.
+      values: number of the value of every part.
     """
 
     instruction: Instruction
@@ -64,7 +66,7 @@ class Node:
 
 
 def parts(shape: Shape, index: Index = ()) -> tuple[tuple[Index, Shape], ...]:
-    """Index and shape of a shape and of everything in it, a tuple before its elements."""
+    """Index and shape of a shape and of all its parts, a tuple before its elements."""
     inner = (part for k, element in enumerate(shape.elements) for part in parts(element, (*index, k)))
     return ((index, shape), *inner)
 
@@ -74,10 +76,11 @@ class Dataflow:
 
     Attributes:
       module: the module.
-      computations: those that run in sequence (the entry and what `call`, `while` and `conditional` run), callees
+      computations: those that run in sequence (the entry and those that `call`, `while` and `conditional` run), callees
         first.
-      nodes: their instructions, in XLA's numbering: that of `computations`, operands before users.
-      node_of: place in `nodes` by computation's place and name.
+      place: of each computation in `computations`, by name.
+      nodes: their instructions in XLA's numbering: in the order of `computations`, operands before users.
+      node_of: place in `nodes` by place of the computation and name of the instruction.
       values: in XLA's numbering, which breaks ties between equal buffers; phis last. Some phis are unused.
     """
 
@@ -126,7 +129,7 @@ class Dataflow:
         return tuple(self._new(k, part) for part in range(count))
 
     def _follow(self, computation: Computation, arguments: Sequence[tuple[int, ...]]) -> int:
-        """Finds the values of all instructions of a computation; its root's place."""
+        """Finds the values of all instructions of a computation; returns its root's place in `nodes`."""
         places = self.node_of[self.place[computation.name]]
         for instruction in computation.instructions:
             k = places[instruction.name]
@@ -159,7 +162,7 @@ class Dataflow:
         results = []
         for number, name in enumerate(node.instruction.called):
             callee = self.module.computations[name]
-            if not self.nodes[self.root(name)].values:  # the first call of it
+            if not self.nodes[self.root(name)].values:  # the first call of this callee
                 self._follow(callee, read if node.instruction.opcode == "call" else read[number + 1 :])
             results.append(self.nodes[self.root(name)].values)
         return results[0] if len(results) == 1 else self._phis(k, *results)
@@ -183,7 +186,7 @@ class Dataflow:
         return tuple(phis)
 
     def _settle(self) -> None:
-        """Puts the one value that can arrive in the place of every phi with only one (`PhiGraph::Optimize`)."""
+        """Replaces every phi that only one value can reach by this value (`PhiGraph::Optimize`)."""
         becomes: dict[int, int] = {}
 
         def final(value: int) -> int:
@@ -205,9 +208,9 @@ class Dataflow:
                 node.values = tuple([final(v) for v in node.values])
 
     def _sources(self, phi: int, final: Callable[[int], int]) -> tuple[set[int], set[int]]:
-        """What the phis hold that a phi hangs together with, two values at most, and these phis.
+        """The values that can reach a phi through connected phis, two at most, and these phis.
 
-        If its own inputs are one value beside itself, that is what it holds, even if it is a phi.
+        If its own inputs are only itself and one other value, that is the result, even if it is a phi.
         """
         direct = {final(v) for v in self._inputs[phi]} - {phi}
         if len(direct) == 1:
@@ -224,18 +227,20 @@ class Dataflow:
         return sources, group
 
 
-_TRANSPARENT = ("get-tuple-element", "copy")  # these read the table of pointers of a tuple only
+_TRANSPARENT = ("get-tuple-element", "copy")  # these read only the table of pointers of a tuple
 _BLIND = ("tuple", "domain")
 
 
 @dataclasses.dataclass(slots=True)
 class Buffer:
-    """Attributes:
-    values: in increasing order.
-    bytes: of the largest of them.
-    kind: "constant", "parameter", "table" (a tuple's pointers) or "array".
-    donated: whether it is a parameter that an output overwrites.
-    lives_out: whether the program's result holds one of its values.
+    """Values that share memory in every schedule.
+
+    Attributes:
+      values: in increasing order.
+      bytes: of the largest of them.
+      kind: "constant", "parameter", "table" (a tuple's pointers) or "array".
+      donated: True for a parameter that an output overwrites.
+      lives_out: True if one of its values is in the program's result.
     """
 
     values: tuple[int, ...]
@@ -246,15 +251,17 @@ class Buffer:
 
 
 class ModuleBuffers:
-    """The buffers of a module, and everything about them that no schedule changes.
+    """The buffers of a module, and all their properties that do not depend on the schedule.
 
     Attributes:
       flow: the values.
-      buffers: sorted as XLA hands them out: the largest first, then those that live out, then in order of the program.
+      buffers: in the order in which XLA assigns them: the largest first, then those that live out, then in order of the
+        program.
       buffer_of: place in `buffers` by value; -1 for a phi that is not used. [V]
-      times: what is read at the time of a value's making or later: time `times[k]` of value `owner[k]`; sorted by
-        owner. A time is the place of an instruction in `flow.nodes`; that of the end of a computation stands `C` and
-        more behind the last of them, that of its start before. [K]
+      owner, times: times at which values are defined, at one of their positions, or read: time `times[k]` of value
+        `owner[k]`; sorted by owner. With N nodes and C computations, times 0 to N - 1 are places of instructions in
+        `flow.nodes`, N to N + C - 1 starts of computations, and N + C to N + 2C - 1 their ends. [K]
+      starts, ends: time of the first computation's start (N) and end (N + C).
     """
 
     def __init__(self, module: HloModule) -> None:
@@ -275,18 +282,18 @@ class ModuleBuffers:
         self._positions: list[list[int]] | None = None
 
     def start_time(self, value: int) -> int:
-        """The time (see `times`) from which a value is there."""
+        """The time (see `times`) from which a value exists."""
         node = self.flow.nodes[self.flow.values[value].node]
         if node.instruction.opcode == "parameter":
             return self.starts + node.computation
         return self.flow.values[value].node
 
     def is_alone(self, value: int) -> bool:
-        """Whether a value has its buffer for itself."""
+        """True if no other value shares a value's buffer."""
         return len(self.buffers[self.buffer_of[value]].values) == 1
 
     def positions(self, value: int) -> list[int]:
-        """Places in `flow.nodes` where a value is found, that of its making first."""
+        """Places in `flow.nodes` of a value's positions, that of its definition first."""
         if self._positions is None:
             positions: list[list[int]] = [[value.node] for value in self.flow.values]
             for k, node in enumerate(self.flow.nodes):
@@ -297,10 +304,10 @@ class ModuleBuffers:
         return self._positions[value]
 
     def overwritable(self, value: int, among: Container[int]) -> int | None:
-        """The first value of a direct operand that the instruction that makes `value` may write it over.
+        """The first value of a direct operand that the instruction that defines `value` may overwrite with it, or None.
 
         Args:
-          value: to be written; if others share its buffer, it is written over nothing.
+          value: to be written; if others share its buffer, the result is None.
           among: values that nothing needs afterwards.
         """
         if not self.is_alone(value):
@@ -316,8 +323,12 @@ class ModuleBuffers:
         return None
 
     def may_overwrite(self, value: int, other: int, at: int) -> bool:
-        """Whether the instruction that makes `value` may write it over `other`, which it reads under the name of the
-        instruction in place `at`.
+        """True if the instruction that defines `value` may overwrite `other` with it.
+
+        Args:
+          value: to be written.
+          other: a value at node `at`.
+          at: place in `flow.nodes` of the operand through which the instruction reads `other`.
         """
         origin = self.flow.values[value]
         node, source = self.flow.nodes[origin.node], self.flow.nodes[at]
@@ -330,7 +341,7 @@ class ModuleBuffers:
         )
 
     def _reads(self) -> Iterator[tuple[int, int]]:
-        """(value, time) of everything that keeps a value: where it is made or found, and what reads it."""
+        """(value, time) of all that keeps a value: its positions and its readers."""
         roots = {self.flow.root(c.name): k for k, c in enumerate(self.flow.computations)}
         for k, node in enumerate(self.flow.nodes):
             time = self.ends + roots[k] if k in roots else k  # a result stays until the computation ends
@@ -345,7 +356,7 @@ class ModuleBuffers:
                     yield value, reader
 
     def _reader(self, k: int, node: Node) -> int | None:
-        """The time at which an instruction reads its operands: a call reads nothing, its computation does."""
+        """The time at which an instruction reads its operands; None for a call, whose computation reads them."""
         if node.instruction.opcode == "call":
             return None
         return self.flow.parameter(node.instruction.called[0]) if node.instruction.opcode == "while" else k
@@ -369,7 +380,7 @@ class ModuleBuffers:
         return sorted(buffers, key=lambda b: (-b.bytes, not b.lives_out, self._place(b), b.values))
 
     def _place(self, buffer: Buffer) -> tuple[int, int]:
-        """Where a buffer's first value is made: in callers before what they call."""
+        """Sort key of a buffer's first defining node: callers before callees, then by place in `flow.nodes`."""
         nodes = [self.flow.values[v].node for v in buffer.values]
         return min((-self.flow.nodes[k].computation, k) for k in nodes)
 
@@ -413,5 +424,5 @@ class ModuleBuffers:
 
 
 def value_at(node: Node, index: tuple[int, ...]) -> int:
-    """The value of a part of a node's result."""
+    """Number of the value of a part of a node's result."""
     return next(v for v, (at, _) in zip(node.values, node.parts, strict=True) if at == index)

@@ -1,11 +1,11 @@
-"""Where the values of a module lie in a given schedule: in buffers of their own, or in XLA's heap of temporaries.
+"""Allocation of a module's values in a given schedule: in separate buffers, or in XLA's heap of temporaries.
 
 Each step is after a file of XLA:
 
-- `live_ranges`: from when to when each value is needed; `HloLiveRange` (xla/hlo/utils/hlo_live_range.cc);
-- `assign_outputs`: what lies in buffers of its own outside the heap: results, donated parameters, and temporaries that
-  fit into them; `BufferAssigner::AssignBuffersForComputations` (xla/service/buffer_assignment.cc);
-- `heap_blocks`: values that are written in place share a block, which is taken and freed at certain times;
+- `live_ranges`: first and last time of each value; `HloLiveRange` (xla/hlo/utils/hlo_live_range.cc);
+- `assign_outputs`: buffers outside the heap: results, donated parameters, and temporaries that fit into them;
+  `BufferAssigner::AssignBuffersForComputations` (xla/service/buffer_assignment.cc);
+- `heap_blocks`: values that are written in place share a block, which is allocated and freed at certain times;
   `HeapSimulator::RunComputation` (xla/service/heap_simulator/heap_simulator.cc);
 - `heap_size`: addresses for the blocks; `GlobalDecreasingSizeBestFitHeap`, `ChooseBestHeapAlgorithm` (the same file).
 """
@@ -22,7 +22,10 @@ from graphrl.xla.assignment.buffers import Buffer, ModuleBuffers
 
 @dataclasses.dataclass(slots=True)
 class LiveRanges:
-    """Times count the instructions of all computations that run in sequence, those of a callee before its caller.
+    """Live ranges of a module's values under a schedule.
+
+    Times count the instructions of all computations that run in sequence. A call's time is after those of the
+    instructions that it runs.
 
     Attributes:
       start, end: first and last time of every value, both included. [V]
@@ -37,7 +40,7 @@ class LiveRanges:
 
 
 def live_ranges(buffers: ModuleBuffers, schedule: Mapping[str, Sequence[str]]) -> LiveRanges:
-    """The live ranges of a module's values when its computations, by name, run in these orders of all instructions."""
+    """The live ranges of a module's values under a schedule: orders of all instructions, by name of the computation."""
     time, stop = _times(buffers, schedule)
     values = range(len(buffers.flow.values))
     start = time[[buffers.start_time(v) for v in values]]
@@ -55,7 +58,7 @@ def live_ranges(buffers: ModuleBuffers, schedule: Mapping[str, Sequence[str]]) -
 
 
 def _one_after_the_other(values: Sequence[int], start: np.ndarray, end: np.ndarray) -> None:
-    """A value in a shared buffer ends where the next one begins (`HloLiveRange::NormalizeAliasedBuffers`)."""
+    """Ends each value of a shared buffer where the next one begins (`HloLiveRange::NormalizeAliasedBuffers`)."""
     order = sorted(values, key=lambda v: (start[v], end[v], v))
     for v, after in itertools.pairwise(order):
         end[after] = max(end[v], end[after])
@@ -90,13 +93,13 @@ def _times(buffers: ModuleBuffers, schedule: Mapping[str, Sequence[str]]) -> tup
 
 @dataclasses.dataclass(slots=True)
 class Block:
-    """Values that lie in the same place of the heap one after the other.
+    """Values that occupy the same place of the heap in turn.
 
     Attributes:
-      first: the value that came first: it breaks ties.
+      first: the first of the values: it breaks ties.
       bytes: the size.
-      spans: times from when to when each of the values is there, both included, in increasing order. They count what
-        happens in the heap, not instructions.
+      spans: first and last time of each of the values, both included, in increasing order. Times count events of the
+        heap, not instructions.
     """
 
     first: int
@@ -105,15 +108,15 @@ class Block:
 
 
 def heap_blocks(buffers: ModuleBuffers, ranges: LiveRanges, in_heap: np.ndarray) -> list[Block]:
-    """Walks through the program and notes when every block of the heap is taken and freed.
+    """Simulates the program and records when every block of the heap is allocated and freed.
 
     Args:
       buffers: of the module.
       ranges: of its values.
-      in_heap: which values lie in the heap. [V]
+      in_heap: True for values in the heap. [V]
 
     Returns:
-      The blocks that have a size, in the order in which they are taken.
+      The blocks of more than 0 bytes, in the order of their allocation.
     """
     start, end = ranges.start.tolist(), ranges.end.tolist()
     values = sorted(np.flatnonzero(in_heap).tolist(), key=lambda v: (start[v], end[v], v))
@@ -155,7 +158,7 @@ class _Clock:
         self._start(value)
 
     def join_buffer(self, value: int) -> bool:
-        """Puts a value where its buffer already is, if it is."""
+        """Puts a value into its buffer's block and returns True, if the buffer has one already."""
         first = self.taken.get(int(self.buffers.buffer_of[value]))
         if first is None:
             return False
@@ -176,7 +179,7 @@ class _Clock:
 
 
 def heap_size(blocks: Sequence[Block], alignment: int) -> int:
-    """Bytes of the heap that XLA packs the blocks into: the better one of two orders of packing.
+    """Bytes of the heap into which XLA packs the blocks: the better one of two orders of packing.
 
     Args:
       blocks: those of the heap.
@@ -188,9 +191,12 @@ def heap_size(blocks: Sequence[Block], alignment: int) -> int:
 
 
 def _pack(blocks: Sequence[Block], alignment: int) -> int:
-    """Puts each block into the smallest hole that is free while it is needed; the lowest of equal ones."""
+    """Bytes of the heap if blocks are packed in the given order.
+
+    Each goes into the smallest hole that is free during its spans, the lowest of equal ones.
+    """
     room = sum(len(b.spans) for b in blocks)
-    low, high = np.zeros(room, np.int64), np.zeros(room, np.int64)  # addresses of what is placed, increasing
+    low, high = np.zeros(room, np.int64), np.zeros(room, np.int64)  # addresses of placed blocks, increasing
     start, end = np.zeros(room, np.int64), np.zeros(room, np.int64)
     count, size = 0, 0
     for block in blocks:
@@ -215,7 +221,7 @@ def _pack(blocks: Sequence[Block], alignment: int) -> int:
 
 
 def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans that follow each other without a gap made one."""
+    """Merges spans that follow each other without a gap."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted(spans):
         if merged and first <= merged[-1][1] + 1:
@@ -226,7 +232,7 @@ def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _best_hole(low: np.ndarray, high: np.ndarray, size: int) -> int:
-    """Address of the smallest hole of at least `size` between what lies at [low, high), sorted by `low`."""
+    """Address of the smallest hole of at least `size` between blocks at [low, high), sorted by `low`."""
     if not len(low):
         return 0
     below = np.concatenate(([0], np.maximum.accumulate(high)))  # where each hole begins
@@ -237,13 +243,13 @@ def _best_hole(low: np.ndarray, high: np.ndarray, size: int) -> int:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Allocation:
-    """A block of memory of its own.
+    """A separate block of memory outside the heap.
 
     Attributes:
       bytes: its size.
-      reusable: whether something else may be written into it when its content is not needed.
-      is_temporary: whether it counts as temporary memory.
-      values: what lies in it, at different times.
+      reusable: True if other buffers may use it while its content is not needed.
+      is_temporary: True if it counts as temporary memory.
+      values: that it holds, at different times.
     """
 
     bytes: int
@@ -253,14 +259,14 @@ class Allocation:
 
 
 def assign_outputs(buffers: ModuleBuffers, ranges: LiveRanges) -> tuple[list[Allocation], np.ndarray]:
-    """Gives every buffer a block of its own, that of another one, or leaves it to the heap.
+    """Assigns every buffer a new block, the block of another buffer, or the heap.
 
     Args:
       buffers: of the module.
       ranges: for the schedule.
 
     Returns:
-      The blocks in XLA's order, and whether a value is left to the heap. [V]
+      The blocks in XLA's order, and True for values that are left to the heap. [V]
     """
     return _Assigner(buffers, ranges).run()
 
@@ -271,7 +277,7 @@ class _Assigner:
         self.start, self.end = ranges.start.tolist(), ranges.end.tolist()
         self.allocations: list[Allocation] = []
         self.open: list[Allocation] = []  # those that later (smaller) buffers may use
-        self.open_until = np.zeros(len(buffers.buffers), np.int64)  # what ends later does not fit into `open[k]`
+        self.open_until = np.zeros(len(buffers.buffers), np.int64)  # buffers that end later do not fit into `open[k]`
         self.home: dict[int, Allocation] = {}  # by value
         self.in_heap = np.zeros(len(buffers.flow.values), bool)
 
@@ -293,7 +299,7 @@ class _Assigner:
         self.allocations.append(allocation)
         self.home.update(dict.fromkeys(buffer.values, allocation))
         if reusable:
-            single = buffer.kind == "array" and len(buffer.values) == 1  # a result: there to the end
+            single = buffer.kind == "array" and len(buffer.values) == 1  # a result: it lives to the end
             self.open_until[len(self.open)] = self.start[buffer.values[0]] if single else self.ranges.stop
             self.open.append(allocation)
 
@@ -331,17 +337,17 @@ class _Assigner:
         return True
 
     def _copies(self, new: int, old: int) -> bool:
-        """Whether `new` is a copy of `old`: a copy never lies where its operand does."""
+        """True if `new` is a copy of `old`: a copy never shares the block of its operand."""
         flow = self.buffers.flow
         node = flow.nodes[flow.values[new].node]
         return node.instruction.opcode == "copy" and node.operands[0] in self.buffers.positions(old)
 
     def _overwrites(self, user: int, operand: int) -> bool:
-        """Whether the instruction that makes `user` may write it over `operand`, whose last time is then."""
+        """True if the instruction that defines `user` may overwrite `operand`, whose live range ends there."""
         return self.buffers.may_overwrite(user, operand, self._last_position(operand))
 
     def _last_position(self, value: int) -> int:
-        """Under which name a value is found last (`ComputeValueLiveRangeEnd`)."""
+        """Place in `flow.nodes` of a value's last position in the schedule (`ComputeValueLiveRangeEnd`)."""
         first, *others = self.buffers.positions(value)
         best, latest = first, self._time(first)
         for place in others:

@@ -1,1 +1,1 @@
-"""From a compiled module to a decision about it: search, prediction, and a cache of decisions."""
+"""Decisions about compiled modules: search, prediction, and a cache of decisions."""

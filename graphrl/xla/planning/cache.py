@@ -1,9 +1,9 @@
-"""Decisions about compiled programs, in memory and on disk: one small JSON file a program, named by its fingerprint.
+"""Decisions about compiled programs, in memory and on disk: one JSON file per program, named by its fingerprint.
 
-They lie in `$XDG_CACHE_HOME/graphrl/plans` (by default ~/.cache/graphrl/plans) and may be deleted at any time.
+The folder is `$XDG_CACHE_HOME/graphrl/plans` (by default ~/.cache/graphrl/plans); it may be deleted at any time.
 A decision serves every request for the same method and seed and for no more seconds of search, with the same jaxlib.
 Any other request searches again, starting from it, so that a program's file never gets worse. Decisions for different
-limits of recomputation are kept apart.
+limits of recomputation have separate files.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from graphrl.xla.recompute.rewrite import without_residuals
 from graphrl.xla.settings import Settings
 
 FORMAT = "graphrl-schedule"
-VERSION = 7  # rises when a search finds better or safer plans, so that older ones are not kept
+VERSION = 7  # raise it when a search finds better or safer plans: older ones are then ignored
 
 MEMORY_SCHEDULER = "XLA's memory scheduler"
 
@@ -35,35 +35,36 @@ Places = tuple[tuple[int, ...], ...]  # of instructions, for each computation in
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What a program shall run as, and why.
+    """The schedule of a program, and the reasons for it.
 
     Attributes:
       fingerprint: `HloModule.fingerprint` of the program.
-      jaxlib: version that the bytes were measured with.
-      method, seed, seconds: what was asked for.
-      orders: of every computation in `HloModule.sequential`, places in its instructions, as they shall run; None for
-        XLA's own schedule.
-      found_by: the method behind the order; "" without one.
-      reason: one line why XLA's schedule stays; "" where it does not.
+      jaxlib: version of jaxlib that the decision was made with.
+      method, seed, seconds: as requested.
+      orders: of every computation in `HloModule.sequential`, places in its instructions in the order in which they run;
+        None for XLA's own schedule.
+      found_by: the method that found the order; "" without one.
+      reason: one line why XLA's schedule stays; "" if it does not.
       xla_bytes, memory_bytes, graphrl_bytes: temporaries under XLA's default schedule, under that of its memory
-        scheduler (None where it was not asked), and under the best order found, also if that is not used. Where a
-        prediction was enough to keep XLA's schedule, they are predicted.
-      memory_measured: whether `memory_bytes` is XLA's figure, and not a prediction.
+        scheduler (None if it was not run), and under the best order found, even if that is not used. They are
+        predicted until a compilation measures another figure.
+      memory_measured: True if `memory_bytes` is XLA's figure, not a prediction.
       argument_bytes: of the program's arguments.
       result_bytes: of results that XLA writes into no donated argument.
-      undonated_bytes: of further ones under the best order found, which XLA's own schedule writes into such arguments.
-      bound: bytes that the temporaries of no order are below (`temp_search.temp_bound`).
-      search_seconds: what planning took in all.
+      undonated_bytes: of further results that no donated argument holds under the best order found, but under XLA's
+        own schedule.
+      bound: lower bound of the temporaries' bytes in any order (`temp_search.temp_bound`).
+      search_seconds: total time of planning.
       evaluations: of the search, see `Plan`.
       scheduler: of XLA, for its own schedule.
-      recompute: what was asked for.
-      dropped: what loops do not keep for others, which compute it again (recompute/residuals.py). `clones` and `orders`
-        are of the module without it.
-      clones: of every computation in `HloModule.sequential`, what is computed again (recompute/candidates.py), if
-        anything is; its order has their numbers too.
-      recomputed: part of the program's estimated run time that computing all that again takes.
-      plain: orders of the module in which nothing is computed again, where something is, if they would do, and the
-        bytes of temporaries that they are predicted to need.
+      recompute: as requested.
+      dropped: residuals that loops do not keep for other loops, which compute them again (recompute/residuals.py).
+        `clones` and `orders` are of the module without them.
+      clones: of every computation in `HloModule.sequential`, its clones (recompute/candidates.py); empty if there are
+        no clones at all. Orders contain the clones' numbers too.
+      recomputed: part of the program's estimated run time that clones and dropped residuals take.
+      plain: orders of the module without recomputation, and the bytes of temporaries that they are predicted to need;
+        only if the decision recomputes and these orders beat XLA's schedules too.
     """
 
     fingerprint: str
@@ -92,18 +93,20 @@ class Decision:
     plain: tuple[Places, int] | None = None
 
     def serves(self, settings: Settings) -> bool:
-        """Whether it is what a search with these settings, or a longer one, gave with this jaxlib."""
+        """True if a search with these settings, or a longer one, made it with this jaxlib."""
         wanted = (settings.method, settings.seed, settings.recompute, jaxlib_version())
         return (self.method, self.seed, self.recompute, self.jaxlib) == wanted and self.seconds >= settings.seconds
 
     @property
     def is_planned(self) -> bool:
-        """Whether the program runs as it would not without a plan."""
+        """True unless the program runs under XLA's default schedule."""
         return self.orders is not None or self.scheduler != "default"
 
     def next_best(self) -> "Decision | None":
-        """What to do where the order needs more than it promised: the same with nothing computed again, or what XLA's
-        memory scheduler makes of the program; None if XLA's default schedule is all there is.
+        """The fallback if the order needs more than predicted.
+
+        This is the best order without recomputation, or that of XLA's memory scheduler; None if only XLA's default
+        schedule is left.
         """
         if self.plain is not None:
             return dataclasses.replace(
@@ -120,7 +123,7 @@ class Decision:
         )
 
     def by_memory_scheduler(self, temp_bytes: int) -> "Decision":
-        """The same with XLA's memory scheduler, which needs so many bytes of temporaries."""
+        """The same with XLA's memory scheduler, whose schedule needs `temp_bytes` of temporaries."""
         return dataclasses.replace(
             self.without_plan(),
             scheduler="memory",
@@ -130,7 +133,7 @@ class Decision:
         )
 
     def program(self, module: HloModule) -> HloModule:
-        """A module as it shall run, but for its `message`: with what is computed again, in the orders decided.
+        """The module with recomputation and in the decided orders; its `message` does not have these orders.
 
         Raises:
           PlanError: the decision does not fit this module.
@@ -143,9 +146,9 @@ class Decision:
         return program.with_orders(named_orders(program, self.orders, _numbers(module, clones)))
 
     def named_clones(self, module: HloModule) -> ClonesByName:
-        """What is computed again in a module's computations, by their names.
+        """The clones in a module's computations, by the computations' names.
 
-        Args: `module` without what is dropped.
+        Args: `module` without dropped residuals.
 
         Raises:
           PlanError: the decision does not fit this module.
@@ -154,7 +157,7 @@ class Decision:
         return {c.name: named(as_program(module, c), numbered) for c, numbered in pairs if numbered}
 
     def answer(self, module: HloModule) -> Answer | None:
-        """What `callback.Rule` wants for a module, but for what happens if it is not true.
+        """The answer of a `callback.Rule` for a module, without `mistaken` and `otherwise`.
 
         Raises:
           PlanError: the decision does not fit this module.
@@ -174,7 +177,7 @@ def named_orders(
     Args:
       program: the module.
       places: as in `Decision.orders`.
-      numbering: names of instructions by place, of computations by name; the others' as they stand.
+      numbering: by name of the computation, names of instructions by place; by default in the order of `by_name`.
 
     Raises:
       PlanError: they are no orders of this module.
@@ -192,12 +195,12 @@ def named_orders(
 
 
 def answer_of(program: HloModule) -> bytes:
-    """A module, scheduled as it shall run, as XLA takes it."""
+    """Serializes a module with its schedule, for XLA."""
     return rescheduled(program, {c.name: program.order(c) for c in program.sequential})
 
 
 def jaxlib_version() -> str:
-    """The version of XLA that this process has, as one of jaxlib."""
+    """The version of jaxlib, and so of XLA, in this process."""
     from jaxlib.version import __version__
 
     return __version__
@@ -206,11 +209,12 @@ def jaxlib_version() -> str:
 def places_of(
     program: HloModule, module: HloModule | None = None, clones: ClonesByName = MappingProxyType({})
 ) -> Places:
-    """What `Decision.program` turns into names: the orders of a module's computations as it is scheduled.
+    """The orders of a scheduled module's computations as places, the inverse of `named_orders`.
 
     Args:
       program: the module, with its clones.
-      module: without them; by default there are none.
+      module: the module without clones; by default `program`.
+      clones: of its computations.
     """
     numbering = _numbers(module or program, clones)
     return tuple(
@@ -220,15 +224,15 @@ def places_of(
 
 
 def _numbers(module: HloModule, clones: ClonesByName) -> dict[str, dict[str, int]]:
-    """The number of every instruction and clone, by name, of every computation, by name."""
+    """Numbers of instructions and clones by name, for each computation by name."""
     return {c.name: numbers(as_program(module, c), clones.get(c.name, ())) for c in module.sequential}
 
 
 class DecisionCache:
-    """The decisions that this process knows, over those on disk. Threads may share it.
+    """Decisions in memory, backed by those on disk. Threads may share it.
 
     Args:
-      on_disk: whether there are files.
+      on_disk: True to read and write files.
     """
 
     def __init__(self, *, on_disk: bool) -> None:
@@ -237,9 +241,9 @@ class DecisionCache:
         self._lock = threading.Lock()
 
     def find(self, module: HloModule, recompute: float = 0.0) -> tuple[Decision | None, bool]:
-        """The decision for a program, None if there is none that fits; and whether it was read from disk just now.
+        """The decision for a program, or None; and True if it was read from disk just now.
 
-        A file that is broken, or that does not fit the module, counts as none.
+        A file that is broken, or that does not fit the module, is ignored.
         """
         key = (_folder(), module.fingerprint, recompute)
         with self._lock:
@@ -259,7 +263,7 @@ class DecisionCache:
         return decision, True
 
     def keep(self, decision: Decision) -> None:
-        """Remembers a decision; a folder that cannot be written costs a warning and the next process a search."""
+        """Stores a decision. If the folder cannot be written, this warns, and the next process searches again."""
         with self._lock:
             self._in_memory[_folder(), decision.fingerprint, decision.recompute] = decision
         if not self._on_disk:

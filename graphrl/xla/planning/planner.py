@@ -1,6 +1,6 @@
-"""From a captured module to a decision about it: what is known, or else a search, one at a time in a process.
+"""Decisions about captured modules: known ones, or new ones by search, one search at a time in a process.
 
-`Planner` answers XLA for one set of settings; `decide` searches on a module's graphs and predicts what XLA will need.
+`Planner` answers XLA for one set of settings; `decide` searches on a module's graphs and predicts XLA's temporaries.
 """
 
 import dataclasses
@@ -45,28 +45,28 @@ from graphrl.xla.recompute.rewrite import without_residuals
 from graphrl.xla.report import Report
 from graphrl.xla.settings import PROBLEM, Settings
 
-NOTHING = 0.01  # of XLA's bytes: where the bounds show that no more is to be had, XLA's memory scheduler is not asked
-SEARCHING = 0.25  # of the seconds remain for planning, however long XLA took to show the module
-DROPPING = 0.3  # of the seconds for computing again go to residuals of loops at most
-RECOMPUTING = 0.5  # of the seconds go to finding what to compute again, if anything may be
+NOTHING = 0.01  # of XLA's bytes: if the bounds allow no larger saving, XLA's memory scheduler is not run
+SEARCHING = 0.25  # of the seconds remain for planning, however long XLA took to produce the module
+DROPPING = 0.3  # of the seconds for recomputation go to residuals of loops at most
+RECOMPUTING = 0.5  # of the seconds go to recomputation, if it is requested
 
 _SHARED = DecisionCache(on_disk=True)
 
-# A search uses all cores, and a second thread with the same program shall find what the first one found.
+# A search uses all cores, and a second thread with the same program should get the result of the first.
 _searching = threading.RLock()
 
-# What XLA makes of `jax.lax.rng_uniform`, with a key from a sequence that goes on with each compilation of the process.
+# The opcode of `jax.lax.rng_uniform`; each compilation in the process takes the next key of a sequence.
 _DRAWS = "rng-get-and-update-state"
 
 _TOO_SMALL = "left alone: too small to gain anything"
 
 
 class Planner:
-    """What to do with the modules of one set of settings. Threads may share it.
+    """Rule for the modules of one set of settings. Threads may share it.
 
     Attributes:
       settings: of the searches.
-      reports: of the programs that it has given a decision for, by fingerprint, in the order of their compilation.
+      reports: of the programs that it has decided, by fingerprint, in the order of their compilation.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -75,7 +75,7 @@ class Planner:
         self._decisions = _SHARED if settings.cache else DecisionCache(on_disk=False)
 
     def rule(self, module: HloModule) -> Answer | None:
-        """What a module runs as, for `callback.set_rule`.
+        """The rule for `callback.set_rule`: the answer for a module, or None for XLA's own schedule.
 
         Raises:
           Unplanned: it needs a search.
@@ -97,10 +97,10 @@ class Planner:
 
         Args:
           lowered: the program.
-          unplanned: what `rule` raised for it; the time that XLA took is part of the search's.
+          unplanned: the exception of `rule`; the time that XLA took counts as search.
 
         Raises:
-          Interrupted: Ctrl-C; nothing is remembered.
+          Interrupted: Ctrl-C; nothing is stored.
           GraphrlError: the method cannot take this program.
         """
         module = unplanned.module
@@ -113,11 +113,11 @@ class Planner:
             return decision
 
     def decision(self, module: HloModule) -> Decision | None:
-        """What `rule` goes by for a module; None if it was too small."""
+        """The stored decision for a module, or None, as for modules that are too small."""
         return self._find(module)[0]
 
     def _answer(self, module: HloModule, decision: Decision) -> Answer | None:
-        """A decision as an answer, and what becomes of it where it is not true."""
+        """The answer of a decision, with the corrections for wrong predictions; None for XLA's default schedule."""
         answer, other = decision.answer(module), decision.next_best()
         if answer is None:
             return None
@@ -129,14 +129,20 @@ class Planner:
         )
 
     def _instead(self, decision: Decision, module: HloModule) -> Answer | None:
-        """The rule for a module whose last decision needs more bytes than this one."""
+        """The rule after another decision needed more bytes than this one: stores this one and answers with it."""
         self._decisions.keep(decision)
         self.reports[module.fingerprint] = Report.of(module.name, decision, from_cache=False)
         return self._answer(module, decision)
 
     def _correct(self, module: HloModule, decision: Decision, measured: int, own: int, why: str) -> None:
-        """The decision's order was measured to need other bytes than predicted, and XLA's own schedule so many; or it
-        cannot be taken, and why.
+        """Corrects a decision whose order needs other bytes than predicted, or cannot be used.
+
+        Args:
+          module: the program.
+          decision: about it.
+          measured: bytes of temporaries under the decision's order.
+          own: bytes of temporaries under XLA's own schedule.
+          why: one line why the order cannot be used; "" if the prediction was wrong.
         """
         decision = dataclasses.replace(decision, graphrl_bytes=measured, xla_bytes=max(own, decision.xla_bytes))
         if why or own <= measured + decision.undonated_bytes:
@@ -154,16 +160,16 @@ class Planner:
 
 
 class Candidate(NamedTuple):
-    """A program that may be taken.
+    """A candidate schedule of a program.
 
     Attributes:
-      found_by: who made it.
-      program: scheduled as it shall run, with what is computed again.
+      found_by: the method or scheduler that found it.
+      program: in its order, with recomputation.
       predicted: bytes of temporaries that XLA will need.
-      evaluations: that finding it took.
-      dropped: what loops do not keep for others.
+      evaluations: of the search that found it.
+      dropped: residuals that loops do not keep.
       clones: instructions that are computed again, by computation.
-      recomputed: part of the program's estimated run time that it takes to compute all that again.
+      recomputed: part of the program's estimated run time that clones and dropped residuals take.
     """
 
     found_by: str
@@ -180,12 +186,13 @@ def decide(lowered: jax.stages.Lowered, unplanned: Unplanned, settings: Settings
 
     Args:
       lowered: the program.
-      unplanned: the module as XLA's default scheduler left it, and how long XLA took.
+      unplanned: the module under XLA's default schedule, and the seconds that XLA took.
       settings: of the search.
-      earlier: a decision about it; its orders are a candidate.
+      earlier: a decision about it, if any; its orders are a candidate.
 
     Returns:
-      A decision whose orders, if it has some, are predicted to need fewer bytes than XLA's own.
+      A decision whose orders, if any, are predicted to need fewer bytes than XLA's default schedule, and at most as
+      many as that of XLA's memory scheduler.
 
     Raises:
       Interrupted: Ctrl-C.
@@ -199,7 +206,7 @@ def decide(lowered: jax.stages.Lowered, unplanned: Unplanned, settings: Settings
     stays = _xla_s_own(module, settings, ties, targets)
     if (earlier is None or earlier.orders is None) and _cannot_win(stays, targets):
         return dataclasses.replace(stays, search_seconds=time.perf_counter() - started)
-    if stays.bound + ties.lost >= stays.xla_bytes:  # no order makes up for what is not donated
+    if stays.bound + ties.lost >= stays.xla_bytes:  # no order saves more than the lost donations cost
         targets = {}
     memory = hook.captured(lowered, "memory")
     stays = dataclasses.replace(stays, memory_bytes=predicted_bytes(memory))
@@ -214,7 +221,7 @@ def decide(lowered: jax.stages.Lowered, unplanned: Unplanned, settings: Settings
     if settings.recompute:
         best = min([best, *_recomputed(base, settings, earlier, best, left())], key=lambda each: each.predicted)
     bound = stays.bound
-    if left() > 0:  # a better order makes it tighter
+    if left() > 0:  # a better order tightens the bound
         sequence = plain.program.order(plain.program.entry)
         bound = max(bound, temp_bound(read_hlo(plain.program, chip=DEFAULT_CHIP), sequence))
     decision = dataclasses.replace(
@@ -229,8 +236,9 @@ def decide(lowered: jax.stages.Lowered, unplanned: Unplanned, settings: Settings
 
 
 def _chosen(decision: Decision, best: Candidate, plain: Candidate, base: HloModule) -> Decision:
-    """What needs least: XLA's own schedule, that of its memory scheduler, or the best that was found; and the best in
-    which nothing is computed again.
+    """The decision for the least bytes: XLA's own schedule, that of its memory scheduler, or the best candidate.
+
+    With recomputation, the best candidate without it is kept as the fallback `plain`.
     """
     memory = decision.memory_bytes
     assert memory is not None
@@ -257,12 +265,12 @@ def _chosen(decision: Decision, best: Candidate, plain: Candidate, base: HloModu
 
 
 def predicted_bytes(program: HloModule) -> int:
-    """Temporaries of a module as it is scheduled."""
+    """Predicted bytes of temporaries of a module under its schedule."""
     return TempPredictor(program)(program.order(program.entry))
 
 
 def _xla_s_own(module: HloModule, settings: Settings, ties: Tied, targets: Mapping[str, Target]) -> Decision:
-    """The decision that XLA's schedule stays, since no order can need much less."""
+    """The decision that XLA's schedule stays because no order can need much less."""
     predicted, entry = predicted_bytes(module), targets.get(ties.module.entry.name)
     if entry is not None and not entry.runs_others:
         bound = entry.bound
@@ -289,7 +297,7 @@ def _xla_s_own(module: HloModule, settings: Settings, ties: Tied, targets: Mappi
 
 
 def _cannot_win(stays: Decision, targets: Mapping[str, Target]) -> bool:
-    """Whether the bounds are hardly below what XLA's own schedule needs; computing again may go below them."""
+    """True if the bounds allow hardly any saving. False with recomputation, which may go below them."""
     least = NOTHING * stays.xla_bytes
     if stays.recompute:
         return False
@@ -297,7 +305,7 @@ def _cannot_win(stays: Decision, targets: Mapping[str, Target]) -> bool:
 
 
 def plan_of(decision: Decision, module: HloModule) -> Plan | None:
-    """The plan behind a decision, of the module's graph; None where XLA's schedule stays."""
+    """The plan of a decision, for the module's graph; None if XLA's schedule stays."""
     if decision.orders is None:
         return None
     scheduled = decision.program(tied(module).module)
@@ -325,7 +333,7 @@ def _candidates(
     end: float,
     least: float,
 ) -> Iterator[Candidate]:
-    """The orders of XLA's memory scheduler, those known from earlier, and what a search makes of the best of them."""
+    """The orders of XLA's memory scheduler, those of an earlier decision, and those of a search from the best."""
     predict = TempPredictor(base)
 
     def candidate(by: str, schedule: Schedule, evaluations: int) -> Candidate:
@@ -348,7 +356,7 @@ def _schedule(module: HloModule) -> Schedule:
 
 
 def _translated(other: HloModule, module: HloModule) -> Schedule:
-    """The schedule of another module of the same fingerprint, in the names of this one."""
+    """The schedule of another module with the same fingerprint, with this module's names."""
     schedule = {}
     for theirs, ours in zip(other.sequential, module.sequential, strict=True):
         name = dict(zip(theirs.by_name, ours.by_name, strict=True))
@@ -359,7 +367,7 @@ def _translated(other: HloModule, module: HloModule) -> Schedule:
 def _recomputed(
     base: HloModule, settings: Settings, earlier: Decision | None, best: Candidate, seconds: float
 ) -> Iterator[Candidate]:
-    """The best order with values computed again, as known and as found now."""
+    """Candidates with recomputation: that of an earlier decision, and the best order with new recomputation."""
     if earlier is not None and (earlier.clones or earlier.dropped):
         known = earlier.program(base)
         clones = earlier.named_clones(without_residuals(base, earlier.dropped))
@@ -386,11 +394,12 @@ def _recomputed(
 
 
 def _without_residuals(best: Candidate, limit: float, end: float) -> Candidate:
-    """The best order with loops that keep less for others, if that then needs less.
+    """The best candidate with residuals dropped, if it then needs less; else as it is.
 
     Args:
-      limit: part of the estimated run time that it may take.
-      end: time of `time.perf_counter` at which the choice of what to drop is over.
+      best: the candidate.
+      limit: part of the estimated run time that recomputation may take.
+      end: time of `time.perf_counter` at which the choice of residuals ends.
     """
     choice = chosen(best.program, limit, lambda: time.perf_counter() > end)
     if not choice.dropped:
@@ -403,7 +412,7 @@ def _without_residuals(best: Candidate, limit: float, end: float) -> Candidate:
 
 
 def _numbered(module: HloModule, clones: ClonesByName) -> tuple[Numbered, ...]:
-    """Clones as `Decision` has them."""
+    """Clones in the form of `Decision.clones`."""
     if not clones:
         return ()
     return tuple(numbered(as_program(module, c), clones.get(c.name, ())) for c in module.sequential)
@@ -420,7 +429,7 @@ def memory_of(executable: jax.stages.Compiled) -> tuple[int, int]:
 
 
 def _untouched(module: HloModule) -> str:
-    """One line why a module is left alone whatever is known of it; "" if it is not."""
+    """One line why a module is left alone, whatever its decision; "" if it is not."""
     if is_small(module):
         return _TOO_SMALL
     if any(i.opcode == _DRAWS for c in module.computations.values() for i in c.instructions):
@@ -429,5 +438,5 @@ def _untouched(module: HloModule) -> str:
 
 
 def _needs_little(module: HloModule) -> bool:
-    """Whether it is not worth a search: XLA's own schedule needs next to nothing, however much the program makes."""
+    """True if XLA's own schedule needs too little to be worth a search, however many bytes the program computes."""
     return TempPredictor(module)(module.order(module.entry)) < MIN_BYTES

@@ -1,14 +1,14 @@
-"""Search for the order of a module's instructions for which XLA needs least temporary memory: method "auto".
+"""Search for the order of a module's instructions with the least temporary memory under XLA: method "auto".
 
 - `ordered` improves the orders of a module's computations: those that loops, branches and calls run first, then the
-  entry's. Each is planned as if it were a program of its own (`bodies.as_program`). The temporary memory of the
-  computations that it runs, in their new orders, is the workspace of the call.
+  entry's. Each is planned as a separate program (`bodies.as_program`). The temporary memory of the computations that it
+  runs, in their new orders, is the workspace of the call.
 - `least_temp` is the solver of one computation.
 - `temp_bound` is a lower bound for XLA's temporaries in any order of a module's entry computation.
 
 XLA's temporary memory is near the peak of live bytes, but not equal to it (graphrl/xla/assignment): buffers of results
-take earlier temporaries, and packing leaves holes, some percent either way. So orders of low peak are made in several
-ways, and the prediction of XLA's own figure chooses among them:
+hold earlier temporaries, and packing leaves holes, some percent either way. So orders of low peak are generated in
+several ways, and the prediction of XLA's own figure chooses among them:
 
 - orders of rules, and passes through minimum cuts (solvers/orders/min_cut.py), on the graph of temporaries alone and on
   the graph in which results count from when they are written;
@@ -40,20 +40,20 @@ from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.bodies import as_program
 from graphrl.xla.settings import METHOD, PROBLEM, Settings
 
-RULES = 4  # orders of rules of each graph whose figure is predicted
-PASS_SLACK, NEAR_SLACK = 1.01, 1.003  # peaks above the best by more are not predicted
-TRIES = 20  # random orders in search of one whose peak is low enough
-IDLE = 1_000  # turns that find no new order, after which there are none, or hardly any
-NEAR = 0.01  # above the bound, by this part of it, an order is good enough
-GAIN = 0.001  # of the bytes: what a search is to gain
-PATIENCE, PATIENT_TURNS = 0.2, 8  # part of the seconds, and turns, that it may go on without
+RULES = 4  # orders of rules whose figure is predicted, for each graph
+PASS_SLACK, NEAR_SLACK = 1.01, 1.003  # orders with a higher peak, relative to the best, are not predicted
+TRIES = 20  # random orders to find one whose peak is low enough
+IDLE = 1_000  # turns without a new order that end the search: hardly any are left
+NEAR = 0.01  # part of the bound: an order is good enough if it is at most so far above it
+GAIN = 0.001  # least gain that counts, as part of the bytes
+PATIENCE, PATIENT_TURNS = 0.2, 8  # part of the seconds, and turns, that the search continues without such a gain
 
-# Below either, a computation is left alone: nothing that anybody would miss could be saved.
+# Below either, a computation is left alone: the possible saving is negligible.
 MIN_OPS = 5
 MIN_BYTES = 2**20
 
-LEAST_GAIN = 0.05  # of the program's bytes: where the bound shows that less is to be had, there is no search
-LEAST_SECONDS = 0.05  # for a search, also where no time is left
+LEAST_GAIN = 0.05  # of the program's bytes: no search if the bound allows only a smaller saving
+LEAST_SECONDS = 0.05  # for a search, even if no time is left
 
 _NO_BUFFER = frozenset({"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all"})
 
@@ -61,12 +61,12 @@ Schedule = Mapping[str, tuple[str, ...]]  # names of all instructions, by comput
 
 
 class Ordered(NamedTuple):
-    """Orders that were searched for.
+    """Result of a search for the orders of a module's computations.
 
     Attributes:
-      found_by: the method; "" where nothing was searched.
+      found_by: the method; "" if no computation was searched.
       schedule: of all computations.
-      evaluations: that it took.
+      evaluations: of all searches.
     """
 
     found_by: str
@@ -75,43 +75,46 @@ class Ordered(NamedTuple):
 
 
 def is_small(module: HloModule) -> bool:
-    """Whether no computation of a module has enough instructions, or bytes between them, to be worth a search."""
+    """True if no computation of a module has enough instructions and bytes to be worth a search."""
     return all(_is_small(computation) for computation in module.sequential)
 
 
 class Target:
-    """A computation as a program of its own, and what is known of it; all but the order is found on demand."""
+    """A computation as a separate program, with its graph, predictor and bound, which are computed on demand."""
 
     def __init__(self, module: HloModule, computation: Computation, bound: float | None = None) -> None:
-        """Args: `bound` if it is known."""
+        """Args: `bound`, if it is known."""
         self.program = as_program(module, computation)
         self.order = self.program.order(computation)
         self._bound = bound
 
     @functools.cached_property
     def read(self) -> HloProgram:
-        """Its graph."""
+        """The program with its graph."""
         return read_hlo(self.program, chip=DEFAULT_CHIP)
 
     @functools.cached_property
     def predict(self) -> TempPredictor:
-        """What it needs in an order."""
+        """Predictor of its temporary memory in an order."""
         return TempPredictor(self.program)
 
     @functools.cached_property
     def bound(self) -> float:
-        """Bytes that no order needs less than, with the computations that it runs as they are."""
+        """Lower bound of its bytes in any order, with the computations that it runs in their present orders.
+
+        No proof if it runs other computations, see `temp_bound`.
+        """
         if self._bound is None:
             self._bound = temp_bound(self.read, self.order, bodies_as_they_are=True)
         return self._bound
 
     @functools.cached_property
     def runs_others(self) -> bool:
-        """Whether it runs other computations, whose orders the bound depends on."""
+        """True if it runs other computations; the bound depends on their orders."""
         return len(self.program.sequential) > 1
 
     def is_hopeful(self, least: float) -> bool:
-        """Whether the bound leaves room for another order to save `least` bytes of what it needs."""
+        """True if the bound allows another order to save `least` bytes."""
         needed = self.predict(self.order)
         return needed >= least and needed - self.bound >= least
 
@@ -129,14 +132,14 @@ def ordered(
     end: float,
     least: float,
 ) -> Ordered:
-    """Searches for an order of every computation for which that may be worth it, callees first.
+    """Searches for orders of the computations that may save `least` bytes, callees first.
 
     Args:
       module: scheduled.
-      targets: what is known of its computations.
-      starts: schedules of it that take part; the first is the best of them.
+      targets: its computations, by name.
+      starts: schedules of it that the search starts from; the first is the best of them.
       settings: of the searches.
-      end: time of `time.perf_counter` at which they are over.
+      end: time of `time.perf_counter` at which they end.
       least: bytes that a search must be able to save.
     """
     schedule, method, evaluations = dict(starts[0]), "", 0
@@ -153,7 +156,7 @@ def ordered(
 def _search(
     target: Target, starts: Sequence[tuple[str, ...]], settings: Settings, seconds: float
 ) -> tuple[Plan, tuple[str, ...]]:
-    """The plan of a target's graph, and its sequence or, if it is not above that, one of the starts."""
+    """The plan of a target's graph; and its sequence, or a start if that is predicted to need no more."""
     graph = target.read.graph
     task = Task(graph, PROBLEM, Budget(None, max(LEAST_SECONDS, seconds)), settings.seed, settings.progress)
     if settings.method == METHOD:
@@ -166,7 +169,7 @@ def _search(
 
 
 def counted(program: HloProgram) -> tuple[HloProgram, int]:
-    """The program with results that count from when they are written, and the bytes of the buffers of all results."""
+    """The program whose results count from when they are written, and the bytes of the buffers of all results."""
     other = read_hlo(program.module, chip=DEFAULT_CHIP, count_results=True)
     flow = Flow(other.graph)
     return other, sum(size for size, pinned in zip(flow.size, flow.pinned, strict=True) if pinned)
@@ -179,13 +182,13 @@ def order_of(program: HloProgram, sequence: Sequence[str]) -> np.ndarray:
 
 
 def temp_bound(program: HloProgram, sequence: Sequence[str], *, bodies_as_they_are: bool = False) -> float:
-    """Bytes that XLA's temporaries need in any order, beside the results; a good order makes the bound tight.
+    """Lower bound of XLA's temporaries in any order, in bytes, in addition to the results.
 
     Args:
       program: of the module.
-      sequence: of all instructions.
-      bodies_as_they_are: count what loops, branches and calls need inside. No proof: that may lie in buffers that hold
-        nothing meanwhile.
+      sequence: of all instructions; a good order makes the bound tight.
+      bodies_as_they_are: count the bytes that loops, branches and calls need inside. The bound is then not proved:
+        these bytes may be in buffers that are unused meanwhile.
     """
     everything, results = counted(program)
     graph = everything.graph
@@ -205,11 +208,11 @@ def _least_temp(
 
     Args:
       task: for the program's graph. An evaluation is an order whose figure is predicted; XLA's own, the starts and the
-        best of the rules are predicted whatever the budget is. Progress is told the predicted bytes.
+        best of the rules are predicted whatever the budget is. Progress receives the predicted bytes.
       program: of the module.
       predict: bytes of temporaries for a sequence of all instructions.
-      starts: orders `[n]` of the graph's ops that take part.
-      bound: bytes that no figure is below.
+      starts: orders `[n]` of the graph's ops to start from.
+      bound: lower bound of all figures, in bytes.
     """
     search = _Search(task, program, predict, starts, bound)
     search.run()
@@ -220,7 +223,7 @@ least_temp = Solver(METHOD, "the order for which XLA needs least temporary memor
 
 
 class _Search:
-    """The best order so far, and where new ones come from.
+    """State of a search: the best order so far, and the sources of new ones.
 
     Attributes:
       best: `[n]`, or None before the first.
@@ -242,7 +245,7 @@ class _Search:
         self._gained = (0, 0.0, 0)  # bytes, seconds and turn of the last gain that counts
 
     def run(self) -> None:
-        """Predicts orders until the budget is spent, one is near the bound, or the search gains nothing any more."""
+        """Predicts orders until the budget is spent, one is near the bound, or the search no longer gains."""
         graph = self._program.graph
         for order in (self._program.schedule, *self._starts):
             self._try(np.asarray(order, np.int64), always=True)
@@ -271,12 +274,12 @@ class _Search:
             self._task.report(len(self._predicted), float(self._least))
 
     def plan(self) -> Plan:
-        """The best so far."""
+        """The plan of the best order so far."""
         assert self.best is not None
         return self._task.plan(None, self.best, evaluations=len(self._predicted))
 
     def _is_idle(self, turn: int) -> bool:
-        """Whether the last gain is too long ago."""
+        """True if the last gain is too many turns and seconds ago."""
         bytes_then, seconds_then, turn_then = self._gained
         seconds = self._task.seconds
         if turn == 0 or self._least < (1 - GAIN) * bytes_then:
@@ -289,7 +292,7 @@ class _Search:
         return self._task.over(len(self._predicted))
 
     def _near(self, flow: Flow, passes: Passes, rng: np.random.Generator) -> None:
-        """Predicts a random order near the best, if one of low peak is soon found."""
+        """Predicts a random order near the best, if one of low peak is found within `TRIES`."""
         assert self.best is not None
         highest = NEAR_SLACK * passes.usage(self.best).max()
         for _ in range(TRIES):
@@ -301,7 +304,7 @@ class _Search:
                 return
 
     def _try(self, order: np.ndarray, *, always: bool = False) -> None:
-        """Predicts an order that is new, if the budget lasts, or always."""
+        """Predicts an order unless it was predicted before; only within the budget, or with `always`."""
         key = order.tobytes()
         if key in self._predicted or (self._over() and not always):
             return
@@ -312,8 +315,10 @@ class _Search:
 
 
 def _least(ops: Sequence[Op]) -> Iterator[Op]:
-    """Ops with the bytes that they need for certain. What a loop or a branch needs inside may lie in the buffers of
-    what it is given and what it gives, while they hold nothing; the results of a call in those of its operands.
+    """Ops with the bytes that they certainly need.
+
+    A loop's or a branch's inner temporaries may be in the buffers of its arguments and results while these are unused;
+    the results of a call may be in the buffers of its operands.
     """
     called = {t.name for op in ops if op.type == "call" for t in op.outputs if t.alias is None}
     for op in ops:

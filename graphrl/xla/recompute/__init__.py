@@ -1,11 +1,11 @@
 """Recomputation: compiled programs that compute values again instead of keeping them.
 
-| question | file |
+| subject | file |
 |---|---|
-| Which instructions may be computed again, and what does it cost? | candidates.py |
-| Which of them are worth it in a schedule? | greedy.py |
-| Which plan does a program get, in which order? | plan.py |
-| What does a loop keep of every trip for another loop? | loops.py |
-| Which of that is computed again there, and how? | residuals.py |
-| How is the module changed? | rewrite.py; edit.py: single edits of its message |
+| instructions that may be computed again, and their cost | candidates.py |
+| greedy choice among them in a schedule | greedy.py |
+| a program's plan and order | plan.py |
+| residuals: arrays that a forward loop keeps for a backward loop | loops.py |
+| choice of residuals to recompute, and the steps that do it | residuals.py |
+| changes to the module | rewrite.py; edit.py: single edits of its message |
 """

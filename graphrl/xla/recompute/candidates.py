@@ -5,11 +5,11 @@
   in place of the original.
 - `Clone`: an instruction that is computed again, by name and, for the disk, by number (`numbered`, `named`). Searches
   choose among a graph's ops; `wired` adds clones of the views through which they are read.
-- `RunTimes`: estimated seconds of instructions on one modest pair of CPU cores. Only ratios count: the part of a
-  program's run time that is spent again. `roofline` has all arithmetic run at one rate, which on CPUs it does not:
-  matrix products use the vector units fully, a transcendental function takes XLA some twenty additions, a transposition
-  waits for memory. The rates are round figures from a profile of EfficientNetB0's training step on two cores of a cloud
-  machine: 6.6 s estimated, 7.5 s measured, the loops among it 0.8 s and 0.75 s.
+- `RunTimes`: estimated seconds of instructions on two modest CPU cores. Only ratios matter: the part of a program's run
+  time that clones take. `roofline` assumes one rate for all arithmetic, which is wrong on CPUs: matrix products use the
+  vector units fully, a transcendental function costs XLA about twenty additions, a transposition waits for memory. The
+  rates are round figures from a profile of EfficientNetB0's training step on two cores of a cloud machine: 6.6 s
+  estimated, 7.5 s measured; its loops 0.8 s and 0.75 s.
 """
 
 import dataclasses
@@ -22,8 +22,8 @@ from graphrl.graphs.readers.hlo.values import CONTRACTED, ValueReader, in_place_
 from graphrl.graphs.readers.hlo.work import CALLERS, Flops, bytes_moved, trip_count
 from graphrl.xla.donation import WrittenOver, written_over
 
-# Element by element, or moving elements; the same input gives the same bits. What is missing here may be deterministic
-# too, but is slow or rare.
+# Element-wise ops and ops that move elements; the same input gives the same bits. Opcodes that are missing here may be
+# deterministic too, but are slow or rare.
 CHEAP = frozenset(
     str.split(
         """
@@ -36,10 +36,10 @@ CHEAP = frozenset(
     )
 )
 _INSIDE = CHEAP | CONTRACTED | {"gather", "map", "reduce", "reduce-precision", "reduce-window", "fusion"}
-# Not cheap at all, except where the value is large and its products are thin, as of a convolution on few channels.
+# Expensive, except if the value is large and its contraction is short, as in a convolution on few channels.
 _DEAR = frozenset(("convolution", "dot", "reduce", "reduce-window"))
-_KINDS = ("kLoop", "kCustom", "kOutput")  # of fusions; on the CPU, what a library computes is kCustom
-# A reader must be told in place of what it reads; these carry buffers through and write into them.
+_KINDS = ("kLoop", "kCustom", "kOutput")  # of fusions; on the CPU, library calls are kCustom
+# These cannot be redirected to a clone: they pass buffers through and write into them.
 _FIXED_READERS = frozenset(("async-start", "conditional", "while"))
 _SINGLE_VIEWS = frozenset(("bitcast", "get-tuple-element"))
 _LAUNCH = 2e-6  # seconds
@@ -60,8 +60,9 @@ Numbered = tuple[tuple[int, tuple[int, ...]], ...]  # (original, users) of each 
 
 
 def repeatable(program: HloProgram, *, dear: bool = False) -> list[bool]:
-    """For every op of the program's graph, whether XLA may compute it twice: deterministic, of one array, and cheap;
-    or, with `dear`, whatever it costs: products, convolutions and reductions, alone and fused.
+    """For every op of the program's graph, True if XLA may compute it twice: deterministic, with one output, and cheap.
+
+    With `dear`, expensive ops may be computed twice too: products, convolutions and reductions, alone and fused.
     """
     over = written_over(program.module)
     late, shared = over.late, _shared_buffers(program, over)
@@ -81,11 +82,14 @@ def repeatable(program: HloProgram, *, dear: bool = False) -> list[bool]:
 
 
 def _shared_buffers(program: HloProgram, over: WrittenOver) -> set[str]:
-    """Tensors in buffers that something may write into later: what is read there late may be something else. Some are
-    no aliases in the graph, where XLA would copy first; but it has made its copies before there were clones.
+    """Tensors in buffers that may be written into later, so that a late reader may find other contents.
+
+    Some of them are no aliases in the graph, because XLA would copy first. But XLA inserts its copies before clones are
+    added.
 
     Args:
-      over: what is written over arguments; who does it late waits for those who read them, clones too (`rewrite.py`).
+      program: of the graph.
+      over: writes over arguments; late writers wait for the arguments' readers, clones included (`rewrite.py`).
     """
     module, entry = program.module, program.module.entry
     shared = {tensor_name(entry.parameters[number].name, index) for number, index in over.exposed}
@@ -106,8 +110,9 @@ def _shared_buffers(program: HloProgram, over: WrittenOver) -> set[str]:
 
 
 def is_of_class(module: HloModule, i: Instruction, dear: bool) -> bool:
-    """Whether an instruction, with all that it fuses, may be computed again for the same bits: what is cheap, or what
-    is `dear`, too.
+    """True if an instruction, with all that it fuses, is cheap and gives the same bits when computed again.
+
+    With `dear`, products, convolutions and reductions are accepted too.
     """
     if i.control_predecessors or i.attributes.output_operand_aliasing:
         return False
@@ -120,24 +125,24 @@ def is_of_class(module: HloModule, i: Instruction, dear: bool) -> bool:
 
 
 class Routes:
-    """How instructions come to the tensors that they read: directly, or through views."""
+    """Paths from instructions to the tensors that they read: direct, or through views."""
 
     def __init__(self, program: HloProgram) -> None:
         self._entry = program.module.entry
 
     def may_read_clone(self, reader: str, origin: str) -> bool:
-        """Whether an instruction can be told to read a clone of the origin."""
+        """True if an instruction can be rewired to read a clone of the origin."""
         return self.views(reader, origin) is not None
 
     def views(self, reader: str, origin: str) -> list[tuple[str, ...]] | None:
-        """The ways from a reader to an instruction whose only result it reads.
+        """The paths from a reader to an instruction with one result.
 
         Args:
           reader, origin: names of instructions.
 
         Returns:
-          For each operand that shows the origin, the views in between, the one next to the origin first; () where it is
-          the origin itself. None if a view shows other things too, or the reader cannot be rewired.
+          For each operand that is a view of the origin, the views in between, the one next to the origin first; () for
+          the origin itself. None if a view also shows other tensors, the reader cannot be rewired, or there is no path.
         """
         instruction = self._entry.by_name[reader]
         if instruction.opcode in _FIXED_READERS:
@@ -161,7 +166,7 @@ class Routes:
         return ways or None
 
     def _shows(self, name: str, origin: str) -> bool:
-        """Whether a view shows an instruction, among others."""
+        """True if an instruction is among those that a view shows."""
         todo, seen = [name], {name}
         while todo:
             view = self._entry.by_name[todo.pop()]
@@ -175,13 +180,13 @@ class Routes:
 
 @dataclasses.dataclass(frozen=True)
 class Clone:
-    """An instruction of the entry computation computed once more.
+    """An instruction of the entry computation that is computed once more.
 
-    A clone reads what its original reads, unless it is itself among the users of another clone.
+    A clone has its original's operands, unless it is itself among the users of another clone.
 
     Attributes:
-      name: of the clone; no other instruction of the module has it.
-      original: name of the instruction; no clone.
+      name: of the clone; unique in the module.
+      original: name of the instruction, which is no clone.
       users: names of the instructions, and of clones, that read the clone in place of the original.
     """
 
@@ -190,12 +195,13 @@ class Clone:
     users: tuple[str, ...]
 
 
-ClonesByName = Mapping[str, Sequence[Clone]]  # of computations, those that have any
+ClonesByName = Mapping[str, Sequence[Clone]]  # by name of the computation, for those that have clones
 
 
 def numbered(module: HloModule, clones: Sequence[Clone]) -> Numbered:
-    """The clones without names, which differ from process to process: places in `module.entry.instructions`; the k-th
-    clone has the k-th number after those.
+    """The clones by number instead of name, since names differ between processes.
+
+    Numbers are places in `module.entry.instructions`; the k-th clone has the k-th number after those.
     """
     number = numbers(module, clones)
     return tuple((number[c.original], tuple(number[user] for user in c.users)) for c in clones)
@@ -207,7 +213,7 @@ def numbers(module: HloModule, clones: Sequence[Clone]) -> dict[str, int]:
 
 
 def named(module: HloModule, clones: Numbered) -> tuple[Clone, ...]:
-    """What `numbered` was given, with the names that this process has.
+    """The inverse of `numbered`, with the names of this process.
 
     Raises:
       PlanError: a number is out of range.
@@ -237,19 +243,20 @@ def clone_names(module: HloModule, originals: Iterable[str]) -> list[str]:
 def wired(
     program: HloProgram, routes: Routes, clones: list[tuple[int, frozenset[int]]]
 ) -> tuple[list[str], tuple[Clone, ...]]:
-    """Instructions for clones of ops.
+    """Instructions for clones of ops, and for the views through which they are read.
 
     Args:
       program: of n ops.
-      clones: the op of each and the nodes that read it; the k-th is node n + k.
+      routes: of the program.
+      clones: for each, its op and the nodes that read it; the k-th is node n + k.
 
     Returns:
-      The instruction of every node, and all clones: those of the ops first, then those of views.
+      The name of every node's instruction, and all clones: those of the ops first, then those of views.
     """
     ops = [op.name for op in program.graph.ops]
     originals = ops + [ops[op] for op, _ in clones]
     users: list[dict[str, None]] = [{} for _ in clones]
-    views: dict[tuple[int, str], int] = {}  # of which clone, of which view -> its number among the views
+    views: dict[tuple[int, str], int] = {}  # (clone, view) -> number of the view's clone
     view_users: list[dict[str, None]] = []
     ways = [
         (k, node, way)
@@ -278,7 +285,7 @@ def wired(
 
 
 class RunTimes:
-    """Seconds that instructions of a module take."""
+    """Estimated seconds of a module's instructions."""
 
     def __init__(self, module: HloModule) -> None:
         self._module = module
@@ -295,7 +302,7 @@ class RunTimes:
         return self._seconds[key]
 
     def of_moving(self, size: int) -> float:
-        """Seconds of reading and writing so many bytes."""
+        """Seconds of reading and writing `size` bytes."""
         return _LAUNCH + 2 * size / _BYTES
 
     def of_computation(self, name: str) -> float:
@@ -318,7 +325,7 @@ class RunTimes:
         return _LAUNCH + moved / _BYTES + simple / _SIMPLE + products / _PRODUCTS + slow * _SLOW
 
     def _inside(self, computation: Computation, i: Instruction) -> tuple[int, int]:
-        """Elements of slow operations, and FLOPs of products, with what is fused."""
+        """Elements of slow operations, and FLOPs of products, including fused ones."""
         if i.opcode == "fusion":
             body = self._module.computations[i.called[0]]
             parts = [self._inside(body, inner) for inner in body.instructions]

@@ -14,20 +14,20 @@ from graphrl.graphs.readers.hlo.proto import in_order, replace, shape_message
 from graphrl.xla.recompute.loops import Expressions, Loops, Reference, Residual, part_names
 from graphrl.xla.recompute.residuals import Step
 
-LOCAL_BITS = 32  # an instruction's id is that of its computation, and its own in these bits
+LOCAL_BITS = 32  # low bits of an instruction's id: its own number; above them its computation's id
 LOCAL = (1 << LOCAL_BITS) - 1
 
 
 class Editing:
-    """A computation of a message that is changed.
+    """Editing of one computation's message.
 
     Attributes:
-      message: the computation's.
+      message: the computation's message, which is changed.
       by_name: messages of its instructions.
     """
 
     def __init__(self, message: Any, order: Sequence[str] = ()) -> None:
-        """Args: `order` in which it runs, by name; none for what is fused."""
+        """Args: `order` of its instructions' names; empty for a fused computation."""
         self.message = message
         self.by_name: dict[str, Any] = {i.name: i for i in message.instructions}
         self._order = list(order)
@@ -37,11 +37,11 @@ class Editing:
 
     @property
     def root(self) -> Any:
-        """The instruction whose result is the computation's."""
+        """The computation's root instruction."""
         return next(i for i in self.by_name.values() if i.id & LOCAL == self.message.root_id & LOCAL)
 
     def add(self, template: Any, name: str, operands: Iterable[str]) -> Any:
-        """A new instruction that is like another one, but for what it reads and calls."""
+        """Adds a copy of an instruction with other operands, without control predecessors and called computations."""
         i = type(template)()
         i.CopyFrom(template)
         i.name, i.id = name, self._base | self._next
@@ -53,32 +53,36 @@ class Editing:
         return i
 
     def operands(self, i: Any) -> list[Any]:
-        """What an instruction reads."""
+        """The operands of an instruction."""
         by_id = {each.id & LOCAL: each for each in self.by_name.values()}
         return [by_id[k & LOCAL] for k in i.operand_ids]
 
     def users(self, name: str) -> list[Any]:
-        """Who reads an instruction."""
+        """The instructions that read an instruction."""
         own = self.by_name[name].id & LOCAL
         return [i for i in self.by_name.values() if own in [k & LOCAL for k in i.operand_ids]]
 
     def read_instead(self, old: str, new: str) -> None:
-        """Has all who read an instruction read another."""
+        """Redirects all users of an instruction to another one."""
         own, other = self.by_name[old].id & LOCAL, self.by_name[new].id
         for i in self.users(old):
             i.operand_ids[:] = [other if k & LOCAL == own else k for k in i.operand_ids]
 
     def remove(self, name: str) -> Any:
-        """Takes an instruction out, which nobody reads any more."""
+        """Removes an instruction that has no users."""
         gone = self.by_name.pop(name)
         self._gone.add(gone.id)
         return gone
 
     def sweep(self, names: Iterable[str], may_go: Callable[[Any], bool]) -> list[Any]:
-        """Takes out those instructions that nobody reads, and then what only they read.
+        """Removes those of the instructions that have no users, and then operands that only they read.
+
+        Args:
+          names: of the instructions.
+          may_go: returns True if an instruction may be removed.
 
         Returns:
-          What is gone.
+          The removed instructions.
         """
         gone, todo = [], list(names)
         while todo:
@@ -89,10 +93,10 @@ class Editing:
         return gone
 
     def finish(self) -> list[int]:
-        """Writes the computation's instructions, new ones right before the first who reads them.
+        """Writes the instructions to the message.
 
         Returns:
-          Ids in the order in which they run.
+          Their ids in the order in which they run: new ones come right before their first user.
         """
         old = [self.by_name[name] for name in self._order if name in self.by_name]
         placed = {i.name for i in old}
@@ -102,12 +106,12 @@ class Editing:
 
 
 class ModuleEditing:
-    """A module that is changed; the original stays as it is.
+    """Editing of a copy of a module's message; the original is not changed.
 
     Attributes:
       original: the module.
       names: of its computations, by their ids.
-      unused: ids of computations that are to go.
+      unused: ids of computations to remove.
     """
 
     def __init__(self, module: HloModule) -> None:
@@ -125,34 +129,38 @@ class ModuleEditing:
             self._mark += "n"
 
     def edited(self, name: str) -> Editing:
-        """A computation that is changed."""
+        """The editing of a computation, created at the first request."""
         if name not in self._editing:
             computation = self.original.computations[name]
             self._editing[name] = Editing(self._messages[name], self.original.order(computation))
         return self._editing[name]
 
     def fresh(self, name: str) -> str:
-        """A name for an instruction or a computation."""
+        """A new name for an instruction or a computation."""
         self._count += 1
         return f"{name}.{self._mark}{self._count}"
 
     def copies_of(self, i: Instruction, caller: str, name: str) -> list[int]:
-        """Ids of copies of what an instruction calls, for another one in another computation."""
+        """Copies the fused computations that an instruction calls, for an instruction of another computation.
+
+        Returns:
+          The ids of the copies.
+        """
         self._fusions.copies.clear()
         ids = [self._fusions.copied(k, name) for k in i.attributes.called_computation_ids]
         copies = [copy for each in self._fusions.copies.values() for copy in each]
-        self._made.setdefault(caller, []).extend(sorted(copies, key=lambda copy: -copy.id))  # what is called first
+        self._made.setdefault(caller, []).extend(sorted(copies, key=lambda copy: -copy.id))  # callees first
         return ids
 
     def new_fusion(self, caller: str, name: str) -> Editing:
-        """A computation for a fusion, without instructions."""
+        """A new, empty computation for a fusion."""
         message = type(self._message.computations[0])(name=name, id=self._fusions.new_id(), is_fusion_computation=True)
         self._made.setdefault(caller, []).append(message)
         self._editing[name] = Editing(message)
         return self._editing[name]
 
     def finish(self) -> HloModule:
-        """What became of the module."""
+        """The edited module."""
         orders = {editing.message.id: editing.finish() for editing in self._editing.values()}
         for scheduled in self._message.schedule.sequences:
             if scheduled.key in orders:
@@ -180,10 +188,10 @@ def without_parts(shape: bytes, places: Iterable[int]) -> bytes:
 
 
 class Builder:
-    """Instructions of a backward loop's body for steps.
+    """Adds instructions to a backward loop's body, one for each step.
 
     Attributes:
-      names: by the steps' numbers.
+      names: of the instructions, by the steps' numbers.
     """
 
     def __init__(self, editing: ModuleEditing, loops: Loops) -> None:
@@ -194,7 +202,7 @@ class Builder:
         self.names: dict[int, str] = {}
 
     def build(self, number: int, step: Step) -> None:
-        """Adds what a step needs."""
+        """Adds the instructions of a step."""
         operands = [self.names[each] for each in step.operands]
         if step.kind == "given":
             assert isinstance(step.what, int)
@@ -216,7 +224,7 @@ class Builder:
             self.names[number] = self._part(step.what, step.cuts, operands)  # type: ignore[arg-type]
 
     def _undone(self, reference: Reference, operand: str) -> str:
-        """What a bitcast or a copy was given, from what it gave."""
+        """Adds the inverse of a bitcast or a copy, which gives its operand from its result; returns the name."""
         ahead = self._loops.ahead
         i = ahead.instruction(reference)
         name = self._editing.fresh(i.name)
@@ -225,11 +233,11 @@ class Builder:
         return name
 
     def _part(self, reference: Reference, cuts: Sequence[str], operands: Sequence[str]) -> str:
-        """What a fusion of the forward loop computes up to an instruction."""
+        """Adds a fusion that computes a fusion of the forward loop up to an instruction; returns its name."""
         return self._fusion(self._loops.ahead, reference, dict(zip(cuts, operands, strict=True)))
 
     def _slice(self, residual: Residual) -> str:
-        """The slice of a residual that the backward loop reads in this trip."""
+        """Adds the slice of a residual that the backward loop reads in this trip; returns its name."""
         shape = self._loops.ahead.instruction(residual.update).attributes.shape
         array, index = self._given[residual.given], self._index
         name = self._editing.fresh(array)
@@ -237,7 +245,7 @@ class Builder:
         for k, operand in enumerate((array, index)):
             template = self._body.by_name[operand]
             fused.add(_parameter(template, k), f"{name}.{k}", ())
-        # XLA clamps an index where the slice is the whole: all dimensions but one.
+        # One index serves all dimensions: XLA clamps it to 0 where the slice is the whole, in all but one.
         dims = shape_message(shape).dimensions
         template = type(self._body.root)(opcode="dynamic-slice", shape=shape, dynamic_slice_sizes=dims)
         root = fused.add(template, f"{name}.slice", (f"{name}.0", *[f"{name}.1"] * len(dims)))
@@ -245,8 +253,10 @@ class Builder:
 
     @functools.cached_property
     def _index(self) -> str:
-        """The name of the number of the forward loop's trip whose slices the backward loop reads: the index that it
-        reads them at, moved into the residual as XLA does it where it is outside, by slicing the numbers of all trips.
+        """Name of the instruction that gives the forward loop's trip whose slices the backward loop reads.
+
+        It is the index at which the backward loop reads them, clamped into the residual as XLA clamps it: by slicing
+        an iota of the numbers of all trips.
         """
         number = self._read_at
         name = self._editing.fresh(number)
@@ -262,11 +272,12 @@ class Builder:
 
     @property
     def _read_at(self) -> str:
-        """The name of the index at which the backward loop reads slices; computed once more only where it is inside
-        of a fusion, since what it is computed from may be written over by then.
+        """Name of the index at which the backward loop reads slices.
+
+        It is computed once more only if it is inside of a fusion: its operands may be written over later.
         """
         behind, index = self._loops.behind, self._loops.index
-        assert index is not None  # who reads residuals reads them there
+        assert index is not None  # loops with readings have an index
         scope, name = index
         if not scope:
             return name
@@ -275,9 +286,12 @@ class Builder:
         return cuts[name] if name in cuts else self._fusion(behind, index, cuts)
 
     def _fusion(self, expressions: Expressions, reference: Reference, cuts: Mapping[str, str]) -> str:
-        """A fusion that computes what another one does up to an instruction.
+        """Adds a fusion that computes another fusion up to an instruction; returns its name.
 
-        Args: `cuts`: by the names of instructions inside of the other: what is read in their place.
+        Args:
+          expressions: of the other fusion's computation.
+          reference: the instruction inside of the other fusion.
+          cuts: names of the operands to read in place of instructions inside of the other fusion, by their names.
         """
         scope, end = reference
         inside, name = expressions.inside(scope), self._editing.fresh(scope)
@@ -287,7 +301,7 @@ class Builder:
 
         def copy(original: str) -> str:
             if original not in copies:
-                i, again = inside.by_name[original], f"{original}.{name}"  # XLA wants every name once in a module
+                i, again = inside.by_name[original], f"{original}.{name}"  # names are unique in a module
                 if original in cuts:
                     fused.add(_parameter(i.attributes, len(read)), again, ())
                     read.append(cuts[original])
@@ -299,7 +313,7 @@ class Builder:
         return self._calling(fused, fused.by_name[copy(end)], read)
 
     def _calling(self, fused: Editing, root: Any, operands: Sequence[str]) -> str:
-        """The name of a fusion, which is that of what it computes."""
+        """Adds the call of a fused computation; returns its name, which is also the computation's."""
         fused.message.root_id = root.id
         name = fused.message.name
         template = type(root)(opcode="fusion", fusion_kind="kLoop", shape=root.shape)
@@ -308,19 +322,19 @@ class Builder:
 
 
 def _parameter(like: Any, number: int) -> Any:
-    """A parameter of the shape of an instruction."""
+    """A parameter instruction with another instruction's shape."""
     return type(like)(opcode="parameter", shape=like.shape, parameter_number=number)
 
 
 def _vector(scalar: bytes, size: int) -> bytes:
-    """The shape of so many of what a shape is of."""
+    """The shape of a vector of `size` elements of a scalar's type."""
     shape = shape_message(scalar)
     shape.dimensions[:], shape.is_dynamic_dimension[:], shape.layout.minor_to_major[:] = [size], [False], [0]
     return bytes(shape.SerializeToString())
 
 
 class FusionCopies:
-    """Copies of what fusions compute: XLA wants one caller for each.
+    """Copies of fused computations: XLA requires one caller for each.
 
     Attributes:
       copies: the copied computations by the id of their original.
@@ -333,13 +347,15 @@ class FusionCopies:
         self._next = max(self._computations) + 1
 
     def new_id(self) -> int:
-        """The id of one more computation."""
+        """The id of a new computation."""
         self._next += 1
         return self._next - 1
 
     def copied(self, number: int, suffix: str) -> int:
-        """The id of a copy of a fused computation, with those that it fuses in turn; of any other one, its own id:
-        several may apply one function.
+        """Copies a fused computation, with those that it fuses in turn.
+
+        Returns:
+          The id of the copy; of a computation that is not fused, its own id: several instructions may apply it.
         """
         original = self._computations[number]
         if not original.is_fusion_computation:

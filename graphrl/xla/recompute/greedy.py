@@ -1,22 +1,22 @@
 """Greedy choice of values to compute again, so that a schedule needs no more than a target.
 
-A `State` is a schedule with instructions computed again, as live ranges of values on a line of places. The op at place
-p of the order runs at time 2 p + 1; what is computed again for it runs at time 2 p, right before. A **node** is an op
-(its index) or a clone of one (numbers from n on). A **value** is a buffer as one node writes it: values have the
-numbers of their buffers, those of clones further numbers.
+A `State` is a schedule with clones, as live ranges of values over time. The op at place p of the order runs at time
+2 p + 1; the clones for it run at time 2 p, right before. A **node** is an op (its index) or a clone of one (numbers
+from n on). A **value** is a version of a buffer that one node writes. Values of ops have the numbers of their
+buffers, values of clones further numbers.
 
 A **gap** is the time between two uses of a value. Dropping the value there, and computing it again right before the
-later use, relieves the memory in between. What it reads must be there then: it is alive anyway, or is small and kept
-for that, or is computed again too. The gap that takes away most bytes over the target (summed over the time) for each
-second of computation comes first. The gain of a gap seldom grows when others are taken, so a queue with old gains finds
-the best one after a few evaluations (Minoux 1978, "lazy greedy").
+later use, frees memory in between. The operands must exist then: each is alive anyway, is small and kept for that, or
+is computed again too. Gaps are taken by their score: bytes over the target that they remove, summed over time, per
+second of computation. Scores seldom grow when other gaps are taken, so a queue of old scores finds the best gap after a
+few evaluations (Minoux 1978, "lazy greedy").
 
-Many values may be computed from the same few, as the growing concatenations of a dense network from its layers. Keeping
-those few pays only once several values are dropped. With `shared`, what is kept is charged in equal parts to all values
-that could be dropped for it.
+Many values may be computed from the same few operands, such as the growing concatenations of a dense network from its
+layers. Keeping these operands pays only if several values are dropped. With `shared`, a kept operand is charged in
+equal parts to all values that could be dropped because of it.
 
-At too low a target the limit is spent on whatever is cheapest for its bytes, wherever it is; at the right one it is
-spent where the peak is. So `relieved` finds the target by bisection.
+If the target is too low, the limit is spent on the clones that are cheapest for their bytes, even away from the peak.
+At the right target it is spent at the peak. So `relieved` finds the target by bisection.
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ from graphrl.solvers.flow import Flow
 SMALL = 0.05  # of the bytes that are dropped may be kept alive instead of computed again
 SMALL_SHARED = 0.8  # the same with shared charges
 MAX_CHAIN = 8  # clones for one gap
-PRECISE = 0.01  # of the peak: the search for a target ends when it knows it so well
+PRECISE = 0.01  # of the peak: the bisection of the target ends at this interval
 MAX_RUNS = 8
 
 
 class Facts:
-    """What the schedule does not change: n ops, what they read and write, what may be computed again.
+    """Facts that do not depend on the schedule: n ops, their reads and writes, and which ops may be computed again.
 
     Attributes:
       flow: the graph as lists.
@@ -74,25 +74,26 @@ class Facts:
 
 
 class State:
-    """An order of ops and clones.
+    """An order of ops and clones, and the live ranges of their values.
 
     Attributes:
       facts: of the graph.
       op: by node, the op that it computes.
       time: by node.
       reads: by node, the value that it reads of each buffer.
-      values: by number; those that a clone writes are the only ones of their buffers' numbers beyond.
+      values: by number; values that clones write have numbers above those of all buffers.
       versions: by buffer, the numbers of its values.
       spent: seconds of all clones.
       profile: `[2 n] int64`, bytes at each time.
     """
 
     def __init__(self, facts: Facts, order: Sequence[int], clones: Sequence[tuple[int, frozenset[int]]] = ()) -> None:
-        """Takes an order over.
+        """Builds the state of an order.
 
         Args:
+          facts: of the graph.
           order: nodes: all ops and clones.
-          clones: of each, the op and the nodes that read it; the k-th is node n + k.
+          clones: for each, its op and the nodes that read it; the k-th is node n + k.
         """
         self.facts, flow = facts, facts.flow
         self.op = [*range(facts.n), *(op for op, _ in clones)]
@@ -116,7 +117,7 @@ class State:
         self.profile = self._profile(len(order))
 
     def copy(self) -> "State":
-        """A state of its own."""
+        """An independent copy; `facts` is shared."""
         other = object.__new__(State)
         other.facts, other.taken, other.spent, other._next_value = self.facts, self.taken, self.spent, self._next_value
         other.op, other.time, other.profile = list(self.op), list(self.time), self.profile.copy()
@@ -127,7 +128,7 @@ class State:
 
     @property
     def clones(self) -> list[tuple[int, frozenset[int]]]:
-        """As the constructor takes them."""
+        """The clones, as the constructor takes them."""
         n = self.facts.n
         written = {v.writer: v for v in self.values.values() if v.writer >= n}
         return [(self.op[node], frozenset(written[node].readers)) for node in range(n, len(self.op))]
@@ -137,18 +138,20 @@ class State:
         return self.facts.flow.size[self.values[value].buffer]
 
     def birth(self, value: int) -> int:
-        """When a value is written."""
+        """Time at which a value is written."""
         return self.time[self.values[value].writer]
 
     def death(self, value: int) -> int:
-        """When a value is used last."""
+        """Time of a value's last use; that of its writing if it has no readers."""
         v = self.values[value]
         return max((self.time[node] for node in v.readers), default=self.time[v.writer])
 
     def add(self, op: int, time: int, reads: Mapping[int, int]) -> int:
-        """A clone of an op, without readers so far.
+        """Adds a clone of an op, without readers.
 
         Args:
+          op: the op.
+          time: at which the clone runs.
           reads: the value of each buffer that it reads.
 
         Returns:
@@ -166,7 +169,7 @@ class State:
         return self._next_value - 1
 
     def move(self, node: int, value: int) -> None:
-        """Has a node read another value of a buffer."""
+        """Redirects a node's read of a buffer to another value of it."""
         buffer = self.values[value].buffer
         self.values[self.reads[node][buffer]].readers.remove(node)
         self.reads[node][buffer] = value
@@ -178,7 +181,7 @@ class State:
         self._next_value += 1
 
     def _taken_over(self) -> set[int]:
-        """Values whose last reader writes over them."""
+        """Values that their last reader writes over."""
         taken = set()
         for node, op in enumerate(self.op):
             for _, source in self.facts.reuses.get(op, ()):
@@ -201,11 +204,15 @@ class State:
 
 
 def relieved(state: State, limit: float, over: Callable[[], bool]) -> State:
-    """A state of lower peak with more clones, or the state itself if there is none: a search over targets.
+    """Adds clones that lower the peak, by bisection of the target.
 
     Args:
-      limit: seconds of all clones, those that are there included.
-      over: whether to stop with what there is.
+      state: the present state; it is not changed.
+      limit: seconds of all clones, present ones included.
+      over: returns True once the search should stop with the best state so far.
+
+    Returns:
+      A state of lower peak, or `state` itself if the search finds no such state.
     """
     apart, shared = _tried(state, 0, limit, False, over), _tried(state, 0, limit, True, over)
     share = int(shared.profile.max()) < int(apart.profile.max())
@@ -225,7 +232,7 @@ def relieved(state: State, limit: float, over: Callable[[], bool]) -> State:
 
 @dataclasses.dataclass(eq=False)
 class Value:
-    """A buffer as one node writes it.
+    """A version of a buffer, written by one node.
 
     Attributes:
       buffer: number.
@@ -249,17 +256,17 @@ def _rank(state: State) -> tuple[int, float]:
 
 
 class _Closure:
-    """What computing an op again at some time takes."""
+    """The ops to compute again, and the values to keep, to have an op computed again at some time."""
 
     def __init__(self, room: float) -> None:
         self.room = room  # bytes that may be kept for it
         self.order: dict[int, int] = {}  # op -> order in which it is computed; operands first
-        self.reads: dict[int, dict[int, int | None]] = {}  # op -> buffer -> value; None: made here
+        self.reads: dict[int, dict[int, int | None]] = {}  # op -> buffer -> value; None: computed in this closure
         self.kept: dict[int, float] = {}  # values that live longer for it -> bytes charged
 
 
 class _Gain(NamedTuple):
-    score: float  # bytes x time over the target, less, for each second
+    score: float  # decrease of bytes x time over the target, per second of computation
     seconds: float
     time: int
     readers: list[int]  # nodes that read the clone
@@ -267,12 +274,12 @@ class _Gain(NamedTuple):
 
 
 class Greedy:
-    """Relieves a state, in place.
+    """Greedy search that adds clones to a state, in place.
 
     Args:
       state: to change.
       target: bytes.
-      shared: whether to charge what is kept to several values.
+      shared: True to divide the charge for a kept operand among several values.
     """
 
     def __init__(self, state: State, target: int, shared: bool = False) -> None:
@@ -281,7 +288,12 @@ class Greedy:
         self._charged = self._charges() if shared else {}
 
     def run(self, limit: float, over: Callable[[], bool]) -> None:
-        """Takes gaps until nothing is over the target, or the limit (seconds of all clones) is reached, or `over`."""
+        """Takes gaps until the peak is at most the target, no gap fits the limit, or `over` returns True.
+
+        Args:
+          limit: seconds of all clones.
+          over: returns True once the search should stop.
+        """
         state = self._state
         for value in list(state.values):
             self._offer(value)
@@ -307,7 +319,7 @@ class Greedy:
                 heapq.heappush(self._queue, (-gain.score, value, time))
 
     def _gain(self, value: int, time: int) -> _Gain | None:
-        """What dropping a value before its use at a time gains; None if that is nothing, or cannot be."""
+        """Gain of dropping a value before its use at a time; None if it is not positive or the gap is not feasible."""
         state = self._state
         v = state.values[value]
         late = [node for node in v.readers if state.time[node] >= time]
@@ -329,7 +341,7 @@ class Greedy:
         return _Gain(relief / seconds, seconds, at, late, closure) if relief > 0 else None
 
     def _relief(self, size: int, begin: int, at: int, closure: _Closure) -> float:
-        """Bytes over the target, summed over the time, that dropping `size` bytes from `begin` to `at` takes away."""
+        """Decrease of bytes over the target, summed over time, from dropping `size` bytes from `begin` to `at`."""
         state = self._state
         first = begin + 1
         ends = {value: state.death(value) + (value not in state.taken) for value in closure.kept}
@@ -344,7 +356,7 @@ class Greedy:
         return float(np.maximum(over, 0).sum() - np.maximum(over + change, 0).sum())
 
     def _close(self, op: int, at: int, closure: _Closure) -> bool:
-        """Adds an op and all that it needs; whether it can be computed at that time."""
+        """Adds an op and all that it needs to the closure; True if it can be computed at that time."""
         state, flow = self._state, self._state.facts.flow
         if len(closure.order) + 1 > MAX_CHAIN:
             return False
@@ -377,7 +389,10 @@ class Greedy:
         return len(closure.order) <= MAX_CHAIN
 
     def _charges(self) -> dict[int, float]:
-        """Bytes that keeping each buffer costs one of those who need it."""
+        """Bytes charged for keeping each buffer.
+
+        This is its size divided by the number of repeatable values that read it and are alive at the peak, at least 1.
+        """
         state, flow = self._state, self._state.facts.flow
         top = int(state.profile.argmax())
         charges = {}
@@ -388,7 +403,7 @@ class Greedy:
         return charges
 
     def _last_before(self, buffer: int, at: int) -> int | None:
-        """The youngest value of a buffer that is there at a time."""
+        """The youngest value of a buffer that is written by a time, or None."""
         state = self._state
         births = [(state.birth(value), value) for value in state.versions[buffer] if state.birth(value) <= at]
         return max(births)[1] if births else None
@@ -414,5 +429,5 @@ class Greedy:
             state.taken.add(again)
         assert end == state.death(again)
         read = {v for reads in closure.reads.values() for v in reads.values() if v is not None}
-        for offered in (*new.values(), *sorted(read)):  # uses are new, or later
+        for offered in (*new.values(), *sorted(read)):  # these values have new or later uses
             self._offer(offered)

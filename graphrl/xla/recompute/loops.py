@@ -1,13 +1,13 @@
-"""Pairs of loops, and the arrays in which one keeps something of every trip for the other.
+"""Pairs of a forward and a backward loop, and the arrays that the forward loop keeps for the backward loop.
 
 jax turns `lax.scan` under `grad` into a forward loop of T trips, which writes a slice of `[T, ...]` in each trip, and a
 backward loop, which reads one in each of its trips. Such an array is a **residual** here.
 
-`Expressions` numbers the values of a computation by what computes them, across fusions, since XLA fuses one expression
-into many places. A **reference** (fusion, instruction) is an instruction inside of a fusion, or ("", instruction) one
-of the computation itself. References of one **number** have the same bits (value numbering, Alpern, Wegman and Zadeck
-1988). LLVM may contract a product and a sum to one operation with one rounding, and whether it does depends on what
-else is in the fusion: such a sum is only the same as itself.
+`Expressions` numbers the values of a computation by the expressions that compute them, across fusions, since XLA fuses
+one expression into many places. A **reference** (fusion, instruction) is an instruction inside of a fusion, or
+("", instruction) one of the computation itself. References of one **number** have the same bits (value numbering,
+Alpern, Wegman and Zadeck 1988). LLVM may contract a product and a sum to one operation with one rounding, depending on
+the rest of the fusion: such a sum is equal only to itself.
 """
 
 import dataclasses
@@ -21,22 +21,22 @@ from graphrl.graphs.readers.hlo.work import known_trips
 from graphrl.xla.recompute.candidates import CHEAP
 
 Reference = tuple[str, str]
-# What says where an instruction stands, and not what it computes.
+# Fields that describe an instruction's place rather than its computation.
 _PLACE = str.split(
     "name metadata id operand_ids control_predecessor_ids called_computation_ids frontend_attributes statistics_viz "
     "original_value"
 )
 _KNOWN = CHEAP | {"bitcast", "constant"}
-# Products, and what XLA makes of them ends in one. By a power of two, too: one too small or too large for a normal
-# number is another inside of a contracted sum.
+# Products, and ops that XLA expands into code that ends in a product. Products with a power of two count too: a
+# subnormal or overflowing result differs inside of a contracted sum.
 _PRODUCTS = frozenset(("multiply", "erf", "power"))
-# These hand on a product as it is, so that it may be contracted with a sum behind them.
+# These pass a product on unchanged, so that it may be contracted with a sum behind them.
 _MOVING = frozenset(
     str.split(
         "bitcast broadcast concatenate convert copy dynamic-slice negate pad reshape reverse select slice transpose"
     )
 )
-# These round what they are given, whatever it is made of.
+# These use rounded operands: they are not contracted with a product before them.
 _ROUNDING = frozenset(str.split("abs clamp compare divide maximum minimum multiply sign")) | _MOVING
 _FROM_NOUGHT = {"init": "0", "step": "1"}
 _HANDING_ON = ("bitcast", "copy")
@@ -46,9 +46,11 @@ class Expressions:
     """The numbers of a computation's values.
 
     Attributes:
+      module, computation: the computation and its module.
       number: by reference.
-      contracted: references of what may be contracted with a product, and is like nothing else.
-      products: references inside of fusions of what may be contracted with a sum.
+      contracted: references inside of fusions that may be contracted with a product or have an opcode that is not
+        compared: each has a number of its own.
+      products: references inside of fusions that may be contracted with a sum.
     """
 
     def __init__(self, module: HloModule, computation: Computation) -> None:
@@ -66,16 +68,16 @@ class Expressions:
                 self.number["", i.name] = self._of(i, "") if known else self._new(("", i.name))
 
     def inside(self, fusion: str) -> Computation:
-        """What a fusion computes."""
+        """The fused computation of a fusion."""
         return self.module.computations[self.computation.by_name[fusion].called[0]]
 
     def instruction(self, reference: Reference) -> Instruction:
-        """What a reference refers to."""
+        """The instruction of a reference."""
         scope, name = reference
         return (self.inside(scope) if scope else self.computation).by_name[name]
 
     def origin(self, reference: Reference) -> Reference:
-        """The same value where it is computed: behind parameters of fusions, and inside of a fusion."""
+        """The reference at which the value is computed: parameters and fusions are followed to their source."""
         while True:
             scope, name = reference
             i = self.instruction(reference)
@@ -87,11 +89,11 @@ class Expressions:
                 return reference
 
     def operands(self, reference: Reference) -> list[Reference]:
-        """What an instruction reads."""
+        """References of an instruction's operands."""
         return [(reference[0], name) for name in self.instruction(reference).operands]
 
     def is_parameter(self, reference: Reference) -> bool:
-        """Whether it is a parameter of a fusion."""
+        """True if a reference is a parameter of a fusion."""
         return bool(reference[0]) and self.instruction(reference).opcode == "parameter"
 
     def _add_fusion(self, fusion: Instruction) -> None:
@@ -123,14 +125,14 @@ class Expressions:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Residual:
-    """An array of which every trip of the forward loop writes one slice, the whole of it in all trips.
+    """An array of which each trip of the forward loop writes one slice; all trips together write the whole array.
 
     Attributes:
-      place: among what the forward loop carries.
-      given: among what the backward loop is given.
-      axis: along which there is a slice for each trip.
+      place: in the tuple that the forward loop carries.
+      given: place in the tuple of the backward loop's initial values.
+      axis: of the array, with one slice for each trip.
       writer: name of the instruction of the forward loop's body that writes the slice.
-      update: the slice.
+      update: reference of the slice.
       bytes: of the array.
     """
 
@@ -144,12 +146,12 @@ class Residual:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How a backward loop reads a residual.
+    """A read of a residual in a backward loop.
 
     Attributes:
       reader: name of an instruction of its body.
       slices: names of the dynamic slices: inside of the reader, a fusion, or the reader itself.
-      index: which slice it reads.
+      index: reference of the slice's index.
     """
 
     reader: str
@@ -161,11 +163,13 @@ class Loops:
     """A forward and a backward loop of one computation.
 
     Attributes:
+      module: the module.
       caller: the computation that runs them.
       forward, backward: the loops.
-      trips: of the forward loop.
-      counter: the place of the number of its trips so far among what it carries, if it counts from 0 by 1.
-      residuals: in the order of their places.
+      trips: of the forward loop; None if unknown.
+      counter: place of the induction variable in the tuple that the forward loop carries, if it counts from 0 by 1;
+        else None.
+      residuals: in the order of the caller's reads of them.
     """
 
     def __init__(self, module: HloModule, caller: Computation, forward: Instruction, backward: Instruction) -> None:
@@ -175,32 +179,33 @@ class Loops:
 
     @functools.cached_property
     def ahead(self) -> Expressions:
-        """What the forward loop's body computes."""
+        """Expressions of the forward loop's body."""
         return Expressions(self.module, self.module.computations[self.forward.called[0]])
 
     @functools.cached_property
     def behind(self) -> Expressions:
-        """What the backward loop's body computes."""
+        """Expressions of the backward loop's body."""
         return Expressions(self.module, self.module.computations[self.backward.called[0]])
 
     @functools.cached_property
     def shared(self) -> Mapping[int, int]:
-        """Of what both loops are given and neither changes, its place in the backward loop by that in the forward."""
+        """Values that both loops receive and neither changes: places in the backward loop by those in the forward."""
         kept_ahead, kept_behind = unchanged(self.ahead.computation), unchanged(self.behind.computation)
         behind = {name: k for k, name in enumerate(given_to(self.caller, self.backward)) if k in kept_behind}
-        # the backward loop is given what the forward one was given, or what that hands through
+        # the backward loop receives initial values of the forward loop, or its unchanged results
         ahead = [*enumerate(given_to(self.caller, self.forward)), *part_names(self.caller, self.forward.name)]
         return {k: behind[name] for k, name in ahead if k in kept_ahead and name in behind}
 
     @functools.cached_property
     def index(self) -> Reference | None:
-        """The number of the forward loop's trip whose slices the backward loop reads."""
+        """Reference of the index at which the backward loop reads residuals: a trip of the forward loop."""
         indices = (reading.index for residual in self.residuals for reading in self._readings(residual))
         return next(indices, None)
 
     def readings(self, residual: Residual) -> Sequence[Reading]:
-        """How the backward loop reads a residual; none if it is needed in any other way than slice by slice, there or
-        anywhere else.
+        """All reads of a residual in the backward loop, at the common index.
+
+        Empty if the residual is used in any other way than slice by slice, in the backward loop or elsewhere.
         """
         readings = self._readings(residual)
         numbers = {self.behind.number[reading.index] for reading in readings}
@@ -261,7 +266,7 @@ class Loops:
         return Residual(place, given, axis, writer.name, update, i.shape.bytes)
 
     def _counts(self, index: Reference) -> bool:
-        """Whether a value of the forward loop is the number of the trip."""
+        """True if a value of the forward loop is its induction variable."""
         index = self.ahead.origin(index)
         i = self.ahead.instruction(index)
         while i.opcode in _HANDING_ON:
@@ -311,14 +316,14 @@ def loops_of(module: HloModule) -> Iterator[Loops]:
 
 
 def part_names(computation: Computation, source: str = "") -> Iterator[tuple[int, str]]:
-    """Places and names of the parts that are taken of a tuple, by default of the first parameter."""
+    """Places and names of the `get-tuple-element`s of a tuple, by default the first parameter."""
     for i in computation.users[source or computation.parameters[0].name]:
         if i.opcode == "get-tuple-element":
             yield i.attributes.tuple_index, i.name
 
 
 def _counter(loop: Instruction) -> int | None:
-    """The place of a loop's number of trips so far among what it carries, if it counts from 0 by 1."""
+    """Place of a loop's induction variable in the tuple that it carries; None unless it counts from 0 by 1."""
     try:
         config = json.loads(loop.attributes.backend_config or b"{}")
         if config["known_init_step"] != _FROM_NOUGHT:
@@ -329,24 +334,24 @@ def _counter(loop: Instruction) -> int | None:
 
 
 def unchanged(body: Computation) -> frozenset[int]:
-    """Places of what a loop's body hands on as it is."""
+    """Places of the values that a loop's body passes on unchanged."""
     parts = {name: k for k, name in part_names(body)}
     return frozenset(k for k, name in enumerate(body.root.operands) if parts.get(name) == k)
 
 
 def given_to(caller: Computation, loop: Instruction) -> tuple[str, ...]:
-    """Names of what a loop begins with."""
+    """Names of a loop's initial values."""
     return caller.by_name[loop.operands[0]].operands
 
 
 def _axis(whole: Sequence[int], part: Sequence[int]) -> int | None:
-    """The only dimension in which a part, a single slice, is smaller."""
+    """The only axis along which a part is smaller, with size 1 there; else None."""
     smaller = [k for k, (size, own) in enumerate(zip(whole, part, strict=True)) if size != own]
     return smaller[0] if len(smaller) == 1 and part[smaller[0]] == 1 else None
 
 
 def _is_plain(module: HloModule, caller: Computation, loop: Instruction) -> bool:
-    """Whether what a loop is given, carries and gives is taken apart and put together around it, and nowhere else."""
+    """True if the loop's tuples are built only right before it and in its body, and are read only part by part."""
     given = caller.by_name[loop.operands[0]]
     if given.opcode != "tuple" or len(caller.users[given.name]) != 1 or loop.is_root or given.is_root:
         return False

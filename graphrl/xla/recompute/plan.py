@@ -1,11 +1,11 @@
-"""Recomputation plans: which instructions to compute again, and in which order, within a limit of run time.
+"""Recomputation plans: the instructions to compute again, and their order, within a limit of run time.
 
 `recompute` plans one program for the least temporary memory. `recompute_everywhere` plans a module's entry and the
-bodies of its loops, each as a program of its own. What a body computes again is paid for with each trip, and all of it
-comes off one limit; where XLA does not know how many trips there will be, the limit is a part of the trip itself. The
-computation whose clones save most of what the module needs comes first, then the others with what is left. Branches and
-calls are left alone: what they return may be written over what they are given, and that is decided outside of them.
-Once a program is ordered anew, `pruned` gives up clones that this order does not need.
+bodies of its loops, each as a separate program. A body's clones cost run time in each trip, and all computations share
+one limit. If XLA does not know a loop's number of trips, the limit is a part of one trip's run time. The computation
+whose clones save most of the module's bytes comes first, then the others with the rest of the limit. Branches and calls
+are left alone: their results may be written over their arguments, and that is decided outside of them. After a program
+is reordered, `pruned` removes clones that the new order does not need.
 """
 
 import time
@@ -32,12 +32,12 @@ from graphrl.xla.settings import PROBLEM, check_limit
 
 MAX_ROUNDS = 6
 WORTH = 0.002  # of the memory: a round that saves less is the last one
-AGAIN = 0.4  # of the time must be left for another round, or class
+AGAIN = 0.4  # of the time must be left to start another round, or class
 CHOOSING, ORDERING = 0.4, 0.3  # of the time that is left, in a round, for all classes together
-LEAST_SECONDS = 0.2  # for one, also where no time is left
-LEAST_NEED = 0.05  # of the module's bytes: a computation that needs less beside what it is given is left alone
-LEAST_BODY_SECONDS = 0.05  # for one computation, also where no time is left
-ANYWAY = 2  # computations are looked at also where no time is left: the entry, and the body that needs most
+LEAST_SECONDS = 0.2  # for one class, even if no time is left
+LEAST_NEED = 0.05  # of the module's bytes: computations with less in addition to their arguments are left alone
+LEAST_BODY_SECONDS = 0.05  # for one computation, even if no time is left
+ANYWAY = 2  # computations planned even if no time is left: the entry, and the body that needs most
 FIRST = 0.6  # of the time that is left goes to each turn but the last one
 Clones = list[tuple[int, frozenset[int]]]
 
@@ -46,10 +46,10 @@ class Recomputation(NamedTuple):
     """A module that computes some values again.
 
     Attributes:
-      module: with the clones, in the orders in which it shall run.
-      clones: what is computed again, by computation.
+      module: with the clones, in the planned orders.
+      clones: by computation.
       predicted: bytes of temporaries that XLA will need for it.
-      cost: part of the program's estimated run time that they take.
+      cost: part of the program's estimated run time that the clones take.
     """
 
     module: HloModule
@@ -61,23 +61,23 @@ class Recomputation(NamedTuple):
 def recompute(
     program: HloProgram, order: ArrayLike, *, limit: float, seconds: float = 10.0, seed: int = 0
 ) -> Recomputation | None:
-    """Has a program compute cheap values again instead of keeping them.
+    """Plans recomputation of a program's cheap values.
 
-    In rounds: `relieved` chooses what to compute again in the present order, then method "min-cut" orders the program
-    anew, then what turned out useless is given up. At the end `least_temp` orders the best by what XLA will say.
-    Candidates are of one of two classes: element-wise and moving instructions and loop fusions of them; or products,
-    convolutions and reductions too, without which little can be dropped where each value is one of theirs, and with
-    which the limit may go to the wrong ones. The first round tries both, and the others keep to the better.
+    Each round has three steps: `relieved` chooses clones in the present order, method "min-cut" reorders the program,
+    and `pruned` removes useless clones. At the end `least_temp` orders the best program by XLA's predicted temporaries.
+    There are two classes of candidates. One has element-wise and moving instructions and loop fusions of them. The
+    other also has products, convolutions and reductions: without these little can be dropped from programs that consist
+    of them, but with them the limit may be spent badly. The first round tries both classes, later rounds the better.
 
     Args:
       program: scheduled, as XLA left it.
       order: `[n]` ops of its graph; a good one without recomputation.
-      limit: part of the program's estimated run time (`RunTimes`) that may be spent again, 0 to 1.
-      seconds: of search, of wall clock; a round that has begun is ended.
+      limit: part of the program's estimated run time (`RunTimes`) that clones may take, 0 to 1.
+      seconds: of search, of wall clock; a round that has started is completed.
       seed: of the search for orders.
 
     Returns:
-      The best found by predicted bytes, or None if nothing could be computed again for less memory.
+      The plan with the fewest predicted bytes, or None if no clones lower them.
 
     Raises:
       ProblemError: the limit is out of range.
@@ -88,11 +88,12 @@ def recompute(
 
 
 def recompute_everywhere(module: HloModule, *, limit: float, seconds: float, seed: int) -> Recomputation:
-    """Has the computations of a scheduled module compute values again, see `recompute`.
+    """Plans recomputation in the computations of a scheduled module, see `recompute`.
 
     Args:
-      limit: part of the module's estimated run time that may be spent again, 0 to 1.
-      seconds: of search, of wall clock; what has begun is ended.
+      module: scheduled.
+      limit: part of the module's estimated run time that clones may take, 0 to 1.
+      seconds: of search, of wall clock; a search that has started is completed.
       seed: of the searches for orders.
     """
     end, costs, runs = time.perf_counter() + seconds, RunTimes(module), runs_of(module)
@@ -102,7 +103,7 @@ def recompute_everywhere(module: HloModule, *, limit: float, seconds: float, see
     needs = {name: _predicted(_program(module, name)) for name in sorted(bodies)}
     hopeful = (name for name, need in needs.items() if need >= LEAST_NEED * best.predicted)
     left = [module.entry.name, *sorted(hopeful, key=lambda name: -needs[name])]
-    left = [name for name in left if costs.of_computation(name)]  # what takes no time has nothing to compute again
+    left = [name for name in left if costs.of_computation(name)]  # without run time there is nothing to clone
     while left:
         share = (FIRST if len(left) > 1 else 1.0) * (end - time.perf_counter()) / len(left)
         parts = {name: max(1.0, total / runs[name] / costs.of_computation(name)) for name in left}
@@ -130,11 +131,11 @@ def _program(module: HloModule, name: str) -> HloModule:
 def _better(
     best: Recomputation, name: str, limit: float, part: float, seconds: float, seed: int
 ) -> Recomputation | None:
-    """The module with clones in one more computation, if that then needs less.
+    """The best module with clones in one more computation, or None if that does not lower its predicted bytes.
 
     Args:
-      limit: of the module's run time.
-      part: one run of the computation takes one part of so many of the module's run time, each of its runs counted.
+      limit: part of the module's run time that the new clones may take.
+      part: the module's run time divided by that of all runs of the computation; at least 1.
     """
     module = best.module
     program = _program(module, name)
@@ -202,7 +203,7 @@ class _Search:
         return self._polished(best) if best.clones else None
 
     def _rounds(self, present: _Variant) -> Iterator[tuple[_Variant, Facts]]:
-        """What each class of candidates, if there is time for it, makes of what was found, unless that is nothing."""
+        """One round with each class of candidates for which there is time; classes that find nothing are left out."""
         for facts in self.classes:
             state = State(facts, present.order, present.clones)
             if facts is self.classes[0] or self._has_time():
@@ -221,7 +222,7 @@ class _Search:
         return lambda: time.perf_counter() > end
 
     def _settled(self, state: State) -> _Variant:
-        """The order made anew, without what it does not need."""
+        """Reorders a state's program and removes the clones that the new order does not need."""
         order, clones = without(state, [])
         program, order, places, names = self._program(order, clones)
         budget = Budget(None, max(LEAST_SECONDS, ORDERING / len(self.classes) * self._left()))
@@ -241,8 +242,9 @@ class _Search:
     def _program(
         self, order: Sequence[int], clones: Clones
     ) -> tuple[HloProgram, list[int], np.ndarray, tuple[Clone, ...]]:
-        """The program with the clones, the order as nodes and as ops of its graph, and what the clones are called. What
-        writes over an argument moves behind the clones that read it.
+        """The program with the clones, the order as nodes and as ops of its graph, and the clones as instructions.
+
+        Instructions that write over an argument move behind the clones that read it.
         """
         names, copies = wired(self.program, self.routes, clones)
         program = read_hlo(rewritten(self.program.module, copies))
@@ -258,7 +260,7 @@ class _Search:
         plan = least_temp(Task(program.graph, PROBLEM, budget, self.seed), program, predict, (best.places,))
         sequence = program.sequence(plan.decisions(program.graph)[1])
         predicted = predict(sequence)
-        if predicted > best.predicted:  # there was no time to look at it
+        if predicted > best.predicted:  # the search had no time to evaluate the starting order
             sequence, predicted = program.sequence(best.places), best.predicted
         spent = sum(self.spent[op] for op, _ in best.clones)
         name = program.module.entry.name
@@ -267,18 +269,20 @@ class _Search:
 
 
 def _valid(graph: ComputationGraph, order: Sequence[int]) -> list[int]:
-    """An order of ops, those that stand before what they wait for moved right behind it."""
+    """A valid order of ops: each op that precedes one of its predecessors moves right behind it."""
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     return least_first(place, graph.arrays.waiting())
 
 
 def pruned(state: State) -> list[int]:
-    """Gives up clones, the most expensive first, whose value may as well be kept from its last use on without a higher
-    peak; and those that only they read. `state` is changed: it still has their nodes, but nobody reads them.
+    """Removes clones, the most expensive first, if keeping the value since its last use does not raise the peak.
+
+    Clones that only removed clones read are removed too. `state` is changed in place: it still has the removed nodes,
+    without readers.
 
     Returns:
-      The nodes given up.
+      The removed nodes.
     """
     n, peak = state.facts.n, int(state.profile.max())
     written = {v.writer: number for number, v in state.values.items()}
@@ -291,7 +295,7 @@ def pruned(state: State) -> list[int]:
 
 
 def _earlier(state: State, value: int) -> int | None:
-    """The youngest other value of the same buffer that is there when this one is written."""
+    """The youngest other value of the same buffer that exists when this one is written, or None."""
     versions = state.versions[state.values[value].buffer]
     birth = state.birth(value)
     births = [(state.birth(v), v) for v in versions if v != value and state.birth(v) <= birth and _in_use(state, v)]
@@ -313,7 +317,7 @@ def _may_go(state: State, value: int, peak: int) -> bool:
 
 
 def _give_up(state: State, node: int, written: dict[int, int]) -> list[int]:
-    """Has the readers of a clone read the value before it; the nodes that nobody needs then."""
+    """Redirects a clone's readers to the value before it; returns the nodes that are then unread."""
     value = written[node]
     earlier = _earlier(state, value)
     assert earlier is not None
@@ -338,7 +342,7 @@ def _unread(state: State, node: int, written: dict[int, int]) -> list[int]:
 
 
 def without(state: State, gone: list[int]) -> tuple[list[int], Clones]:
-    """The order and the clones that are left, renumbered, as `State` takes them."""
+    """The order and the remaining clones, renumbered, as arguments of `State`."""
     n, dropped = state.facts.n, set(gone)
     kept = [node for node in range(len(state.op)) if node not in dropped]
     number = {node: k for k, node in enumerate(kept)}

@@ -1,8 +1,8 @@
-"""Residuals of loops that are no longer kept, and how the backward loop computes their slices again.
+"""Residuals of loops that are dropped, and steps by which the backward loop computes their slices again.
 
-`chosen` drops those of most bytes for each second of computing them again. `Recipes` has the steps that give a slice of
-one, from slices of others and from what both loops know. `numbered` and `named` translate the choice to numbers for the
-disk and back, since names differ between processes.
+`chosen` drops the residuals with most bytes per second of recomputation. `Recipes` has the steps that give a slice of a
+residual, from slices of kept residuals and from values that both loops receive. `numbered` and `named` translate the
+choice to numbers for the disk and back, since names differ between processes.
 """
 
 import heapq
@@ -16,20 +16,20 @@ from graphrl.xla.bodies import runs_of
 from graphrl.xla.recompute.candidates import RunTimes, is_of_class
 from graphrl.xla.recompute.loops import Loops, Reference, Residual, loops_of
 
-LEAST_BYTES = 2**16  # of a residual: smaller ones stay
-_FREE = 1e-7  # of the run time: what costs less is as good as free
+LEAST_BYTES = 2**16  # of a residual: smaller ones are kept
+_FREE = 1e-7  # part of the run time: smaller costs rank as this one
 MAX_CHAIN = 40  # instructions, each of which needs the one before
-_BACK = ("bitcast", "copy")  # what they do to a value can be undone by their like
+_BACK = ("bitcast", "copy")  # their inverse has the same opcode
 Dropped = tuple[tuple[int, int, int, tuple[int, ...]], ...]
 
 
 class Choice(NamedTuple):
-    """Residuals that are no longer kept.
+    """Residuals that are dropped.
 
     Attributes:
-      dropped: which.
+      dropped: the residuals, by number.
       bytes: of all of them.
-      cost: part of the module's run time that computing them again takes, less what keeping them took.
+      cost: part of the module's run time that computing them again takes, less the time that writing them took.
     """
 
     dropped: Dropped
@@ -38,12 +38,12 @@ class Choice(NamedTuple):
 
 
 def chosen(module: HloModule, limit: float, over: Callable[[], bool] = lambda: False) -> Choice:
-    """The residuals to drop: those of most bytes for their cost first, or simply the largest first.
+    """Chooses the residuals to drop: by bytes per cost, or by bytes alone, whichever drops more bytes.
 
     Args:
       module: scheduled.
       limit: part of the module's run time that may be spent.
-      over: whether to stop with what there is.
+      over: returns True once the search should stop with the residuals chosen so far.
     """
     loops, costs = list(loops_of(module)), RunTimes(module)
     ranks = (lambda size, cost: (-size / max(_FREE, cost),), lambda size, cost: (-size, cost))
@@ -56,9 +56,13 @@ def chosen(module: HloModule, limit: float, over: Callable[[], bool] = lambda: F
 def _greedy(
     pairs: list["_Pair"], limit: float, rank: Callable[[int, float], tuple[float, ...]], over: Callable[[], bool]
 ) -> tuple[list["_Pair"], float]:
-    """Drops residuals one by one, as long as the limit lasts, always one of the lowest rank by its bytes and cost; what
-    is spent. Costs seldom change much when others are dropped, so that old ones say whom to look at next (Minoux 1978,
-    "lazy greedy"); those that could not be dropped are looked at again until no more can.
+    """Drops residuals one by one within the limit, always one of the lowest rank by bytes and cost.
+
+    Costs seldom change much when others are dropped, so a queue of old ranks gives the next one to evaluate (Minoux
+    1978, "lazy greedy"). Residuals that could not be dropped are tried again until no more can be.
+
+    Returns:
+      The pairs, and the part of the run time that is spent.
     """
     spent, count = 0.0, -1
     while count < sum(len(pair.dropped) for pair in pairs):
@@ -82,12 +86,12 @@ def _greedy(
 
 
 class _Pair:
-    """A pair of loops and what it does not keep.
+    """A pair of loops and its dropped residuals.
 
     Attributes:
       loops: the pair.
-      dropped: residuals that are no longer kept.
-      cost: part of the module's run time.
+      dropped: its dropped residuals.
+      cost: of dropping them, as part of the module's run time.
     """
 
     def __init__(self, loops: Loops, costs: RunTimes) -> None:
@@ -97,25 +101,25 @@ class _Pair:
         self.dropped: tuple[Residual, ...] = ()
         self.cost = 0.0
         module, caller = loops.module, costs.of_computation(loops.caller.name)
-        # Of a loop without a known number of trips, the part of one trip.
+        # If the caller is run by a loop with an unknown number of trips, costs are parts of one trip.
         self._total = max(caller, costs.of_computation(module.entry.name) / runs_of(module)[loops.caller.name])
 
     @property
     def bytes(self) -> int:
-        """Of all that is dropped."""
+        """Bytes of all dropped residuals."""
         return sum(one.bytes for one in self.dropped)
 
     def left(self) -> list[Residual]:
-        """What is kept, and need not be."""
+        """Residuals that are kept and may be dropped."""
         return [one for one in self._large if one not in self.dropped]
 
     def drop(self, residual: Residual) -> None:
-        """Keeps one more no longer."""
+        """Drops one more residual."""
         self.cost = self.cost_of(residual)
         self.dropped = (*self.dropped, residual)
 
     def cost_of(self, residual: Residual) -> float:
-        """With one more that is no longer kept; infinite where that cannot be."""
+        """The pair's cost with one more dropped residual; infinite if it cannot be computed again."""
         loops, dropped = self.loops, (*self.dropped, residual)
         recipes = Recipes(loops, [one for one in loops.residuals if one not in dropped], self._costs)
         try:
@@ -128,8 +132,10 @@ class _Pair:
 
 
 def numbered(module: HloModule, dropped: Mapping[Loops, Sequence[Residual]]) -> Dropped:
-    """Residuals without names, which differ from process to process: of each pair of loops the place of its caller in
-    `module.sequential`, those of the loops in the caller's instructions, and those of the residuals.
+    """Residuals by number instead of name, since names differ between processes.
+
+    For each pair of loops: the caller's place in `module.sequential`, the places of the forward and the backward loop
+    in the caller's instructions, and the residuals' places.
     """
     sequential = [c.name for c in module.sequential]
     pairs = []
@@ -141,7 +147,7 @@ def numbered(module: HloModule, dropped: Mapping[Loops, Sequence[Residual]]) -> 
 
 
 def named(module: HloModule, dropped: Dropped) -> dict[Loops, list[Residual]]:
-    """What `numbered` was given.
+    """The inverse of `numbered`, with the names of this process.
 
     Raises:
       PlanError: the module has no such loops, or not these residuals.
@@ -158,7 +164,7 @@ def named(module: HloModule, dropped: Dropped) -> dict[Loops, list[Residual]]:
 
 
 class Impossible(PlanError):
-    """A residual is needed that cannot be computed in the backward loop."""
+    """A dropped residual cannot be computed in the backward loop."""
 
     def __init__(self, loops: Loops) -> None:
         super().__init__(
@@ -167,16 +173,17 @@ class Impossible(PlanError):
 
 
 class Step(NamedTuple):
-    """An instruction of the backward loop's body that is to be.
+    """An instruction to add to the backward loop's body.
 
     Attributes:
-      kind: "given": it is there, a part of what the loop is given; "index": of the slices that it reads; "slice": of a
-        residual; "undo": what a bitcast or a copy into another layout did is undone; "clone": an instruction of the
-        forward loop, with what it fuses; "part": what a fusion of the forward loop computes on the way to one of its
-        instructions.
-      what: the part's place; the residual; what is undone, cloned, or the way's end.
+      kind: "given": a part of the loop's carried tuple, which exists already; "index": of the slices that the loop
+        reads; "slice": of a residual; "undo": the inverse of a bitcast or of a copy into another layout; "clone": an
+        instruction of the forward loop, with all that it fuses; "part": a fusion of the forward loop, computed up to
+        one of its instructions.
+      what: of "given" the part's place; of "index" the index; of "slice" the residual; else the instruction that is
+        undone, cloned, or the last of the part.
       operands: numbers of the steps that it reads; of a part, in the order of `cuts`.
-      cuts: of a part: instructions inside of the fusion where its operands stand instead.
+      cuts: of a part: names of the instructions inside of the fusion that its operands replace.
       seconds: of one trip.
     """
 
@@ -188,12 +195,15 @@ class Step(NamedTuple):
 
 
 class Recipes:
-    """Steps for the slices of residuals that are no longer kept.
+    """Steps for the slices of dropped residuals.
 
     Args:
       loops: the pair.
-      kept: the residuals that are.
+      kept: residuals that are not dropped.
       costs: of the module.
+
+    Attributes:
+      steps: all steps so far; operands have lower numbers.
     """
 
     def __init__(self, loops: Loops, kept: Collection[Residual], costs: RunTimes) -> None:
@@ -212,16 +222,16 @@ class Recipes:
         """The number of the step that gives the slice of a residual.
 
         Raises:
-          Impossible: there is none.
+          Impossible: no steps give it.
         """
         return self._step(residual.update)
 
     def seconds(self, wanted: Sequence[int]) -> float:
-        """Of one trip, of all that some steps need, and of themselves."""
+        """Seconds of one trip for some steps and all that they need."""
         return sum(self.steps[number].seconds for number in self.needed(wanted))
 
     def needed(self, wanted: Sequence[int]) -> list[int]:
-        """Numbers of steps, with all that they need, what is needed first."""
+        """Numbers of some steps and of all that they need, operands first."""
         seen = set(wanted)
         todo = list(seen)
         while todo:
@@ -232,7 +242,7 @@ class Recipes:
         return sorted(seen)
 
     def _ways_back(self, residual: Residual) -> Iterator[tuple[int, tuple[Reference, ...]]]:
-        """Values that a residual's slice holds, and what is to be undone to have them: the last first."""
+        """Numbers of the values that a slice contains, and the instructions to undo to get them, last first."""
         reference = residual.update
         back: tuple[Reference, ...] = ()
         while True:
@@ -305,7 +315,7 @@ class Recipes:
         raise Impossible(loops)
 
     def _part(self, reference: Reference) -> int:
-        """What a fusion computes up to an instruction, from its operands or from what is kept of the way there."""
+        """A fusion computed up to an instruction, from its operands or from kept values inside of it."""
         scope, end = reference
         ahead, inside = self._ahead, self._ahead.inside(reference[0])
         cuts: list[str] = []
@@ -330,8 +340,10 @@ class Recipes:
         return self._add("part", reference, [self._step((scope, name)) for name in cuts], seconds, cuts)
 
     def _contracts_alike(self, end: Reference, within: Collection[str], cuts: Collection[str]) -> bool:
-        """Whether LLVM sees the same products and sums together in a part of a fusion as in the whole: the same loops
-        around, no product cut off from its sum, and nothing read by what is cut off.
+        """True if LLVM contracts the same products and sums in a part of a fusion as in the whole.
+
+        This requires the same loops around them, no product separated from its sum, and no computed value of the part
+        that the rest of the fusion reads.
         """
         scope, inside = end[0], self._ahead.inside(end[0])
         return (
@@ -343,7 +355,7 @@ class Recipes:
 
 
 def _is_computed(inside: Computation, name: str) -> bool:
-    """Whether an instruction of a fusion depends on what the fusion reads, and is not the same everywhere."""
+    """True unless an instruction of a fusion consists of constants, iotas and broadcasts only."""
     return inside.by_name[name].opcode not in ("constant", "iota", "broadcast") or any(
         _is_computed(inside, operand) for operand in inside.by_name[name].operands
     )

@@ -1,8 +1,8 @@
 """Modules in which values are computed again: the edited `HloModuleProto`.
 
-`rewritten` adds clones. A clone stands right behind its original, so that operands stay before their users, and calls
-its own copy of the original's fused computation, since XLA wants one caller for each. `without_residuals` has loops
-keep less. Nothing else is touched.
+`rewritten` adds clones. In the list of instructions a clone comes right behind its original, so that operands stay
+before their users. It calls its own copy of the original's fused computation, since XLA requires one caller for each.
+`without_residuals` removes residuals of loops. All else stays as it is.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ def rewritten(module: HloModule, clones: Sequence[Clone]) -> HloModule:
       clones: of its entry computation, which may be one that a loop runs (`bodies.as_program`).
 
     Returns:
-      Another module, whose donated parameters are those of `module`; this stays as it is.
+      A new module with the donated parameters of `module`, which is not changed.
 
     Raises:
       PlanError: a clone's original or one of its users is missing, or a user does not read the original.
@@ -45,11 +45,13 @@ def rewritten(module: HloModule, clones: Sequence[Clone]) -> HloModule:
 
 
 class _CloneEditor:
-    """A copy of a module's message that clones are put into."""
+    """Inserts clones into a copy of a module's message."""
 
     def __init__(self, module: HloModule, clones: Sequence[Clone], late: Mapping[str, frozenset[str]]) -> None:
-        """Args: `late` is what writes over arguments, and waits for those who read them: for clones of these too, and
-        for their originals, which it may have waited for only as it read them.
+        """Args: `late` has the readers of arguments, by the instruction that writes over them.
+
+        The writer must also wait for clones of these readers, and gets explicit dependencies on their originals: it may
+        have waited for an original only because it read it.
         """
         self.late = late
         self.name = module.name
@@ -127,8 +129,9 @@ def _scheduled(module: HloModule, clones: Sequence[Clone]) -> tuple[str, ...]:
 
 
 def without_residuals(module: HloModule, dropped: Dropped) -> HloModule:
-    """The module in which loops keep some residuals no longer, and backward loops compute them again, each slice right
-    before the first instruction that reads it.
+    """The module without some residuals: backward loops compute them again.
+
+    Each slice is computed right before the first instruction that reads it.
 
     Args:
       module: scheduled.
@@ -150,10 +153,10 @@ class _LoopEditor:
     def __init__(self, module: HloModule) -> None:
         self._module, self._costs = module, RunTimes(module)
         self.editing = ModuleEditing(module)
-        self._parts: dict[tuple[str, str], set[int]] = {}  # of (caller, loop): places that it carries no longer
+        self._parts: dict[tuple[str, str], set[int]] = {}  # by (caller, loop): places that the loop no longer carries
 
     def recompute(self, loops: Loops, residuals: Sequence[Residual]) -> None:
-        """Has a backward loop compute residuals again."""
+        """Makes a backward loop compute residuals again."""
         kept = [residual for residual in loops.residuals if residual not in residuals]
         recipes = Recipes(loops, kept, self._costs)
         wanted = [recipes.of(residual) for residual in residuals]
@@ -169,7 +172,7 @@ class _LoopEditor:
             self._remove(loops.ahead.computation.name, residual.writer)
 
     def shrink(self) -> None:
-        """Takes what is kept no longer out of what loops carry, and what only made that."""
+        """Removes dropped residuals from the tuples that loops carry, and instructions that only computed them."""
         begun = {key: self._shrink_given(*key, places) for key, places in self._parts.items()}
         for (caller, loop), places in self._parts.items():
             self._shrink(caller, loop, places)
@@ -177,7 +180,7 @@ class _LoopEditor:
             self._drop(caller, names)
 
     def _redirect(self, behind: Expressions, reading: Reading, residual: Residual, slice_: str) -> None:
-        """Has an instruction read a slice that is there, in place of slicing a residual."""
+        """Redirects an instruction that slices a residual to a slice that is already computed."""
         body = self.editing.edited(behind.computation.name)
         i = body.by_name[reading.reader]
         if i.opcode == "dynamic-slice":
@@ -200,14 +203,14 @@ class _LoopEditor:
         _forget_parameters(inside, i)
 
     def _remove(self, computation: str, writer: str) -> None:
-        """Takes out what writes a residual, and what only it read."""
+        """Removes the instruction that writes a residual, and the operands that only it read."""
         editing = self.editing.edited(computation)
         read = [i.name for i in editing.operands(editing.by_name[writer])]
         self.editing.unused.update(editing.remove(writer).called_computation_ids)
         self._drop(computation, read)
 
     def _drop(self, computation: str, names: Iterable[str]) -> None:
-        """Takes out instructions that nobody reads, and what only they read, where that does nothing else."""
+        """Removes instructions without users, and operands that only they read, if they have no side effects."""
         original = self._module.computations[computation].by_name
 
         def may_go(i: Any) -> bool:
@@ -218,7 +221,7 @@ class _LoopEditor:
             self.editing.unused.update(k for k in called if self._module.computations[self.editing.names[k]].is_fusion)
 
     def _shrink_given(self, caller: str, loop: str, places: set[int]) -> list[str]:
-        """Leaves parts out of what a loop begins with; their names."""
+        """Removes parts from a loop's initial values; returns their names."""
         outside = self.editing.edited(caller)
         (given,) = outside.operands(outside.by_name[loop])
         begun = [i.name for k, i in enumerate(outside.operands(given)) if k in places]
@@ -226,7 +229,7 @@ class _LoopEditor:
         return begun
 
     def _shrink(self, caller: str, loop: str, places: set[int]) -> None:
-        """Leaves parts out of what a loop carries and gives."""
+        """Removes parts from the tuple that a loop carries and returns."""
         message = self.editing.edited(caller).by_name[loop]
         body, condition = (self.editing.names[k] for k in message.called_computation_ids)
         _shrink_tuple(self.editing.edited(body).root, places)
@@ -240,7 +243,7 @@ class _LoopEditor:
         self._renumber(caller, loop, places)
 
     def _renumber(self, computation: str, source: str, places: set[int]) -> None:
-        """Gives the parts that are taken of a tuple their places without some others."""
+        """Renumbers the parts that are read from a tuple, after some places are removed."""
         editing = self.editing.edited(computation)
         for place, name in part_names(self._module.computations[computation], source):
             if name in editing.by_name:
@@ -258,7 +261,7 @@ def _make_bitcast(i: Any, operand: int) -> None:
 
 
 def _forget_parameters(inside: Editing, fusion: Any) -> None:
-    """Takes what nobody reads inside of a fusion from its parameters."""
+    """Removes parameters of a fusion that are not read inside of it."""
     parameters = {i.parameter_number: i for i in inside.by_name.values() if i.opcode == "parameter"}
     used = [k for k in sorted(parameters) if inside.users(parameters[k].name) or parameters[k] is inside.root]
     for k in parameters.keys() - used:
@@ -269,14 +272,14 @@ def _forget_parameters(inside: Editing, fusion: Any) -> None:
 
 
 def _shrink_tuple(i: Any, places: set[int]) -> None:
-    """Leaves parts out of a tuple that an instruction makes."""
+    """Removes parts from a tuple instruction."""
     i.operand_ids[:] = [k for place, k in enumerate(i.operand_ids) if place not in places]
     i.shape = without_parts(i.shape, places)
     i.ClearField("original_value")
 
 
 def _renumber_counter(loop: Any, places: set[int]) -> None:
-    """Gives the counter that a loop's configuration names its place without some others."""
+    """Renumbers the induction variable in a loop's configuration, after some places are removed."""
     config = json.loads(loop.backend_config or b"{}")
     counter = config.get("known_induction_variable")
     if counter is not None:
