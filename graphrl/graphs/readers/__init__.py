@@ -95,14 +95,14 @@ def read_graph(
 
     Args:
       path: of the file.
-      chip: whose run times the ops get in formats without run times (ONNX, HLO); by default `roofline.DEFAULT_CHIP`.
+      chip: determines run times in formats without run times (ONNX, HLO); by default `roofline.DEFAULT_CHIP`.
       dims: sizes, from 0, of dimensions that an ONNX model leaves open, by name (`{"batch": 8}`) or by tensor and axis
-        (`{"input_ids:1": 128}`), as in `parse_onnx`; other formats have none.
-      limits: of time and memory, for ONNX's and XLA's own code, which runs in a process of its own, and for gzip.
+        (`{"input_ids:1": 128}`), as in `parse_onnx`; other formats have no open dimensions.
+      limits: of time and memory, for ONNX's and XLA's own code, which runs in a separate process, and for gzip.
 
     Raises:
       GraphrlError: one line, if the file is missing, a directory, a device or unreadable, or the chip is unknown.
-      GraphError: one line that names the file and, where there is one, the op, if the content is no graph.
+      GraphError: one line that names the file and, if known, the op, if the content is not a graph.
     """
     source = files.shown(path)
     with files.content(path, max_unpacked=limits.memory) as data:

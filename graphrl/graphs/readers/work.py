@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 
 class Work(NamedTuple):
-    """What running something once takes.
+    """Work of one run of an op or a body.
 
     Attributes:
       flops: operations.
       runtime: seconds.
-      workspace_bytes: most bytes that it holds at once beside its inputs and results.
-      step_bytes: the same with its results, as one step of a loop holds them.
+      workspace_bytes: peak bytes allocated in addition to its inputs and results.
+      step_bytes: the same including its results, as in one step of a loop.
       weight_bytes: bytes of the weights and constants inside its bodies.
     """
 
@@ -24,7 +24,7 @@ class Work(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Memory of an op of a body: bytes of the values that it writes, names of the values that it reads, its workspace."""
+    """Memory of an op of a body: bytes of the values that it writes, names of those that it reads, its workspace."""
 
     written: Mapping[Any, int]
     read: Iterable[Hashable]

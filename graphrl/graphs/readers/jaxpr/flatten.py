@@ -110,7 +110,7 @@ def flatten(closed: core.ClosedJaxpr, arguments: Sequence[External], chip: Chip)
 
 
 class _Flattener:
-    """State of one pass over a jaxpr: its nodes and externals, and the last node to touch each mutable array or effect."""
+    """State of one pass over a jaxpr: nodes, externals, and the last node to touch each mutable array or effect."""
 
     def __init__(
         self, chip: Chip, externals: list[External], bodies: dict[int, tuple[Any, Work, list["_Constant"]]]

@@ -72,7 +72,7 @@ def equation_flops(equation: Any) -> int:
 
 
 def bytes_moved(equation: Any, input_bytes: list[int], output_bytes: int) -> int:
-    """Bytes between memory and chip: every input once and every output; a slice or gather reads only its result's size."""
+    """Bytes between memory and chip: every input once and every output; slices and gathers read only what they return."""
     return traffic(input_bytes, output_bytes, partial=equation.primitive.name in PARTIAL_READS)
 
 
