@@ -20,11 +20,8 @@ from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, Foreign, ReadLimits
 from graphrl.graphs.readers.hlo.head import FROM_MLIR, is_mlir, is_text, with_header
 from graphrl.graphs.readers.hlo.proto import HOST, Shape, Shapes, module_message
 
-_SEQUENTIAL = (
-    "call",
-    "conditional",
-    "while",
-)  # they run other computations; those of all other opcodes process single elements
+# They run other computations; those of all other opcodes process single elements.
+_SEQUENTIAL = ("call", "conditional", "while")
 _EFFECTS = frozenset(str.split("infeed outfeed recv recv-done rng rng-get-and-update-state send send-done"))
 _LOCAL = 0xFFFFFFFF  # an instruction's id inside its computation; the higher bits are the id of the computation
 # Differences between two compilations of one program, and fields that do not matter to a schedule: names, source lines,
@@ -105,7 +102,7 @@ class Computation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputAlias:
-    """A part of the entry's result that XLA may (`must`: has to) write into the buffer of a donated parameter."""
+    """A part of the entry's result that XLA may (with `must`: has to) write into the buffer of a donated parameter."""
 
     output_index: tuple[int, ...]
     parameter: int

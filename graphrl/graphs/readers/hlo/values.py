@@ -139,10 +139,10 @@ class Values:
 
     Attributes:
       leaves: of every instruction, by its name.
-      alias: tensor -> the tensor that its instruction reads and whose buffer it is.
+      alias: tensor -> the tensor that its instruction reads and whose buffer it occupies.
       external: parameters and constants by tensor name; they cost nothing in the computation itself.
-      origin: number and leaf of the parameter that an external tensor is; constants are not there.
-      waits: of every contracted instruction, the other instructions that have to run before it.
+      origin: number and leaf of the parameter of each external tensor; without constants.
+      waits: of every contracted instruction, the other instructions that must run before it.
     """
 
     leaves: dict[str, Leaves] = dataclasses.field(default_factory=dict)

@@ -72,7 +72,7 @@ def equation_flops(equation: Any) -> int:
 
 
 def bytes_moved(equation: Any, input_bytes: list[int], output_bytes: int) -> int:
-    """Bytes between memory and chip: every input once and every output; slices and gathers read only what they return."""
+    """Bytes between memory and chip: every input once and every output; slices and gathers read only what they take."""
     return traffic(input_bytes, output_bytes, partial=equation.primitive.name in PARTIAL_READS)
 
 
@@ -98,7 +98,7 @@ def array_size(aval: Any) -> int:
 
 @functools.cache
 def element_bits(dtype: Any) -> int:
-    """Bits of one element: sub-byte integers and floats are packed, a random key is its key data."""
+    """Bits of one element: sub-byte integers and floats are packed, a random key counts as its key data."""
     if jnp.issubdtype(dtype, jax.dtypes.extended):
         if not jnp.issubdtype(dtype, jax.dtypes.prng_key):
             return 8 * int(getattr(dtype, "itemsize", 0))
