@@ -61,9 +61,7 @@ def own_weights(graph: ComputationGraph) -> list[set[str]]:
 
 
 def listed_weights(graph: ComputationGraph) -> list[set[str]]:
-    """`own_weights` if they account for all weight bytes, as in graphs from readers; else, as in layers, empty: `[n]`
-    sets.
-    """
+    """`own_weights` if they account for all weight bytes (graphs from readers), else empty (layers): `[n]` sets."""
     weights, size = own_weights(graph), {tensor.name: int(tensor.bytes) for tensor in graph.inputs}
     sums = (sum(size[name] for name in names) for names in weights)
     if all(total == op.weight_bytes for total, op in zip(sums, graph.ops, strict=True)):

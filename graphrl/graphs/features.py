@@ -220,11 +220,11 @@ def padded_order_features(graph: ComputationGraph, ops: int) -> np.ndarray:
 
 
 def layer_features(graph: ComputationGraph, order: np.ndarray | None = None) -> np.ndarray:
-    """Features of layers for EGRL's policy (table 1 of its paper): `[n, 19]` float32, in the given order (by default
-    the graph's topological order).
+    """Features of layers for EGRL's policy (table 1 of its paper): `[n, 19]` float32.
 
-    Sizes and counts span many orders of magnitude: each feature x becomes log(1 + x). In a graph without shapes, all
-    features that need them are 0, except the sizes of inputs and outputs, which are then bytes.
+    Rows are in the given order, by default the graph's topological order. Sizes and counts span many orders of
+    magnitude: each feature x becomes log(1 + x). In a graph without shapes, all features that need them are 0, except
+    the sizes of inputs and outputs, which are then bytes.
     """
     a = graph.arrays
     order = a.topological if order is None else order
@@ -373,9 +373,7 @@ def _spectrum(adjacency: csr_array, dimension: int) -> Iterator[tuple[float, np.
 
 
 def _normalised(adjacency: np.ndarray | csr_array) -> np.ndarray | csr_array:
-    """D^-1/2 A D^-1/2; an isolated op of a dense matrix has 1 on the diagonal, so that its component has the eigenvalue
-    1.
-    """
+    """D^-1/2 A D^-1/2; isolated ops of a dense matrix have 1 on the diagonal: each component has the eigenvalue 1."""
     degree = adjacency.sum(axis=1)
     scale = 1 / np.sqrt(np.maximum(degree, 1.0))
     if isinstance(adjacency, np.ndarray):
@@ -423,10 +421,10 @@ def _least_hops(order: np.ndarray, before: list[list[int]]) -> np.ndarray:
 
 
 def _after(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`[j, i]` is 1 if i is after j, if i is a successor of j, and if the transitive reduction has j -> i: three `[n,
-    n]` uint8.
+    """Reachability, successors and transitive reduction: three `[n, n]` uint8.
 
-    A successor is in the reduction unless another successor is before it.
+    `[j, i]` is 1 if i is after j, if i is a successor of j, and if j -> i is in the reduction. A successor is in the
+    reduction unless another successor is before it.
     """
     n = a.num_ops
     after, direct, through = [0] * n, [0] * n, [0] * n

@@ -203,8 +203,10 @@ class ComputationGraph:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GraphArrays:
-    """A graph as indices: n ops in the graph's order, t tensors that some op produces (in the order of their
-    producers and outputs), e uses, f control edges. External inputs cost nothing and do not appear.
+    """A graph as index arrays.
+
+    Letters in shapes: n ops in the graph's order, t tensors that some op produces (in the order of their producers and
+    outputs), e uses, f control edges. External inputs cost nothing and do not appear.
     """
 
     runtime: np.ndarray  # [n] float64, seconds

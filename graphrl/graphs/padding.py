@@ -214,8 +214,7 @@ def bucket(count: int) -> int:
 
 
 def roomy_sizes(graph: ComputationGraph) -> Sizes:
-    """Sizes that most graphs of one bucket of ops share: with room for their rows, uses, control edges and shared
-    buffers.
+    """Sizes that most graphs of one bucket of ops share, with room for rows, uses, control edges and shared buffers.
 
     For programs whose run time does not depend on the padded rows and uses.
     """
@@ -397,8 +396,10 @@ def _unit(*values: np.ndarray) -> float:
 
 
 def _shares(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The outputs that share a buffer of an op's, ordered so that the owner of a buffer comes before the tensors that
-    share it.
+    """The outputs that share a buffer, each after the tensor that owns it.
+
+    Returns:
+      Tensors, the tensors whose buffers they share, and True for sharing by `reuses`: three `[s]`.
     """
     # a buffer of an external input (index below 0) costs nothing, whichever tensors share it
     tensors = np.flatnonzero((a.alias >= 0) | (a.reuses >= 0))

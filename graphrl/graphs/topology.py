@@ -21,10 +21,13 @@ def grouped(keys: np.ndarray, values: np.ndarray, size: int) -> list[list[int]]:
 
 
 def numbered(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The distinct keys `[k]` among integers from 0 to size - 1, ascending, the index of each one's first occurrence
-    `[k]`, and the number of each key among the distinct ones `[n]`.
+    """Numbers the distinct keys among integers from 0 to size - 1.
 
     If `size` is at most the number of keys, a table replaces the sort, which takes half the time.
+
+    Returns:
+      The distinct keys `[k]`, ascending; the index of each one's first occurrence `[k]`; the number of every key among
+        the distinct ones `[n]`.
     """
     if size > len(keys):
         by_key = np.argsort(keys, kind="stable")
@@ -144,13 +147,15 @@ def post_order(num_ops: int, roots: Sequence[int], waits_for: Callable[[int], Se
 def longest_paths(
     order: np.ndarray, before: np.ndarray, after: np.ndarray, runtime: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The longest path that ends before each op: in edges `[n] int64`, and in the run times of the ops on it `[n]
-    float64`.
+    """The longest path that ends before each op.
 
     Args:
       order: `[n]` a topological order of the ops.
       before, after: `[m]` each, the ops of every edge.
       runtime: `[n] float64`.
+
+    Returns:
+      Its edges `[n] int64`, and the run times of the ops on it `[n] float64`.
     """
     n = len(order)
     begins, rows = rows_by(after, before, n)
@@ -198,9 +203,7 @@ def bit_matrix(sets: Sequence[int]) -> np.ndarray:
 
 
 def _cycle(names: Sequence[str], sources: np.ndarray, targets: np.ndarray, left: set[int]) -> list[str]:
-    """Names along one cycle of the ops that are left, the first repeated at the end; at most six of a cycle longer than
-    nine.
-    """
+    """Names along one cycle of the remaining ops, the first repeated at the end; six of them if there are over ten."""
     pairs = zip(sources.tolist(), targets.tolist(), strict=True)
     predecessor = {target: source for source, target in pairs if source in left and target in left}
     node = min(left)

@@ -82,9 +82,7 @@ def stochastic_block(n: int, blocks: int, within: float, across: float, rng: np.
 
 
 def _chosen(count: int, probability: float, rng: np.random.Generator) -> np.ndarray:
-    """A random subset of 0 to count - 1, each chosen with the same probability: sorted; memory for the chosen ones
-    only.
-    """
+    """A random subset of 0 to count - 1, each with the same probability: sorted; in memory of its own size only."""
     return np.sort(rng.choice(count, int(rng.binomial(count, probability)), replace=False, shuffle=False))
 
 

@@ -50,9 +50,7 @@ def infer_shapes(model: bytes) -> bytes:
 
 
 def shape_faults(model: bytes) -> bytes:
-    """Finds contradictions in the shapes of a serialized ONNX model: one error message, empty if there are no
-    contradictions.
-    """
+    """An error message about contradictory shapes of a serialized ONNX model; empty if the shapes are consistent."""
     onnx = _onnx()
     check_type, strict_mode, data_prop = False, True, True
     try:

@@ -123,9 +123,7 @@ def graph_from_dict(value: object, *, source: str = "graph") -> ComputationGraph
 
 
 def _is_partitioning(value: dict[str, Any]) -> bool:
-    """True if an object is meant for `partitioning.py`: it has nodes but no format, and a machine or a time of its
-    first node.
-    """
+    """True if an object is meant for `partitioning.py`: nodes, no format, and a machine or a time of the first node."""
     nodes = value.get("nodes")
     first = nodes[0] if isinstance(nodes, list) and nodes else None
     timed = isinstance(first, dict) and ("cpuLatency" in first or "fpgaLatency" in first)

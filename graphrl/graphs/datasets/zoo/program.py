@@ -60,7 +60,7 @@ class ZooProgram:
 
     @property
     def name(self) -> str:
-        """As in `efficientnetb0/training/b8/hlo`."""
+        """The program's name, as in `efficientnetb0/training/b8/hlo`."""
         return program_name(self.architecture, self.kind, self.batch, self.level)
 
     @property

@@ -294,8 +294,9 @@ def graph_of(name: str, structure: dict[str, Any], values: Values, order: Sequen
 
 
 def _groups(programs: Sequence[ZooProgram]) -> list[_Group]:
-    """Groups programs by structure; ops are stored in the memory order of a group's first program, which keeps layers
-    together.
+    """Groups programs by structure.
+
+    Ops are stored in the memory order of a group's first program, which keeps layers together.
     """
     groups: list[_Group] = []
     for program in programs:

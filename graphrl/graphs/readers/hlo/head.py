@@ -47,9 +47,7 @@ def is_text(head: bytes) -> bool:
 
 
 def with_header(text: bytes) -> bytes:
-    """HLO text as XLA's parser accepts it: with a header before a computation with a signature. Line numbers do not
-    change.
-    """
+    """HLO text with a header before a computation with a signature, as XLA's parser requires; line numbers are kept."""
     signed = _SIGNED.match(text)
     return text if signed is None else b"HloModule module_" + signed[1] + b" " + text
 

@@ -135,10 +135,10 @@ class HloModule:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (64 hexadecimal digits) of the program: the same for every schedule, name, source line, literal and
-        process.
+        """SHA-256 (64 hexadecimal digits) of the program.
 
-        Instructions correspond by their indices in `Computation.instructions`, not by their names.
+        It is the same for every schedule, name, source line, literal and process. Instructions correspond by their
+        indices in `Computation.instructions`, not by their names.
         """
 
         return fingerprint(self)

@@ -284,9 +284,7 @@ def _dot(flops: Flops, computation: Computation, i: Instruction) -> int:
 
 
 def _convolution(flops: Flops, computation: Computation, i: Instruction) -> int:
-    """FLOPs: in every spatial dimension, the pairs of output position and kernel element that meet a real input
-    element.
-    """
+    """FLOPs from the pairs of output position and kernel element that meet a real input element, per dimension."""
     source, kernel = (computation.by_name[name].shape.dims for name in i.operands[:2])
     numbers = i.attributes.convolution_dimension_numbers
     pairs = 1

@@ -101,8 +101,7 @@ class _Replacement:
         self.nodes.append(NodeProto(op_type=type, input=inputs, output=[output]))
 
     def add_body(self, body: GraphProto, given: Mapping[str, str], *part: object) -> dict[str, str]:
-        """Adds a copy of a body, renamed by `given`, and with new names, with `part`, for its values that are not
-        unique.
+        """Adds a copy of a body, renamed by `given`; its values without unique names get new names that include `part`.
 
         Returns:
           All changed names, old to new.
@@ -142,9 +141,7 @@ def _inline_branch(replacement: _Replacement, scope: Scope) -> bool:
 
 
 def _inline_map(replacement: _Replacement, scope: Scope) -> bool:
-    """Replaces a SequenceMap by a copy of its body for each tensor; False if their number is not known, or is too
-    large.
-    """
+    """Replaces a SequenceMap by a copy of its body for each tensor; False if their number is unknown or too large."""
     node, body = replacement.node, subgraphs(replacement.node).get("body")
     sequences = [name for name in node.input if name in scope and scope[name].kind == "sequence"]
     counts = {None if (held := scope[name].elements) is None else len(held) for name in sequences}

@@ -262,9 +262,7 @@ def _elements(_: Mapping[str, Any], inputs: Shapes, outputs: Shapes) -> str:
 
 
 def _convolution(weights: int, bias: int, *, transposed: bool = False) -> _Rule:
-    """Checks the channels of the image, of the weights (output channels first, or second if transposed) and of the
-    bias.
-    """
+    """Checks channels of the image, the weights (output channels first, or second if transposed) and the bias."""
 
     def rule(attributes: Mapping[str, Any], inputs: Shapes, _: Shapes) -> str:
         image, kernel, offsets = _get(inputs, 0), _get(inputs, weights), _get(inputs, bias)
@@ -348,7 +346,7 @@ def _open(name: str, value: Value) -> list[str]:
 
 
 def _advice(name: str, known: Value, values: list[Value]) -> str:
-    """Suggests `dims` that give a result of an If the shape of its largest branch; "" if these do not apply."""
+    """Suggests `dims` that give a result of an If the shape of its largest branch; "" if a branch gives no tensor."""
     largest = max(values, key=lambda value: value.bytes or 0).sizes
     if any(value.kind != "tensor" for value in values):
         return ""

@@ -69,8 +69,7 @@ def load(data: Content, foreign: Foreign) -> ModelProto:
 
 
 def check_and_sort(graph: GraphProto) -> None:
-    """Raises GraphError if the nodes are not an acyclic graph of known tensors; else names and sorts them
-    topologically.
+    """Names and sorts nodes topologically; raises GraphError if they are not an acyclic graph of known tensors.
 
     Runs before shape inference, which accepts any graph and then infers less.
     """

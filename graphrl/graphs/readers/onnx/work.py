@@ -107,8 +107,9 @@ def _single(node: NodeProto, scope: Scope, chip: Chip) -> Work:
 
 
 def _loop_work(node: NodeProto, body: GraphProto, scope: Scope, chip: Chip) -> Work:
-    """Work of a Loop. Its sequences grow by the same in each run, so the mean run time is that of the first and last
-    run.
+    """Work of a Loop.
+
+    Its sequences grow by the same amount in each run, so the mean run time is that of the first and the last run.
     """
     count = trip_count(node, scope)
     trips = 1 if count is None else count
