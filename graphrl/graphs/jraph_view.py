@@ -1,5 +1,6 @@
-"""Conversion of padded graphs to jraph. jraph's `GraphsTuple`, `GraphNetwork` and `segment_*` work on current jax;
-three of its helpers do not.
+"""Conversion of padded graphs to jraph.
+
+jraph's `GraphsTuple`, `GraphNetwork` and `segment_*` work on current jax; three of its helpers do not.
 """
 
 import jax

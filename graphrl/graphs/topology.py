@@ -1,5 +1,6 @@
-"""Functions of the dependencies between ops: orders, neighbours, longest paths, ancestors. `GraphArrays` caches most of
-their results.
+"""Functions of the dependencies between ops: orders, neighbours, longest paths, ancestors.
+
+`GraphArrays` caches most of their results.
 """
 
 import heapq

@@ -1,8 +1,8 @@
-"""Layered graphs: Gagrani et al., "Neural Topological Ordering for Computation Graphs" (Topoformer), appendix A:
-algorithms 1-3 and eqs 11-16.
+"""Layered graphs of "Neural Topological Ordering for Computation Graphs" (Topoformer; Gagrani et al. 2022).
 
-Where the text leaves a choice, four published graphs of this family decide (random_layered_n100 to n1000 of Moccasin, a
-scheduler of the same group). All 125 of their pairs of adjacent layers agree with these rules:
+Sources: appendix A, algorithms 1-3 and eqs 11-16. Where the text leaves a choice, four published graphs of this family
+decide (random_layered_n100 to n1000 of Moccasin, a scheduler of the same group). All 125 of their pairs of adjacent
+layers agree with these rules:
 
 - the number of nodes includes one source and one target, each in a separate layer;
 - of two adjacent layers the larger one spreads cones of edges over the other, the later one if they are equal (text of

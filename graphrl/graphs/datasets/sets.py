@@ -1,6 +1,4 @@
-"""Graphs by name: files, folders of files, sets such as `layered:500x20` and `zoo:training/hlo`, and
-`workloads:resnet50`.
-"""
+"""Graphs by name: files, folders, sets such as `layered:500x20` and `zoo:training/hlo`, and `workloads:resnet50`."""
 
 import dataclasses
 import itertools

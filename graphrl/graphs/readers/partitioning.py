@@ -1,11 +1,11 @@
-"""Graphs of "Efficient Algorithms for Device Placement of DNN Graph Operators" (Tarnawski et al. 2020): JSON objects
-with `nodes`, `edges` and the machine, as in the repository msr-fiddle/dnn-partitioning.
+"""Graphs of the repository msr-fiddle/dnn-partitioning: JSON objects with `nodes`, `edges` and the machine.
 
-Node 7 with the name "Add" becomes the op "7:Add" of one output, "7". Its times are in milliseconds: `fpgaLatency` is
-the op's run time, `cpuLatency` that on a CPU, an edge's `cost` the duration of a transfer of its source's output.
-`size` becomes the op's weights, resident on its accelerator for the whole run. An edge's own `size`, if given, is that
-of the output; the largest applies. Fractions of a byte are rounded up, those of `maxSizePerFPGA` down. Keys that are
-not in the format are ignored.
+The format of "Efficient Algorithms for Device Placement of DNN Graph Operators" (Tarnawski et al. 2020). Node 7 with
+the name "Add" becomes the op "7:Add" of one output, "7". Its times are in milliseconds: `fpgaLatency` is the op's run
+time, `cpuLatency` that on a CPU, an edge's `cost` the duration of a transfer of its source's output. `size` becomes the
+op's weights, resident on its accelerator for the whole run. An edge's own `size`, if given, is that of the output; the
+largest applies. Fractions of a byte are rounded up, those of `maxSizePerFPGA` down. Keys that are not in the format are
+ignored.
 """
 
 import math

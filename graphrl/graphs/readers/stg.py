@@ -4,9 +4,10 @@ A file has the number of tasks, then a line for each task, "id time predecessors
 predecessors before their ids. The first and the last of these lines are dummy entry and exit tasks that the number does
 not count. `#` starts a comment.
 
-Tasks become ops "task0", "task1" and so on, after their ids, dummies included; a unit of time is a second. Edges become
-control edges, not tensors: the format has no sizes, and a tensor, even of 0 bytes, would cause a transfer that occupies
-both devices under `rendezvous`. Therefore all transfer models agree, and the makespan problem is P|prec|Cmax.
+Tasks become ops "task0", "task1" and so on, by their ids and in the order of the file, dummies included; a unit of time
+is a second. Edges become control edges, not tensors: the format has no sizes, and a tensor, even of 0 bytes, would
+cause a transfer that occupies both devices under `rendezvous`. Therefore all transfer models agree, and the makespan
+problem is P|prec|Cmax.
 """
 
 import os

@@ -80,7 +80,7 @@ def static_result(node: NodeProto, scope: Scope) -> int | None:
 
 
 def sequence_fault(node: NodeProto, scope: Scope) -> str:
-    """Reason why no run can use a sequence as a node does: a wrong position or tensors that do not fit; "" if it can."""
+    """Reason why no run can use a sequence as a node does: a wrong position, or tensors that do not fit; else ""."""
     elements = _input(node, 0, scope).elements
     if not is_standard(node) or elements is None:
         return ""
