@@ -1,14 +1,15 @@
-"""Models coarsened to their layers, whose memory maps are made.
+"""Coarsening of model graphs to layers, for memory maps.
 
 A layer is a convolution, product or pooling with all ops that a compiler fuses into it. A light op (`layers.py`) joins
-the layer that feeds it last; so batch norm, bias, activation and residual add join the convolution before them, which
-then also reads the shortcut. A reduction joins only a layer without a heavy op, so that normalisations and softmax
-become layers of their own, one each. Light ops that nothing feeds (a mask, a scaled weight) join their reader, if it is
-one.
+the last layer that feeds it. Batch norm, bias, activation and residual add therefore join the preceding convolution,
+which then also reads the shortcut. A reduction joins only a layer without a heavy op, so that each normalisation and
+each softmax becomes a layer. Light ops without a feeding layer (a mask, a scaled weight) join their reader if they have
+only one.
 
-Nothing is lost: FLOPs, run times and weights of a layer are the sums over its ops, and what another layer reads, and
-what the graph keeps, is written as before. What only the layer itself reads is never written. `own_weights` and
-`listed_weights` find which external inputs are weights: readers give a weight's bytes to the first op that reads it.
+Totals are preserved: FLOPs, run times and weights of a layer are the sums over its ops. Tensors that another layer
+reads, and outputs of the graph, are still written. Tensors that only the layer itself reads are not written.
+`own_weights` and `listed_weights` find which external inputs are weights: readers count a weight's bytes with the first
+op that reads it.
 """
 
 import dataclasses
@@ -17,15 +18,15 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.layers import LIGHT, REDUCTIONS, Layer
 from graphrl.graphs.topology import grouped
 
-_MOST_SUMS = 100_000  # of bytes, that are looked at for one op
+_MOST_SUMS = 100_000  # limit on the distinct sums of bytes that are tried for one op
 
 
 def coarsened(graph: ComputationGraph) -> ComputationGraph:
     """The graph of a model's layers.
 
-    A layer is named after its op of most FLOPs, which also gives type and shapes. Weights are no inputs any more: their
-    bytes are the layers' `weight_bytes`. Layers stand in an order in which they can run. `reuses` is left out, and an
-    alias of what its own layer writes has bytes of its own.
+    A layer is named after its op of most FLOPs, which also gives type and shapes. Weights are not inputs any more:
+    their bytes are the layers' `weight_bytes`. Layers are listed in a topological order. `reuses` is dropped, and an
+    alias of a tensor that its own layer writes gets its own bytes.
     """
     layer_of = _layers(graph)
     members: dict[int, list[int]] = {}
@@ -60,7 +61,7 @@ def own_weights(graph: ComputationGraph) -> list[set[str]]:
 
 
 def listed_weights(graph: ComputationGraph) -> list[set[str]]:
-    """The same where all weights are among the inputs, as readers leave them; else, as in layers, none: `[n]` sets."""
+    """`own_weights` if they account for all weight bytes (graphs from readers), else empty (layers): `[n]` sets."""
     weights, size = own_weights(graph), {tensor.name: int(tensor.bytes) for tensor in graph.inputs}
     sums = (sum(size[name] for name in names) for names in weights)
     if all(total == op.weight_bytes for total, op in zip(sums, graph.ops, strict=True)):
@@ -69,7 +70,10 @@ def listed_weights(graph: ComputationGraph) -> list[set[str]]:
 
 
 def _summing(names: list[str], size: dict[str, int], op: Op) -> set[str]:
-    """Those of the names whose sizes sum to the op's weights, later ones first; where none do, those that fit."""
+    """A subset of the names whose sizes sum to the op's weight bytes, later names first.
+
+    If no subset is found, the names that fit, largest first.
+    """
     if op.weight_bytes == 0:
         return set()
     sums: dict[int, tuple[str, ...]] = {0: ()}
@@ -90,8 +94,10 @@ def _summing(names: list[str], size: dict[str, int], op: Op) -> set[str]:
 
 
 def _layers(graph: ComputationGraph) -> list[int]:
-    """The layer of each op `[n]`. Edges between two layers run upwards in their numbers, so that there is no cycle of
-    layers: an op joins the last layer of those that it depends on, or a later one, or begins one.
+    """The layer of each op `[n]`.
+
+    Edges between two layers lead to the layer of the higher number, so the layers have no cycle: an op joins the last
+    layer that it depends on, or a later one, or starts a new one.
     """
     a = graph.arrays
     order = a.topological.tolist()
@@ -123,7 +129,7 @@ def _layers(graph: ComputationGraph) -> list[int]:
 
 
 def _loose(graph: ComputationGraph, order: list[int]) -> list[bool]:
-    """Whether an op is light and depends on such ops alone: `[n]`."""
+    """True for each op that is light and depends only on such ops: `[n]`."""
     is_loose = [op.type in LIGHT for op in graph.ops]
     for index in order:
         is_loose[index] &= all(is_loose[before] for before in graph.arrays.predecessors[index])
@@ -190,7 +196,7 @@ def _main(graph: ComputationGraph, members: list[int]) -> int:
 
 
 def _waits(graph: ComputationGraph, members: list[int]) -> set[int]:
-    """The ops outside that a layer's ops wait for by control."""
+    """The ops outside of a layer that the layer's ops have as control predecessors."""
     a = graph.arrays
     inside = set(members)
     pairs = zip(a.control_source.tolist(), a.control_target.tolist(), strict=True)
@@ -198,7 +204,7 @@ def _waits(graph: ComputationGraph, members: list[int]) -> set[int]:
 
 
 def _shapes(main: Op, last: Op) -> Layer | None:
-    """The main op's shapes, with the output of the last."""
+    """The main op's shapes, with the output of the last op."""
     if main.layer is None or last.layer is None:
         return main.layer
     output = {f"output_{axis}": getattr(last.layer, f"output_{axis}") for axis in "xyz"}

@@ -1,22 +1,22 @@
 """Features of ops, edges and pairs of ops for networks: NumPy and SciPy, on the host.
 
-Features do not depend on the units of bytes or seconds, except `layer_features`, nor on the names or places of ops: the
-features of a renumbered graph are the renumbered features. An amount over a zero mean is 0. A tensor that is an alias
-counts no bytes: it has no buffer of its own.
+Features do not depend on the units of bytes or seconds, except `layer_features`, nor on the names or indices of ops:
+the features of a renumbered graph are the renumbered features. An amount divided by a zero mean is 0. An alias counts
+as 0 bytes because it has no buffer.
 
 - `node_features`, `edge_features`: REGAL's (section 3.2 and the workshop paper: tensor sizes and run times of ops), and
-  the structure that a list scheduler reads: degrees, depths, top and bottom levels. Amounts are over the graph's own
-  mean, then log1p, or over its own longest path or largest value.
-- `type_features`: of an op's type, which is any text ("dot_general", "Conv", "reduce"): a network must take one that it
-  was never trained on. The three-letter parts of the name, in lower case, are counted in `BUCKETS` buckets by a hash,
-  with a sign by another, and scaled to length 1. Names with parts in common ("reduce_max" and "reduce_sum") are close,
-  others nearly at right angles. Whether the type is in `LIGHT` or in `REDUCTIONS` is added.
+  the structure that a list scheduler uses: degrees, depths, top and bottom levels. Amounts are divided by the graph's
+  own mean, then log1p, or divided by its own longest path or largest value.
+- `type_features`: of an op's type, which is any text ("dot_general", "Conv", "reduce"), so that a network accepts types
+  that are not in its training data. The three-letter parts of the name, in lower case, are counted in `BUCKETS` buckets
+  by a hash, with a sign by another, and scaled to length 1. Names with parts in common ("reduce_max" and "reduce_sum")
+  are close, others nearly orthogonal. Two indicators, for types in `LIGHT` and in `REDUCTIONS`, are added.
 - `layer_features`: EGRL's, of layers (table 1 of its paper).
-- `order_features`: Topoformer's (Gagrani et al. 2022, appendix C.5): eight features, each over its largest value in the
-  graph, and 20 Laplacian encodings.
+- `order_features`: Topoformer's (Gagrani et al. 2022, appendix C.5): eight features, each divided by its largest value
+  in the graph, and 20 Laplacian encodings.
 - `laplacian_encodings`: those of Dwivedi and Bresson (2020).
-- `relations`: Topoformer's seven graphs over pairs of ops (section 4.1), of all `GraphArrays.dependencies`. Two ops
-  with several tensors between them have one dependency. `relations` of 2,000 ops take 11 to 21 ms.
+- `relations`: Topoformer's seven graphs over pairs of ops (section 4.1), from `GraphArrays.dependencies`. Two ops with
+  several tensors between them have one dependency. `relations` of 2,000 ops take 11 to 21 ms.
 """
 
 import dataclasses
@@ -39,13 +39,13 @@ NODE_FEATURES = (
     "runtime",  # log1p of seconds over the mean of the ops
     "runtime_of_largest",  # seconds over the largest op's
     "flops",  # log1p of FLOPs over the mean of the ops
-    "input_bytes",  # log1p of the distinct inputs' bytes over the mean tensor's (all five bytes: the same unit)
+    "input_bytes",  # log1p of the distinct inputs' bytes over the mean tensor's (all five byte features use this unit)
     "output_bytes",
-    "released_bytes",  # the inputs' bytes, each shared out among its consumers
+    "released_bytes",  # the inputs' bytes, each divided by the number of its consumers
     "workspace_bytes",
     "weight_bytes",
     "need_of_largest",  # inputs + outputs + workspace over the largest op's
-    "kept_share",  # of the output bytes, those that stay to the end
+    "kept_share",  # fraction of the output bytes that stay to the end
     "outputs",  # log1p of the count
     "inputs",  # log1p of the count of distinct tensors
     "uses",  # log1p of the count of (output, consumer) pairs
@@ -55,20 +55,20 @@ NODE_FEATURES = (
     "height",  # longest path to a sink in ops, over the graph's longest
     "top_level",  # earliest start on unlimited devices without transfers, over the critical path
     "bottom_level",  # longest run time from the op's start to the end, over the critical path
-    "slack",  # by how much the op may be late without lengthening the critical path, over the critical path
+    "slack",  # delay of the op that does not lengthen the critical path, over the critical path
 )
 
 LAYER_FEATURES = (
     *("op_id", "weight_size", "ifm_x", "ifm_y", "ifm_z", "ofm_x", "ofm_y", "ofm_z", "ifm_size", "ofm_size"),
     *("n_ops_left", "n_w_left", "groups", "kernel_x", "kernel_y", "stride", "pad", "dilation", "batch"),
 )
-# What an op is, by parts of its type's name, the first that is there: its id is the place, from 2 on.
+# Substrings of type names: the id of an op is 2 plus the index of the first substring that its type contains.
 _KINDS = ("conv", "dot", "matmul", "gemm", "pool", "window", "norm", "softmax", "gather", "quantize")
 
 EDGE_FEATURES = (
     "bytes",  # log1p of the tensor's bytes over the mean tensor's
     "bytes_of_largest",  # over the largest tensor's
-    "share_of_inputs",  # of the consumer's input bytes, this tensor's
+    "share_of_inputs",  # this tensor's fraction of the consumer's input bytes
     "consumers",  # log1p of the count of the tensor's consumers
     "kept",  # 1 if the tensor stays to the end
     "span",  # difference of depths between producer and consumer, over the graph's longest path
@@ -78,8 +78,8 @@ EDGE_FEATURES = (
 BUCKETS = 16
 TYPE_FEATURES = ("light", "reduction", *(f"name_{i}" for i in range(BUCKETS)))
 
-_DENSE = 150  # up to so many ops LAPACK's whole spectrum is faster than ARPACK's end of it
-_RESTARTS = 100  # of ARPACK, after which the shifted inverse is tried: long chains have tiny gaps
+_DENSE = 150  # up to this number of ops, LAPACK's whole spectrum is faster than ARPACK's largest eigenvalues
+_RESTARTS = 100  # of ARPACK, before shift-invert mode: long chains have tiny gaps between eigenvalues
 _SHIFT = 1.01  # just above the largest eigenvalue of D^-1/2 A D^-1/2
 _TINY = 1e-6
 
@@ -99,18 +99,18 @@ ORDER_FEATURES = (*OP_FEATURES, *(f"laplacian_{i}" for i in range(ENCODINGS)))
 RELATIONS = (
     "self",
     "from_reduction",  # sender -> receiver is an edge of the transitive reduction (TR)
-    "from_dependency",  # sender -> receiver is a dependency outside TR: the graph without its TR
-    "from_closure",  # the sender is before the receiver and no dependency of it: the closure without the graph
+    "from_dependency",  # sender -> receiver is a dependency outside of TR
+    "from_closure",  # the sender is an ancestor of the receiver, but not a dependency: closure minus graph
     "to_reduction",  # the same three with receiver and sender exchanged: the backward graphs
     "to_dependency",
     "to_closure",
-    "incomparable",  # neither is before the other
+    "incomparable",  # neither is an ancestor of the other
 )
 SELF, FROM_REDUCTION, FROM_DEPENDENCY, FROM_CLOSURE = range(4)
 TO_REDUCTION, TO_DEPENDENCY, TO_CLOSURE, INCOMPARABLE = range(4, 8)
-PADDING = 8  # where receiver or sender is a padding op
+PADDING = 8  # receiver or sender is a padding op
 
-_BACKWARD = 4  # a pair's two codes in one number: forward + 4 * backward, of which one at least is 0
+_BACKWARD = 4  # both directions of a pair in one number: forward + 4 * backward, at least one of which is 0
 _CODE_OF = np.array([INCOMPARABLE, 1, 2, 3, 4, 0, 0, 0, 5, 0, 0, 0, 6], np.uint8)
 
 
@@ -178,12 +178,12 @@ def type_features(graph: ComputationGraph) -> np.ndarray:
 def order_features(graph: ComputationGraph) -> np.ndarray:
     """`[n, len(ORDER_FEATURES)]` float32, a row per op in the graph's order; the first eight in [0, 1].
 
-    The paper's graphs have one source, one target and one output an op; for all others we say:
+    The paper's graphs have one source, one target and one output an op. Definitions for all other graphs:
 
-    - output bytes are of all outputs; an alias has none, a tensor that reuses a buffer has its own; that a tensor is
-      kept to the end is not seen;
-    - an op's parameters p are its `workspace_bytes`, memory held only while it runs; `weight_bytes` do not depend on
-      the order and are not seen;
+    - output bytes are summed over all outputs; an alias counts as 0, a tensor that reuses a buffer with its own bytes;
+      no feature shows that a tensor is kept to the end;
+    - an op's parameters p are its `workspace_bytes`, memory allocated only while it runs; `weight_bytes` do not depend
+      on the order and are not a feature;
     - degrees and distances are of `GraphArrays.dependencies`, data and control: pairs of ops, not of tensors;
     - distances are from the nearest (least) and the farthest (largest) of all ops without predecessors, and likewise to
       ops without successors;
@@ -220,11 +220,11 @@ def padded_order_features(graph: ComputationGraph, ops: int) -> np.ndarray:
 
 
 def layer_features(graph: ComputationGraph, order: np.ndarray | None = None) -> np.ndarray:
-    """The features of layers that EGRL's policy sees (table 1 of its paper): `[n, 19]` float32, in the order given (by
-    default the graph's topological one).
+    """Features of layers for EGRL's policy (table 1 of its paper): `[n, 19]` float32.
 
-    Sizes and counts run over many powers of ten: each feature x is log(1 + x). Where a graph has no shapes, all
-    features that need them are 0, except the sizes of inputs and outputs, which are then bytes.
+    Rows are in the given order, by default the graph's topological order. Sizes and counts span many orders of
+    magnitude: each feature x becomes log(1 + x). In a graph without shapes, all features that need them are 0, except
+    the sizes of inputs and outputs, which are then bytes.
     """
     a = graph.arrays
     order = a.topological if order is None else order
@@ -254,12 +254,12 @@ def layer_features(graph: ComputationGraph, order: np.ndarray | None = None) -> 
 
 
 def relations(graph: ComputationGraph) -> np.ndarray:
-    """`[n, n]` uint8: at `[i, j]` how sender j stands to receiver i, an index of `RELATIONS`.
+    """`[n, n]` uint8: at `[i, j]` the relation of sender j to receiver i, an index of `RELATIONS`.
 
-    The codes partition all pairs: each has one, and `[j, i]` has the reverse of `[i, j]`.
+    The codes partition all pairs: each pair has one, and `[j, i]` has the reverse of `[i, j]`.
     """
     after, edges, reduced = _after(graph.arrays)
-    before = 3 * after - edges - reduced  # [j, i]: 1 to 3 as in FROM_*, 0 where j is not before i
+    before = 3 * after - edges - reduced  # [j, i]: 1 to 3 as in FROM_*, 0 if j is not before i
     codes = _CODE_OF[np.ascontiguousarray(before.T) + _BACKWARD * before]
     np.fill_diagonal(codes, SELF)
     return codes
@@ -280,25 +280,26 @@ def padded_relations(graph: ComputationGraph, ops: int) -> np.ndarray:
 
 
 def laplacian_encodings(source: np.ndarray, target: np.ndarray, level: np.ndarray, dimension: int = 20) -> np.ndarray:
-    """`[n, dimension]` float64, from -1 to 1.
+    """Laplacian positional encodings: `[n, dimension]` float64, from -1 to 1.
 
     Eigenvectors of I - D^-1/2 A D^-1/2 of the undirected graph, those of the smallest eigenvalues above 0: smooth
-    functions on it. Dwivedi and Bresson leave these open, or differ:
+    functions on the graph. Choices that Dwivedi and Bresson leave open, and deviations:
 
-    - one vector of eigenvalue 0 for each component only says which component an op is in: they are left out. The others
-      are found one component at a time, so that equal components do not mix;
-    - signs, which they draw anew at every step, are fixed: a vector rises with the ops' levels, where it neither rises
-      nor falls it has the longer tail above 0, and without one its largest entry (the first such) is positive;
-    - a vector is over its largest absolute entry: numbers from -1 to 1 whatever the size of the graph;
-    - where there are fewer vectors than wanted, the rest is 0.
+    - each component has one vector of eigenvalue 0, which only identifies the component: these are dropped. The others
+      are computed one component at a time, so that equal components do not mix;
+    - signs, which the paper draws at random in every step, are fixed. A vector increases with the ops' levels. If it
+      neither increases nor decreases, its longer tail is above 0. Without a longer tail, its largest entry (the first
+      such) is positive;
+    - a vector is divided by its largest absolute entry: numbers from -1 to 1 for every size of graph;
+    - if there are fewer vectors than `dimension`, the remaining columns are 0.
 
-    Vectors of equal eigenvalues are any basis of their space: they depend on the numbering of ops. So does the last
-    sign rule, in graphs that are symmetric.
+    Vectors of equal eigenvalues are any basis of their space and depend on the numbering of ops. So does the last sign
+    rule, in symmetric graphs.
 
     Args:
-      source, target: `[m]` ops, distinct pairs; the direction is not looked at.
-      level: `[n]`, which way is up.
-      dimension: how many encodings.
+      source, target: `[m]` ops, distinct pairs; the direction is ignored.
+      level: `[n]` values that determine the signs.
+      dimension: number of encodings.
     """
     n = len(level)
     encodings = np.zeros((n, dimension))
@@ -306,7 +307,7 @@ def laplacian_encodings(source: np.ndarray, target: np.ndarray, level: np.ndarra
         adjacency = np.zeros((n, n))
         adjacency[source, target] = adjacency[target, source] = 1.0
         values, vectors = _largest(_normalised(adjacency), dimension + 1)
-        if n > 1 and values[1] < 1 - _TINY:  # one component, the usual case: no need to look for them
+        if n > 1 and values[1] < 1 - _TINY:  # one component, the usual case: no search for components needed
             encodings[:, : len(values) - 1] = _canonical(vectors[:, 1:], level)
             return encodings
     one_way = coo_array((np.ones(len(source)), (source, target)), shape=(n, n)).tocsr()
@@ -317,7 +318,7 @@ def laplacian_encodings(source: np.ndarray, target: np.ndarray, level: np.ndarra
 
 
 def padded_features(graph: ComputationGraph, to: Sizes) -> tuple[np.ndarray, np.ndarray]:
-    """Both, padded with zeros: `[n, F]` float32 of ops and `[e, H]` float32 of uses."""
+    """Node and edge features, padded with zeros: `[n, F]` float32 of ops and `[e, H]` float32 of uses."""
     nodes, edges = node_features(graph), edge_features(graph)
     return _padded(nodes, to.ops), _padded(edges, to.uses)
 
@@ -327,7 +328,7 @@ def _padded(rows: np.ndarray, count: int) -> np.ndarray:
 
 
 def buffer_bytes(a: GraphArrays) -> np.ndarray:
-    """Bytes of every tensor's own buffer: `[t] float64`."""
+    """Bytes of every tensor's own buffer, 0 for an alias: `[t] float64`."""
     return np.where(a.alias == NONE, a.tensor_bytes, 0).astype(np.float64)
 
 
@@ -336,7 +337,7 @@ def _mean(amounts: np.ndarray) -> float:
 
 
 def total(index: np.ndarray, amounts: np.ndarray, count: int) -> np.ndarray:
-    """Sums of the amounts of each index below `count`: `[count] float64`."""
+    """Sums of the amounts by index, for indices below `count`: `[count] float64`."""
     return np.bincount(index, weights=amounts, minlength=count)
 
 
@@ -348,7 +349,7 @@ def ratio(amounts: np.ndarray, unit: float | np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4096)
 def _features(type: str) -> tuple[float, ...]:
-    """Of one type; of no name all 0."""
+    """Features of one type; the name features are 0 for an empty name."""
     name = np.zeros(BUCKETS)
     text = f"<{type.lower()}>"
     for i in range(len(text) - 2 if type else 0):
@@ -359,7 +360,7 @@ def _features(type: str) -> tuple[float, ...]:
 
 
 def _spectrum(adjacency: csr_array, dimension: int) -> Iterator[tuple[float, np.ndarray, np.ndarray]]:
-    """Every component's smallest eigenvalues but 0: the eigenvalue, the component's ops and the vector on them."""
+    """The smallest eigenvalues above 0 of every component: the eigenvalue, the component's ops and the vector."""
     components, label = connected_components(adjacency, directed=False)
     by_label = np.argsort(label, kind="stable")
     for members in np.split(by_label, np.cumsum(np.bincount(label, minlength=components))[:-1]):
@@ -372,7 +373,7 @@ def _spectrum(adjacency: csr_array, dimension: int) -> Iterator[tuple[float, np.
 
 
 def _normalised(adjacency: np.ndarray | csr_array) -> np.ndarray | csr_array:
-    """D^-1/2 A D^-1/2; without edges 1 on the diagonal, so that every component has the eigenvalue 1."""
+    """D^-1/2 A D^-1/2; isolated ops of a dense matrix have 1 on the diagonal: each component has the eigenvalue 1."""
     degree = adjacency.sum(axis=1)
     scale = 1 / np.sqrt(np.maximum(degree, 1.0))
     if isinstance(adjacency, np.ndarray):
@@ -398,7 +399,7 @@ def _largest(matrix: np.ndarray | csr_array, count: int) -> tuple[np.ndarray, np
 
 
 def _canonical(vectors: np.ndarray, level: np.ndarray) -> np.ndarray:
-    """The vectors `[m, k]` of norm 1 with the signs and the sizes that are said above."""
+    """The vectors `[m, k]` of norm 1 with the signs and the scale that `laplacian_encodings` defines."""
     centred = level - level.mean()
     size = np.abs(vectors)
     largest = size.max(0)
@@ -412,7 +413,7 @@ def _canonical(vectors: np.ndarray, level: np.ndarray) -> np.ndarray:
 
 
 def _least_hops(order: np.ndarray, before: list[list[int]]) -> np.ndarray:
-    """Edges of the shortest path to each op from one with nothing before it: `[n]` int64."""
+    """Edges of the shortest path to each op from an op without predecessors: `[n]` int64."""
     hops = [0] * len(before)
     for op in order.tolist():
         hops[op] = min((hops[other] + 1 for other in before[op]), default=0)
@@ -420,9 +421,10 @@ def _least_hops(order: np.ndarray, before: list[list[int]]) -> np.ndarray:
 
 
 def _after(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`[j, i]` whether i is after j, whether it is a successor, and one by the reduction: three `[n, n]` uint8.
+    """Reachability, successors and transitive reduction: three `[n, n]` uint8.
 
-    A successor is in the reduction unless another successor is before it.
+    `[j, i]` is 1 if i is after j, if i is a successor of j, and if j -> i is in the reduction. A successor is in the
+    reduction unless another successor is before it.
     """
     n = a.num_ops
     after, direct, through = [0] * n, [0] * n, [0] * n
@@ -437,7 +439,7 @@ def _after(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _op_id(type: str) -> int:
-    """0 for what moves data or works element by element, 1 for reductions, 2 on by `_KINDS`, the next for the rest."""
+    """0 for light types, 1 for reductions, from 2 on by `_KINDS`, and the next number for all others."""
     name = type.lower()
     kind = next((i for i, part in enumerate(_KINDS) if part in name), len(_KINDS))
     return 0 if type in LIGHT else 1 if type in REDUCTIONS else 2 + kind

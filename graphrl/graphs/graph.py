@@ -1,10 +1,10 @@
-"""Computation graphs on the host: ops, the tensors between them, and the rules that they obey.
+"""Computation graphs on the host: ops, the tensors between them, and the rules for both.
 
-A graph is a directed acyclic multigraph of any size. `ComputationGraph` holds it as people write it (names).
-`GraphArrays`, its `arrays`, hold it as algorithms read it (indices), with what follows from them. Both are immutable.
+A graph is a directed acyclic multigraph of any size. `ComputationGraph` is its form for users, by names. `GraphArrays`,
+its `arrays`, is the form for algorithms, by indices, with derived quantities. Both are immutable.
 
 `Pipelined` and `Machine` describe pipelined execution on accelerators and CPUs. Only the objective `max_load`
-(`graphrl.costs`) looks at them, except for colocation, which every placement keeps.
+(`graphrl.costs`) uses them, except for colocation, which every placement keeps.
 """
 
 import dataclasses
@@ -41,11 +41,12 @@ class Tensor:
     Attributes:
       name: unique among all tensors of the graph.
       bytes: size in memory, >= 0.
-      alias: name of an input of the producing op whose buffer this tensor always is: no bytes of its own, and the
-        buffer lives until the last use of either.
-      reuses: name of an input of the producing op whose buffer this tensor takes over where that op is the
-        input's last use.
-      transfer_seconds: that a transfer takes under the objective max_load, None for what latency and bandwidth say.
+      alias: name of an input of the producing op whose buffer this tensor always occupies. It allocates nothing, and
+        the buffer lives until the last use of either.
+      reuses: name of an input of the producing op whose buffer this tensor takes over if that op is the input's last
+        use.
+      transfer_seconds: duration of a transfer under the objective max_load; None to compute it from latency and
+        bandwidth.
     """
 
     name: str
@@ -57,13 +58,13 @@ class Tensor:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pipelined:
-    """Where an op may run, and with which others.
+    """Devices that can run an op, and its colocation group.
 
     Attributes:
-      cpu_runtime: seconds on a CPU, >= 0 (`Op.runtime` are those on an accelerator); None where it cannot run on one.
-      cpu_only: whether no accelerator can run it.
-      colocation: ops of the same number run on one device; None for an op that may run alone.
-      backward: whether it is of the backward pass of a training step: a contiguous split is one of the forward pass.
+      cpu_runtime: seconds on a CPU, >= 0 (`Op.runtime` is in seconds on an accelerator); None if no CPU can run it.
+      cpu_only: True if no accelerator can run it.
+      colocation: ops of the same number run on one device; None for an op without a group.
+      backward: True in the backward pass of a training step: a contiguous split is one of the forward pass.
     """
 
     cpu_runtime: float | None = None
@@ -77,8 +78,8 @@ class Machine:
     """The devices that a graph's file names.
 
     Attributes:
-      accelerators, cpus: how many there are.
-      memory_bytes: of each accelerator, None without a limit.
+      accelerators, cpus: number of each.
+      memory_bytes: memory of each accelerator, None without a limit.
     """
 
     accelerators: int
@@ -92,16 +93,16 @@ class Op:
 
     Attributes:
       name: unique among all ops of the graph.
-      type: what it computes, e.g. "MatMul"; any text.
+      type: name of its computation, e.g. "MatMul"; any text.
       runtime: seconds on any device, >= 0.
       inputs: names of the tensors that it reads.
       outputs: the tensors that it writes.
-      after: names of ops that must have ended before it starts (control predecessors).
-      workspace_bytes: memory that it holds only while it runs.
+      after: names of ops that must end before it starts (control predecessors).
+      workspace_bytes: memory allocated only while it runs.
       weight_bytes: memory resident on its device for the whole run.
       flops: floating-point operations.
-      layer: shapes and window, where they are known; no cost depends on them.
-      pipelined: colocation, and CPUs, which the objective max_load looks at; None: any accelerator, and no CPU.
+      layer: shapes and window, None if unknown; no cost depends on them.
+      pipelined: colocation, and CPUs for the objective max_load; None: any accelerator, and no CPU.
     """
 
     name: str
@@ -119,12 +120,12 @@ class Op:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ComputationGraph:
-    """A checked directed acyclic graph of ops; the package's text has the rules.
+    """A checked directed acyclic graph of ops; the rules are in the docstring of `graphrl.graphs`.
 
     Attributes:
       name: of the graph.
-      ops: in any order; an op's index is its place.
-      inputs: external tensors: always there, free of cost.
+      ops: in any order; an op's index is its position.
+      inputs: external tensors: always available, free of cost.
       outputs: names of the tensors that stay in memory to the end.
       machine: the devices that its file names, None if it names none.
 
@@ -171,7 +172,7 @@ class ComputationGraph:
 
     @functools.cached_property
     def colocation(self) -> np.ndarray | None:
-        """The group of each op, `[n] int64` numbered by their first ops; None if every op may stand alone."""
+        """The group of each op, `[n] int64`, numbered in the order of first ops; None if every group has one op."""
         numbers: dict[object, int] = {}
         group = [
             numbers.setdefault(
@@ -184,14 +185,14 @@ class ComputationGraph:
 
     @functools.cached_property
     def leaders(self) -> np.ndarray:
-        """The first op of each op's group, `[n] int64`: itself if it may stand alone."""
+        """The first op of each op's group, `[n] int64`: the op itself if it is alone in its group."""
         if self.colocation is None:
             return np.arange(len(self.ops))
         return np.unique(self.colocation, return_index=True)[1][self.colocation]
 
     @functools.cached_property
     def mates(self) -> np.ndarray:
-        """The next op of each op's group, after the last its first, `[n] int64`: itself if it may stand alone."""
+        """The next op of each op's group, cyclically, `[n] int64`: the op itself if it is alone in its group."""
         return rings(self.leaders)
 
     @functools.cached_property
@@ -202,8 +203,10 @@ class ComputationGraph:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GraphArrays:
-    """A graph as indices: n ops in the graph's order, t tensors that some op produces (in the order of their
-    producers and outputs), e uses, f control edges. External inputs cost nothing and do not appear.
+    """A graph as index arrays.
+
+    Letters in shapes: n ops in the graph's order, t tensors that some op produces (in the order of their producers and
+    outputs), e uses, f control edges. External inputs cost nothing and do not appear.
     """
 
     runtime: np.ndarray  # [n] float64, seconds
@@ -245,12 +248,12 @@ class GraphArrays:
         return grouped(*self._dependencies, self.num_ops)
 
     def waiting(self) -> Waiting:
-        """For an order of the ops, from its first one."""
+        """Counts of unfinished predecessors, before the first op of an order."""
         return Waiting(map(len, self.predecessors), self.successors)
 
     @functools.cached_property
     def rank(self) -> np.ndarray:
-        """The place of each op in `topological`: `[n] int64`."""
+        """The position of each op in `topological`: `[n] int64`."""
         rank = np.empty(self.num_ops, np.int64)
         rank[self.topological] = np.arange(self.num_ops)
         return rank
@@ -276,7 +279,7 @@ class GraphArrays:
         return self._to_end[1]
 
     def ancestors(self) -> np.ndarray:
-        """Whether the column op comes before the row op in every order: `[n, n]` bool, computed anew."""
+        """True if the column op precedes the row op in every order: `[n, n]` bool, recomputed at each call."""
         return bit_matrix(reached(self.topological.tolist(), self.predecessors)).astype(bool)
 
     @functools.cached_property
@@ -410,7 +413,7 @@ def _check_name(owner: str, name: object) -> None:
 
 
 def _shown(value: object) -> str:
-    """The value in at most some forty characters; a huge integer by its size, as Python refuses to print some."""
+    """The value in at most 40 characters; a huge integer by its size, because Python refuses to print some."""
     if isinstance(value, int) and abs(value) >= 2**100:
         return f"{'-' * (value < 0)}2^{value.bit_length() - 1} or more"
     text = repr(value)

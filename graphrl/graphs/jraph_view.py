@@ -1,5 +1,6 @@
-"""Padded graphs as jraph sees them. Of jraph, `GraphsTuple`, `GraphNetwork` and `segment_*` work on current jax; three
-of its helpers do not.
+"""Conversion of padded graphs to jraph.
+
+jraph's `GraphsTuple`, `GraphNetwork` and `segment_*` work on current jax; three of its helpers do not.
 """
 
 import jax
@@ -10,12 +11,12 @@ from graphrl.graphs.padding import PaddedGraph
 
 
 def to_graphs_tuple(graph: PaddedGraph, nodes: jax.Array, edges: jax.Array) -> jraph.GraphsTuple:
-    """One padded graph as a `GraphsTuple` of two graphs: the real one, and one that holds all padding.
+    """Converts one padded graph to a `GraphsTuple` of two graphs: the real one, and one of all padding.
 
-    An edge goes from the op that produces a tensor to each op that reads it (REGAL, "Graph neural network policy":
-    edges to tensors are many to one), then one from each control predecessor, with features of 0: a graph some of
-    whose edges are controls has its structure still. Padding edges come last and hang on one node that is added after
-    the padding ops.
+    The edges are those from the op that produces a tensor to each op that reads it (REGAL, "Graph neural network
+    policy": edges to tensors are many to one), followed by those from control predecessors, with features of 0. A graph
+    with control edges therefore keeps its structure. Padding edges come last and connect to one node that is added
+    after the padding ops.
 
     Args:
       graph: without a batch axis; `jax.vmap` over this function for batches.
@@ -24,7 +25,7 @@ def to_graphs_tuple(graph: PaddedGraph, nodes: jax.Array, edges: jax.Array) -> j
 
     Returns:
       nodes `[n + 1, F]`, edges `[e + f, H]`, senders and receivers `[e + f]` int32, n_node and n_edge `[2]` int32, no
-      globals.
+        globals.
     """
     n, e, f = graph.runtime.shape[0], graph.use_op.shape[0], graph.control_source.shape[0]
     edges = jnp.concatenate([edges, jnp.zeros((f + 1, *edges.shape[1:]), edges.dtype)])

@@ -1,7 +1,8 @@
-"""Layers: an op's shapes on feature maps (EGRL, table 1), and whether its type is heavy, light or a reduction.
+"""Layers: an op's shapes on feature maps (EGRL, table 1), and the classes of op types: heavy, light, reduction.
 
-The shapes are what networks see of a layer besides its bytes. The types have the names of ONNX, JAX's primitives and
-HLO. A light op computes each output element from few input elements, or moves data. Every type not listed is heavy.
+Networks observe these shapes of a layer in addition to its bytes. The types have the names of ONNX, JAX's primitives
+and HLO. A light op computes each output element from few input elements, or moves data. Every type that is not listed
+is heavy.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ _MOST = 2**31 - 1
 
 
 class Window(NamedTuple):
-    """What a convolution or pooling slides over its input; of stride, padding and dilation those along x."""
+    """The sliding window of a convolution or pooling; stride, padding and dilation are those along x."""
 
     groups: int
     kernel_x: int
@@ -25,10 +26,10 @@ class Window(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layer:
-    """Shapes of the first input and of the first output, and the window that a convolution or pooling slides.
+    """Shapes of the first input and of the first output, and the window of a convolution or pooling.
 
-    Images have width x, height y and channels z; a matrix has its rows as x and its columns as z. 0 is unknown, or
-    nothing that the op has.
+    Images have width x, height y and channels z; a matrix has its rows as x and its columns as z. 0 means unknown or
+    not applicable.
     """
 
     batch: int = 0
@@ -47,7 +48,7 @@ class Layer:
 
     @staticmethod
     def of(input: Sequence[int], output: Sequence[int], window: Window | None = None) -> "Layer":
-        """The layer of the shapes of its first input and output, batch first and channels last."""
+        """The layer for the shapes of the op's first input and output, batch first and channels last."""
         batch, *read = _axes(input)
         _, *written = _axes(output)
         values = batch, *read, *written, *((0,) * 6 if window is None else window)
@@ -55,7 +56,7 @@ class Layer:
 
 
 def _axes(shape: Sequence[int]) -> tuple[int, int, int, int]:
-    """Batch, x, y and z: of more dimensions than four, those between batch and y are part of y."""
+    """Batch, x, y and z; with more than four dimensions, those between batch and x are multiplied into y."""
     if len(shape) < 3:
         return 1, shape[0] if len(shape) == 2 else 1, 1, shape[-1] if shape else 1
     batch, *between, x, z = shape

@@ -1,15 +1,15 @@
-"""Graphs as fixed-size arrays: what jitted code reads. Graphs share sizes, so that many need few compiled programs.
+"""Graphs as fixed-size arrays for jitted code, of sizes shared among graphs so that few programs are compiled.
 
 Letters used in shapes, here and in `costs`: n ops, t tensors, e uses, f control edges, r rows, u slots and s shared
 buffers, all padded; g graphs in a batch; d devices; p chromosomes of a population.
 
-A **row** is a piece of the list of what an op releases when it ends: at most `ROW_WIDTH` ops that read one of its
-tensors, or that wait for it (control successors). Every tensor has at least one row, and an op's rows are consecutive.
-So decoding walks them one row a step whatever the largest out-degree is: 1.05 to 1.36 rows an op on layered graphs,
-where rows as wide as the largest out-degree (290) cost up to 70 times as much.
+A **row** is a piece of the list of entries that an op releases when it ends: at most `ROW_WIDTH` ops that read one of
+its tensors, or that are its control successors. Every tensor has at least one row, and an op's rows are consecutive.
+Decoding therefore processes one row a step for any largest out-degree: 1.05 to 1.36 rows an op on layered graphs, where
+rows as wide as the largest out-degree (290) cost up to 70 times as much.
 
-A **slot** is a place in the ready queue. Op v has slot v; when it has run, the transfers of its first tensor take that
-slot over. Only the second and later tensors of an op need slots of their own.
+A **slot** is a position in the ready queue. Op v has slot v; after it has run, the transfers of its first tensor take
+that slot over. Only the second and later tensors of an op need additional slots.
 """
 
 import dataclasses
@@ -25,14 +25,14 @@ from graphrl.errors import GraphError
 from graphrl.graphs.graph import NONE, ComputationGraph, GraphArrays
 
 ROW_WIDTH = 4  # a power of two keeps index arithmetic to shifts; measured against 2, 3 and 8
-READS, WAITS = 1, 2  # what an entry of a row is: an op that reads the row's tensor, or a control successor
-NEVER = 1 << 20  # in-degree of what must not become ready by itself
+READS, WAITS = 1, 2  # kinds of row entries: an op that reads the row's tensor, or a control successor
+NEVER = 1 << 20  # in-degree of slots that must never become ready through their predecessors
 
 _STEPS_PER_OCTAVE = 8
-_ROOM = {"tensors": 1, "rows": 2, "uses": 4, "controls": 1, "shares": 1}  # an op, where there are any at all
+_ROOM = {"tensors": 1, "rows": 2, "uses": 4, "controls": 1, "shares": 1}  # per op, if the graph has any
 
-# How many times a graph's own size its padded one may be. BRKGA at these limits takes 4% longer on a CPU, annealing 10
-# to 16%; a program takes two seconds to compile, as long as 30 runs of 5,000 evaluations on 125 ops.
+# Largest ratio between the sizes of graphs in one group of `shared_sizes`. BRKGA at these limits takes 4% longer on a
+# CPU, annealing 10 to 16%; a program takes two seconds to compile, as long as 30 runs of 5,000 evaluations on 125 ops.
 _MOST = {"ops": 1.25, "tensors": 1.25, "slots": 1.25}
 _MOST_OF_OTHERS = 2.0
 _LEAST = 8  # smaller sizes count as this
@@ -51,7 +51,7 @@ class Sizes:
     shares: int
 
     def covers(self, other: "Sizes") -> bool:
-        """Whether a graph of sizes `other` fits."""
+        """True if a graph of sizes `other` fits."""
         return all(a >= b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True))
 
 
@@ -71,7 +71,7 @@ class PaddedGraph:
     workspace: jax.Array  # [n] float32, byte units
     weight: jax.Array  # [n] float32, byte units
     producer: jax.Array  # [t] int32, op; 0 for padding
-    tensor_bytes: jax.Array  # [t] float32, byte units that a copy on another device holds
+    tensor_bytes: jax.Array  # [t] float32, byte units that a copy on another device occupies
     owned_bytes: jax.Array  # [t] float32, byte units that its producer allocates (0 for an alias)
     kept: jax.Array  # [t] bool
     use_tensor: jax.Array  # [e] int32; t for padding
@@ -79,12 +79,12 @@ class PaddedGraph:
     control_source: jax.Array  # [f] int32; n for padding
     control_target: jax.Array  # [f] int32; n for padding
     indegree: jax.Array  # [u] int32, tensors read and control predecessors of an op; NEVER for other slots and padding
-    slot_tensor: jax.Array  # [u] int32, the tensor whose transfers use the slot; t where there is none
+    slot_tensor: jax.Array  # [u] int32, the tensor whose transfers use the slot; t without a tensor
     row_entry: jax.Array  # [r, ROW_WIDTH] int32, ops; u for padding
     row_kind: jax.Array  # [r, ROW_WIDTH] int8, READS, WAITS or 0
     row_owner: jax.Array  # [r] int32, op; 0 for padding
-    row_tensor: jax.Array  # [r] int32; t where there is none
-    row_slot: jax.Array  # [r] int32, slot of the row's tensor or, where there is none, of its op; u for padding
+    row_tensor: jax.Array  # [r] int32; t without a tensor
+    row_slot: jax.Array  # [r] int32, slot of the row's tensor or, without a tensor, of its op; u for padding
     row_ends_op: jax.Array  # [r] bool
     row_ends_tensor: jax.Array  # [r] bool
     op_row: jax.Array  # [n] int32, first row; r for padding
@@ -92,8 +92,8 @@ class PaddedGraph:
     tensor_row: jax.Array  # [t] int32, first row; r for padding
     tensor_rows: jax.Array  # [t] int32, number of rows; 0 for padding
     share_tensor: jax.Array  # [s] int32, tensors that share a buffer, producers in topological order; t for padding
-    share_of: jax.Array  # [s] int32, the tensor whose buffer it is; t for padding
-    share_reuses: jax.Array  # [s] bool, by `reuses` (else by `alias`)
+    share_of: jax.Array  # [s] int32, the tensor that owns the buffer; t for padding
+    share_reuses: jax.Array  # [s] bool, True by `reuses`, False by `alias`
 
     @property
     def sizes(self) -> Sizes:
@@ -111,7 +111,7 @@ class PaddedGraph:
 
 
 def pad(graph: ComputationGraph, to: Sizes | None = None) -> PaddedGraph:
-    """The graph as fixed-size NumPy arrays (jax moves them to the device at first use).
+    """Converts the graph to fixed-size NumPy arrays (jax moves them to the device at first use).
 
     Args:
       graph: any graph.
@@ -191,12 +191,12 @@ def sizes(graph: ComputationGraph) -> Sizes:
 
 
 def common_sizes(graphs: Sequence[ComputationGraph]) -> Sizes:
-    """The bucketed sizes that hold every one of `graphs`."""
+    """The smallest bucketed sizes that fit every one of `graphs`."""
     return bucketed([sizes(graph) for graph in graphs])
 
 
 def bucketed(real: Sequence[Sizes]) -> Sizes:
-    """The bucketed sizes that hold graphs of all these real sizes."""
+    """The smallest bucketed sizes that fit graphs of all these real sizes."""
     each = [dataclasses.astuple(one) for one in real]
     ops, tensors, _, rows, uses, controls, shares = (bucket(max(column)) for column in zip(*each, strict=True))
     extra_slots = bucket(max(row[2] - row[0] for row in each))
@@ -214,25 +214,25 @@ def bucket(count: int) -> int:
 
 
 def roomy_sizes(graph: ComputationGraph) -> Sizes:
-    """Sizes that most graphs of one bucket of ops share: with room for the rows, uses and so on that such graphs have.
+    """Sizes that most graphs of one bucket of ops share, with room for rows, uses, control edges and shared buffers.
 
-    For programs that more rows and uses do not slow down.
+    For programs whose run time does not depend on the padded rows and uses.
     """
     return _with_room(common_sizes([graph]))
 
 
 def octave_sizes(graph: ComputationGraph) -> Sizes:
-    """`roomy_sizes` for the next power of two of ops: fewer programs still, which take up to twice as long."""
+    """`roomy_sizes` for the next power of two of ops: even fewer programs, which take up to twice as long."""
     own = common_sizes([graph])
     ops = 1 << (own.ops - 1).bit_length()
     return _with_room(dataclasses.replace(own, ops=ops, slots=own.slots - own.ops + ops))
 
 
 def shared_sizes(graphs: Sequence[ComputationGraph]) -> list[Sizes]:
-    """Sizes for each of the graphs, few different ones: graphs of similar sizes have them in common.
+    """Sizes for each of the graphs, with few different values: graphs of similar sizes share them.
 
-    From the largest graph down, each joins the first group that it fits. Alone in its group, a graph has its own
-    bucket.
+    From the largest graph down, each joins the first group of similar sizes. A graph that is alone in its group gets
+    its own bucket.
     """
     each = [sizes(graph) for graph in graphs]
     groups: list[list[int]] = []
@@ -251,7 +251,7 @@ def shared_sizes(graphs: Sequence[ComputationGraph]) -> list[Sizes]:
 
 
 def rows_of(a: GraphArrays) -> "Rows":
-    """The rows of a graph, made once and kept as long as the graph: its sizes and every padding of it ask for them."""
+    """The rows of a graph, computed once and cached as long as the graph: its sizes and every padding need them."""
     rows = _rows.get(a)
     if rows is None:
         rows = _rows[a] = Rows(a)
@@ -265,8 +265,8 @@ class Rows:
         n, t = a.num_ops, a.num_tensors
         reading = _Reading(a)
         rest, waiter = _fill_with_waiting(a, reading)
-        own = -(-rest // ROW_WIDTH)  # [n] rows of what only waits
-        own[(own == 0) & (np.bincount(reading.owner, minlength=n) == 0)] = 1  # an op has a row
+        own = -(-rest // ROW_WIDTH)  # [n] rows of control successors only
+        own[(own == 0) & (np.bincount(reading.owner, minlength=n) == 0)] = 1  # an op has at least one row
         begins = np.append(0, np.cumsum(np.bincount(reading.owner, minlength=n) + own))
         place = np.arange(len(reading.owner)) + (np.cumsum(own) - own)[reading.owner]  # among all rows
         rows = int(begins[-1])
@@ -281,7 +281,7 @@ class Rows:
         self.slot = np.where(self.tensor == NONE, self.owner, slot[self.tensor] if t else 0).astype(np.int32)
         self.entry, self.kind = np.full((rows, ROW_WIDTH), NONE, np.int32), np.zeros((rows, ROW_WIDTH), np.int8)
         self.entry[place], self.kind[place] = reading.entry, reading.kind
-        # what found no place stands in the op's last rows, which only wait, one entry after the other
+        # control successors without a free entry go, one after the other, into the op's last rows
         at = np.repeat((begins[1:] - own) * ROW_WIDTH - np.cumsum(rest) + rest, rest) + np.arange(len(waiter))
         self.entry.reshape(-1)[at], self.kind.reshape(-1)[at] = waiter, WAITS
         self.ends_tensor = np.ones(rows, bool)
@@ -310,7 +310,11 @@ class _Reading:
 
 
 def _fill_with_waiting(a: GraphArrays, reading: _Reading) -> tuple[np.ndarray, np.ndarray]:
-    """Puts control successors into free entries of their op's rows: how many of each op `[n]` find none, and these."""
+    """Puts control successors into free entries of their op's rows.
+
+    Returns:
+      `[n]` the number of successors of each op without a free entry, and these successors.
+    """
     begins = np.searchsorted(reading.owner, np.arange(a.num_ops + 1))
     waits, targets = rows_by(a.control_source, a.control_target, a.num_ops)
     rest = np.zeros(a.num_ops, np.int64)
@@ -323,13 +327,13 @@ def _fill_with_waiting(a: GraphArrays, reading: _Reading) -> tuple[np.ndarray, n
 def _fill(
     entries: np.ndarray, kinds: np.ndarray, begins: np.ndarray, targets: np.ndarray, waits: np.ndarray, rest: np.ndarray
 ) -> None:
-    """Writes entries and kinds of rows; those of an op's targets that find no place go to its first ones.
+    """Writes entries and kinds of rows; the targets of an op that do not fit move to the front of its targets.
 
     Args:
       entries, kinds: `[r, ROW_WIDTH]`.
-      begins, waits: `[n + 1]` where rows of an op begin, and its targets.
+      begins, waits: `[n + 1]` offsets of each op's rows, and of its targets.
       targets: `[f]`.
-      rest: `[n]`, how many find no place.
+      rest: `[n]`, number of targets that do not fit.
     """
     for op in range(len(rest)):
         first, count = waits[op], waits[op + 1] - waits[op]
@@ -339,7 +343,7 @@ def _fill(
                 used += 1
             reads, left = used, 0
             for target in range(first, first + count):
-                # an op stands once in a row: a step writes its entries in no particular order
+                # an op appears once in a row: a step writes its entries in no particular order
                 fits = used < ROW_WIDTH
                 for column in range(reads):
                     fits = fits and entries[row, column] != targets[target]
@@ -374,14 +378,14 @@ def _with_room(own: Sizes) -> Sizes:
 
 
 def _roomy(count: int, ops: int, least: int) -> int:
-    """0, or `least` times the ops or the next power of two times that."""
+    """0, or the smallest power of two times `least * ops` that is at least `count`."""
     if count == 0:
         return 0
     return least * ops * (1 << (-(-count // (least * ops)) - 1).bit_length())
 
 
 def _padded_slot(slot: np.ndarray, a: GraphArrays, to: Sizes) -> np.ndarray:
-    """Slots of a graph where padding ops stand before the slots that no op has."""
+    """Slots of a graph after padding: padding ops come before the slots of second and later tensors."""
     return np.where(slot < a.num_ops, slot, slot - a.num_ops + to.ops)
 
 
@@ -392,8 +396,12 @@ def _unit(*values: np.ndarray) -> float:
 
 
 def _shares(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The outputs that share a buffer of an op's, ordered so that a buffer's owner comes before who takes it over."""
-    # a buffer of an external input (index below 0) costs nothing, whoever shares it
+    """The outputs that share a buffer, each after the tensor that owns it.
+
+    Returns:
+      Tensors, the tensors whose buffers they share, and True for sharing by `reuses`: three `[s]`.
+    """
+    # a buffer of an external input (index below 0) costs nothing, whichever tensors share it
     tensors = np.flatnonzero((a.alias >= 0) | (a.reuses >= 0))
     tensors = tensors[np.argsort(a.rank[a.producer[tensors]], kind="stable")]
     return tensors, np.maximum(a.alias, a.reuses)[tensors], a.reuses[tensors] >= 0

@@ -1,20 +1,19 @@
-"""Run times of ops by the roofline model, from a chip's public figures; figures of links.
+"""Run times of ops by the roofline model, from a chip's public figures; figures of interconnects.
 
-`runtime = max(flops / peak, bytes / bandwidth) + launch`. It is a model, not a measurement: it knows no caches, no
-fusion and no tiling loss, and real ops are rarely faster than it says (Williams, Waterman and Patterson, "Roofline: an
-insightful visual performance model", 2009). It ranks ops well enough to plan; whoever has measured times puts them into
-the graph instead.
+`runtime = max(flops / peak, bytes / bandwidth) + launch`. The model ignores caches, fusion and tiling losses, and real
+ops are rarely faster than its estimates (Williams, Waterman and Patterson, "Roofline: an insightful visual performance
+model", 2009). It ranks ops well enough to plan. Measured times, where available, should replace it in the graph.
 
 The peak is the dense rate (no structured sparsity) of the matrix format that training commonly uses: bfloat16 with
-float32 accumulation where the chip has it, else float16 (V100, T4, P100), else float32 (CPU, and what is called so).
-One rate stands for all dtypes of a graph. Bandwidth is that of the main memory. `launch_seconds` is on no data sheet:
-it is our round figure for the least time between two dependent ops: 4 us for a GPU kernel, 1 us inside a TPU program or
-between CPU loops.
+float32 accumulation where the chip has it, else float16 (V100, T4, P100), else float32 (CPU, and chips with fp32 in
+their names). One rate applies to all dtypes of a graph. Bandwidth is that of the main memory. `launch_seconds` is on no
+data sheet: it is our round figure for the least time between two dependent ops: 4 us for a GPU kernel, 1 us inside a
+TPU program or between CPU loops.
 
 `Interconnect` has the latency and bandwidth of a transfer. Bandwidths are those of one direction between one pair of
 devices. In a DGX-1 most pairs of GPUs that are linked at all have one NVLink. Latencies are on no data sheet: they are
-what NVIDIA's p2pBandwidthLatencyTest prints, in round figures (thread 230 of the repository NVIDIA/cuda-samples, four
-GPUs with NVLink): 1.8 to 2.3 us from memory to memory, 11 to 20 us by way of the host.
+rounded outputs of NVIDIA's p2pBandwidthLatencyTest (thread 230 of the repository NVIDIA/cuda-samples, four GPUs with
+NVLink): 1.8 to 2.3 us from memory to memory, 11 to 20 us via the host.
 """
 
 import dataclasses
@@ -26,23 +25,23 @@ from graphrl.errors import GraphrlError, near
 
 GPU_LAUNCH = 4e-6  # seconds
 PROGRAM_LAUNCH = 1e-6  # seconds
-LEAST_RATE, MOST_RATE = 1.0, 1e30  # a second: the most FLOPs of an op in a graph then take the most seconds of one
+LEAST_RATE, MOST_RATE = 1.0, 1e30  # per second; an op of at most MAX_WORK FLOPs then takes at most MAX_WORK seconds
 MOST_LAUNCH = 1e6  # seconds
 MOST_WORKSPACE = 2**62  # bytes
-HOPPER, BEFORE = 32 << 20, 4 << 20  # bytes that XLA gives cuBLAS to work in, from Hopper on and before
+HOPPER, BEFORE = 32 << 20, 4 << 20  # bytes of cuBLAS workspace that XLA allocates, from Hopper on and before
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chip:
-    """A device's figures.
+    """Performance figures of a device.
 
     Attributes:
       name: of the chip.
       flops_per_second: dense peak rate, from 1 to 1e30; a multiply-add counts as two.
       bytes_per_second: bandwidth of the main memory, from 1 to 1e30.
       launch_seconds: fixed cost of every op, from 0 to 1e6.
-      source: where the figures come from, in words.
-      product_workspace: bytes that XLA gives the library of products to work in, from 0 to 2^62.
+      source: origin of the figures, in words.
+      product_workspace: bytes of workspace that XLA allocates for the matrix-product library, from 0 to 2^62.
 
     Raises:
       GraphrlError: if a figure is out of range.
@@ -64,7 +63,7 @@ class Chip:
     def _check(self, field: str, least: float, most: float, right: str) -> None:
         value = getattr(self, field)
         is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        if not is_number or not least <= value <= most:  # NaN is in no range
+        if not is_number or not least <= value <= most:  # NaN fails both comparisons
             raise GraphrlError(f"chip {self.name!r}: {field} is {value!r:.40}: must be {right}")
 
 
@@ -127,10 +126,10 @@ DEFAULT_CHIP = "a100-80gb"
 
 
 def find_chip(name: str | Chip) -> Chip:
-    """The chip of that name (case, spaces and underscores do not matter), or the caller's own `Chip` as it is.
+    """Returns the chip of that name (case, spaces and underscores do not matter), or a given `Chip` unchanged.
 
     Raises:
-      GraphrlError: unknown name; the message has the nearest ones.
+      GraphrlError: unknown name; the message lists the nearest ones.
     """
     if isinstance(name, Chip):
         return name
@@ -155,7 +154,7 @@ def runtime(flops: float, bytes_moved: float, chip: str | Chip = DEFAULT_CHIP) -
 
 
 class Interconnect(NamedTuple):
-    """Seconds and bytes a second of a transfer, and where the figures come from."""
+    """Latency in seconds and bandwidth in bytes per second of a transfer, and the source of the figures."""
 
     latency: float
     bandwidth: float

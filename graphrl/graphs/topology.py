@@ -1,5 +1,6 @@
-"""What the dependencies of ops say: orders, neighbours, longest paths, ancestors. `GraphArrays` holds them, each
-computed once.
+"""Functions of the dependencies between ops: orders, neighbours, longest paths, ancestors.
+
+`GraphArrays` caches most of their results.
 """
 
 import heapq
@@ -21,8 +22,13 @@ def grouped(keys: np.ndarray, values: np.ndarray, size: int) -> list[list[int]]:
 
 
 def numbered(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The different ones `[k]` of integers from 0 to size - 1, ascending, where each comes first `[k]`, and which of
-    them each of all is `[n]`. By a table where it is no longer than all of them, which takes half the time.
+    """Numbers the distinct keys among integers from 0 to size - 1.
+
+    If `size` is at most the number of keys, a table replaces the sort, which takes half the time.
+
+    Returns:
+      The distinct keys `[k]`, ascending; the index of each one's first occurrence `[k]`; the number of every key among
+        the distinct ones `[n]`.
     """
     if size > len(keys):
         by_key = np.argsort(keys, kind="stable")
@@ -32,7 +38,7 @@ def numbered(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.nd
         first = by_key[is_first]
         return keys[first], first, number
     table = np.full(size, -1)
-    table[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)  # of equal keys the last assignment stays
+    table[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)  # of equal keys the last assignment remains
     found = np.flatnonzero(table >= 0)
     first = table[found]
     table[found] = np.arange(len(found))
@@ -40,13 +46,13 @@ def numbered(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def distinct(values: np.ndarray) -> np.ndarray:
-    """The different integers among some, ascending: `np.unique`, which hashes them, takes ten times as long."""
+    """The distinct integers, ascending, ten times as fast as `np.unique`, which hashes them."""
     values = np.sort(values, axis=None)
     return values[np.append(True, values[1:] != values[:-1])[: len(values)]]
 
 
 def rings(group: np.ndarray) -> np.ndarray:
-    """The next item of each item's group `[n]`, after the last its first, `[n] int64`: itself if it is alone."""
+    """The next item of each item's group, cyclically, `[n] int64`: the item itself if it is alone. `group` is `[n]`."""
     by_group = np.argsort(group, kind="stable")
     is_last = np.diff(group[by_group], append=-1) != 0
     is_first = np.roll(is_last, 1)
@@ -61,7 +67,7 @@ def topological_order(names: Sequence[str], sources: np.ndarray, targets: np.nda
     """Ops in an order that runs every source before its targets, the lowest ready index first (Kahn): `[n] int32`.
 
     Raises:
-      GraphError: there is none; one cycle is printed.
+      GraphError: no such order exists; one cycle is printed.
     """
     n = len(names)
     order = least_first(np.arange(n), Waiting(np.bincount(targets, minlength=n).tolist(), grouped(sources, targets, n)))
@@ -71,25 +77,25 @@ def topological_order(names: Sequence[str], sources: np.ndarray, targets: np.nda
 
 
 class Waiting:
-    """What n items wait for while they run one after the other.
+    """Unfinished predecessors of n items that run one after the other.
 
     Args:
-      counts: by item, how many others it waits for.
-      successors: by item, those that wait for it.
+      counts: by item, number of its predecessors.
+      successors: by item, its successors.
 
     Attributes:
-      left: by item, how many of those it waits for have not run.
+      left: by item, number of its predecessors that have not run.
     """
 
     def __init__(self, counts: Iterable[int], successors: Sequence[Sequence[int]]) -> None:
         self.left, self._successors = list(counts), successors
 
     def ready(self) -> list[int]:
-        """Those with none left, ascending."""
+        """Items whose predecessors have all run, ascending; includes items that have run."""
         return [item for item, left in enumerate(self.left) if left == 0]
 
     def ran(self, item: int) -> list[int]:
-        """Notes that an item has run: those that this makes ready, as they stand among its successors."""
+        """Records that an item has run; returns the items that become ready, in the order of its successors."""
         ready = []
         for after in self._successors[item]:
             self.left[after] -= 1
@@ -99,8 +105,9 @@ class Waiting:
 
 
 def least_first(values: np.ndarray, waiting: Waiting) -> list[int]:
-    """The order in which always the ready item of least value `[n]` runs, ties to the lower index; without those that
-    never become ready.
+    """The order that always runs the ready item of least value `[n]`, ties to the lower index.
+
+    Items that never become ready are left out.
     """
     by_value = np.argsort(values, kind="stable").tolist()
     rank = [0] * len(by_value)
@@ -117,12 +124,12 @@ def least_first(values: np.ndarray, waiting: Waiting) -> list[int]:
 
 
 def post_order(num_ops: int, roots: Sequence[int], waits_for: Callable[[int], Sequence[int]]) -> list[int]:
-    """Ops in the order in which a recursive depth-first visit leaves them, without recursion.
+    """Ops in the post-order of a depth-first search, without recursion.
 
     Args:
-      num_ops: how many there are.
-      roots: in the order of the visit; every op must be reachable from one of them.
-      waits_for: what an op waits for, in the order in which it is visited; asked once for each op.
+      num_ops: number of ops.
+      roots: in the order of the search; every op must be reachable from one of them.
+      waits_for: returns the predecessors of an op, in the order of the search; called once for each op.
     """
     order: list[int] = []
     entered = [False] * num_ops
@@ -133,7 +140,7 @@ def post_order(num_ops: int, roots: Sequence[int], waits_for: Callable[[int], Se
             order.append(-1 - op)
         elif not entered[op]:
             entered[op] = True
-            stack.append(-1 - op)  # to be written once all that it waits for is
+            stack.append(-1 - op)  # appended to the order after all of its predecessors
             stack += [before for before in reversed(waits_for(op)) if not entered[before]]
     return order
 
@@ -141,13 +148,15 @@ def post_order(num_ops: int, roots: Sequence[int], waits_for: Callable[[int], Se
 def longest_paths(
     order: np.ndarray, before: np.ndarray, after: np.ndarray, runtime: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The longest path that ends before each op: in edges `[n] int64`, and in the run times of the ops on it `[n]
-    float64`.
+    """The longest path that ends before each op.
 
     Args:
       order: `[n]` a topological order of the ops.
       before, after: `[m]` each, the ops of every edge.
       runtime: `[n] float64`.
+
+    Returns:
+      Its edges `[n] int64`, and the run times of the ops on it `[n] float64`.
     """
     n = len(order)
     begins, rows = rows_by(after, before, n)
@@ -165,7 +174,7 @@ def _walk_paths(
     hops: np.ndarray,
     seconds: np.ndarray,
 ) -> None:
-    """Writes `hops` and `seconds`, which are 0 before."""
+    """Writes `hops` and `seconds`, which must be 0 before."""
     for place in range(len(order)):
         op = order[place]
         for row in range(begins[op], begins[op + 1]):
@@ -175,9 +184,9 @@ def _walk_paths(
 
 
 def reached(order: Sequence[int], before: Sequence[Sequence[int]]) -> list[int]:
-    """What stands before each op, directly or through others: `[n]` sets of ops.
+    """Ancestors of each op, direct and indirect: `[n]` sets of ops.
 
-    They are the bits of Python's integers, whose unions are quicker than those of packed arrays (by 2.5 times at 2,000
+    Sets are the bits of Python integers, whose unions are faster than those of packed arrays (by 2.5 times at 2,000
     ops).
     """
     sets = [0] * len(before)
@@ -188,14 +197,14 @@ def reached(order: Sequence[int], before: Sequence[Sequence[int]]) -> list[int]:
 
 
 def bit_matrix(sets: Sequence[int]) -> np.ndarray:
-    """`[n, n]` uint8, row i the bits of the i-th of n numbers."""
+    """`[n, n]` uint8, row i the bits of the i-th of n integers."""
     n, size = len(sets), -(-len(sets) // 8)
     packed = np.frombuffer(b"".join(one.to_bytes(size, "little") for one in sets), np.uint8)
     return np.unpackbits(packed.reshape(n, size), axis=1, count=n, bitorder="little")
 
 
 def _cycle(names: Sequence[str], sources: np.ndarray, targets: np.ndarray, left: set[int]) -> list[str]:
-    """Names along one cycle of the ops that are left, the first repeated at the end; at most ten are shown."""
+    """Names along one cycle of the remaining ops, the first repeated at the end; six of them if there are over ten."""
     pairs = zip(sources.tolist(), targets.tolist(), strict=True)
     predecessor = {target: source for source, target in pairs if source in left and target in left}
     node = min(left)

@@ -1,4 +1,4 @@
-"""Graphs to train and to compare on.
+"""Graphs for training and comparison.
 
 `sets.py` loads graphs by name. `families.py` names the generators of random graphs: `layered.py`, `regal_like.py`,
 `known_optima.py` and pipelines. `zoo/` has real programs, `workloads/` the graphs that papers report on.

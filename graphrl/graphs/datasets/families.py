@@ -1,13 +1,13 @@
 """Registry of the families of random graphs by name, and the family `pipeline`.
 
-`sample` draws a graph of any family in `FAMILIES`, with the same arguments for each. Launchers and manifests name
-families and options as here.
+`sample` draws a graph of any family in `FAMILIES`, with the same arguments for each. Launchers and manifests use these
+names of families and options.
 
 `pipeline` draws neural networks for pipelined execution, like the layers and operators of Tarnawski et al. (2020): a
-chain of ops with branches and skips; parameters are ops of no time that only the next ones read. Few ops have most of
-the work. Transfers take next to nothing, as between layers, or longer than most ops, as between operators. The ranges
-are those of the paper's graphs. Half of the graphs are training steps: every op has one of the backward pass, with
-which it shares a device. The machine has 2 to 6 accelerators and a CPU.
+chain of ops with branches and skips, with parameters as ops of no run time that only the next ops read. Few ops have
+most of the work. Transfers take almost no time, as between layers, or longer than most ops, as between operators. The
+ranges are those of the paper's graphs. Half of the graphs are training steps: every op has a counterpart in the
+backward pass, on the same device. The machine has 2 to 6 accelerators and a CPU.
 """
 
 import dataclasses
@@ -31,15 +31,15 @@ from graphrl.graphs.datasets.regal_like import Model, RegalLike, regal_like
 from graphrl.graphs.datasets.seeds import check_count, generator
 from graphrl.graphs.graph import ComputationGraph, Machine, Op, Pipelined, Tensor
 
-_SPREAD = 0.5, 1.5  # deviation of the logarithm of run times
-_IDLE = 0.1, 0.5  # share of ops without run time
-_TRANSFER = 0.01, 10.0  # of the mean tensor over the mean op's run time
-_CPU = 5.0, 25.0  # times as long a CPU takes
-_MEMORY = 1.2, 8.0  # of all accelerators over the weights
+_SPREAD = 0.5, 1.5  # standard deviation of the logarithm of run times
+_IDLE = 0.1, 0.5  # fraction of ops without run time
+_TRANSFER = 0.01, 10.0  # ratio of the mean tensor's transfer time to the mean op's run time
+_CPU = 5.0, 25.0  # ratio of run times on a CPU to those on an accelerator
+_MEMORY = 1.2, 8.0  # ratio of the memory of all accelerators to the weights
 _GIB = 2**30
 
 Options = Mapping[str, Any]
-Sample = tuple[ComputationGraph, dict[str, Any]]  # a graph, and what is known of it beside
+Sample = tuple[ComputationGraph, dict[str, Any]]  # a graph, and further known figures
 
 _SIZES = dataclasses.asdict(LOG_UNIFORM)
 
@@ -48,10 +48,10 @@ class Family(NamedTuple):
     """A family of graphs.
 
     Attributes:
-      make: number of ops (None only where `any_size`), seed and options -> graph, and its known optimum if there is one
+      make: number of ops (None only if `any_size`), seed and options -> graph, and its optimum if known
         ("optimal_peak_memory": bytes on one device; "optimal_makespan": seconds under "free" transfers).
-      options: names and defaults; a default of None stands for any value.
-      any_size: whether the number of ops may be left to the seed.
+      options: names and defaults; a default of None accepts any value.
+      any_size: True if the seed may determine the number of ops.
     """
 
     make: Callable[[Any, int, dict[str, Any]], Sample]
@@ -60,13 +60,13 @@ class Family(NamedTuple):
 
 
 def sample(family: str, num_ops: int | None, seed: int, options: Options | None = None) -> Sample:
-    """One graph of a family: a pure function of its arguments.
+    """Draws one graph of a family: a pure function of its arguments.
 
     Args:
       family: a key of `FAMILIES`.
-      num_ops: as the family counts them; None only where the family has `any_size`.
+      num_ops: as the family counts them; None only if the family has `any_size`.
       seed: at least 0.
-      options: of the family; the rest has its defaults.
+      options: of the family; missing ones have their defaults.
 
     Raises:
       ProblemError: no such family or option, a value of the wrong type or out of range.
@@ -77,10 +77,10 @@ def sample(family: str, num_ops: int | None, seed: int, options: Options | None 
 
 
 def pipeline(num_ops: int, seed: int) -> ComputationGraph:
-    """A graph, with its machine.
+    """Draws a graph with its machine.
 
     Args:
-      num_ops: at least 2; an odd op of a training step has none of the backward pass.
+      num_ops: at least 2; if it is odd, one op of a training step has no counterpart in the backward pass.
       seed: at least 0; graphs of different sizes and seeds are independent.
 
     Raises:
@@ -97,7 +97,7 @@ def pipeline(num_ops: int, seed: int) -> ComputationGraph:
     weights = (rng.exponential(1.0, n) * _GIB / n).astype(np.int64)
     slower, limit = rng.uniform(*_CPU), _log_uniform(rng, *_MEMORY)
     accelerators = int(rng.integers(2, 7))
-    if trains:  # of the backward pass each op reads what came of the readers of its own op, and what that wrote
+    if trains:  # a backward op reads the backward results of its forward op's readers, and the forward op's output
         readers = [[2 * n - 1 - op for op in range(n) if source in reads[op]] for source in range(n)]
         reads += [[*readers[source], source] for source in range(n - 1, 2 * n - 1 - num_ops, -1)]
         reads = reads[:num_ops]
@@ -125,7 +125,7 @@ def _log_uniform(rng: np.random.Generator, least: float, most: float) -> float:
 
 
 def _reads(count: int, rng: np.random.Generator) -> list[list[int]]:
-    """The ops that each reads: mostly one of the last few, now and then one further back, of a parameter none."""
+    """The ops that each op reads: mostly one of the last few, sometimes one further back; a parameter reads nothing."""
     sources, skips = rng.uniform(0.0, 0.3), rng.uniform(0.05, 0.3)
     reads: list[list[int]] = [[]]
     for op in range(1, count):
@@ -143,7 +143,7 @@ def find_family(name: str) -> Family:
     """The family of that name.
 
     Raises:
-      ProblemError: there is none; the message has the nearest ones.
+      ProblemError: unknown name; the message lists the nearest ones.
     """
     if name not in FAMILIES:
         raise ProblemError(f"unknown graph family {name!r}: {near(name, FAMILIES)}")
@@ -151,7 +151,7 @@ def find_family(name: str) -> Family:
 
 
 def full_options(family: str, options: Options | None = None) -> dict[str, Any]:
-    """The given options and the defaults of all others. Errors as of `sample`."""
+    """The given options, completed by the defaults of all others. Errors as of `sample`."""
     defaults = find_family(family).options
     for name, value in (options or {}).items():
         if name not in defaults:
@@ -174,7 +174,7 @@ def _regal_like(num_ops: int | None, seed: int, options: dict[str, Any]) -> Samp
 
 
 def _of_model(model: Model) -> Family:
-    """The graphs of `regal-like` that are of one model."""
+    """The graphs of `regal-like` that are of one model, as a family."""
 
     def sampled(num_ops: int | None, seed: int, options: dict[str, Any]) -> Sample:
         return regal_like(seed, model, num_ops, RegalLike(**options)), {}

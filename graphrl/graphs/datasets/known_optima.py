@@ -1,35 +1,35 @@
-"""Random graphs whose optimum is known: least peak memory on one device, or least makespan.
+"""Random graphs with a known optimum: the least peak memory on one device, or the least makespan.
 
-- `in_tree`, `out_tree`, `series_parallel`: graphs with their least peak. Every edge is a tensor of its own with one
+- `in_tree`, `out_tree`, `series_parallel`: graphs with their least peak. Every edge is a separate tensor with one
   reader, of random size; ops have a random workspace and run times of 1 to 9 seconds. Sizes are whole bytes,
   log-uniform, so that a few large ones dominate as they do in real graphs.
 - `op_segment`, `series`, `parallel`: the exact algorithm for the least peak of such graphs.
 - `planted`: instances of P|prec|Cmax with a planted optimum.
 
-**Least peak.** An op of such a graph changes the live bytes by a fixed amount, whatever ran before: it needs `hill`
-bytes above the level at its start and leaves the level changed by `net`. Minimising the highest level over
-series-parallel precedences is polynomial (Abdel-Wahab and Kameda 1978; Monma and Sidney 1979). Trees (Liu 1987, "An
-application of generalized tree pebbling to sparse matrix factorization") and two-terminal series-parallel graphs
-(Kayaaslan, Lambert, Marchal and Ucar, TCS 707, 2018) are cases of it:
+**Least peak.** An op of such a graph changes the live bytes by a fixed amount in every order: it needs `hill` bytes
+above the level at its start and changes the level by `net`. Minimising the highest level over series-parallel
+precedences is polynomial (Abdel-Wahab and Kameda 1978; Monma and Sidney 1979). Trees (Liu 1987, "An application of
+generalized tree pebbling to sparse matrix factorization") and two-terminal series-parallel graphs (Kayaaslan, Lambert,
+Marchal and Ucar, TCS 707, 2018) are cases of it:
 
-- A *segment* is a run of ops that some best order keeps together, with the hill and the net of the run.
+- A *segment* is a run of ops that are consecutive in some best order, with the hill and the net of the run.
 - Of two segments that may run in either order, this one goes first: one that frees (net < 0) before one that does not;
-  of two that free, the one of lower hill; of two that do not, the one of larger hill - net. This is Liu's rule. Run
-  backwards it is the rule for those that free: Kayaaslan et al. treat what runs before the minimum cut of a parallel
-  composition so, which frees more than it writes; what runs after it does not.
+  of two that free, the one of lower hill; of two that do not, the one of larger hill - net. This is Liu's rule. Applied
+  backwards it is the rule for segments that free. Kayaaslan et al. treat the segments before the minimum cut of a
+  parallel composition in this way, which free more than they write; those after the cut do not.
 - In series, where the order is given, neighbours that this rule would exchange become one segment.
 
 The best orders of parts are parts of a best order of the whole, so a graph is solved from the inside out with `series`
-and `parallel`. Ops are plain numbers; a segment's ops are kept as a tree of pairs, so that joining costs nothing.
+and `parallel`. Ops are plain numbers; a segment's ops are stored as a tree of pairs, so that joining costs nothing.
 
-An in-tree ends in its root: every other op writes one tensor, which its parent reads. An out-tree begins at its root
-and writes one tensor for each child: it is an in-tree run backwards, and has the same optimum. Out-trees whose ops
-write a single tensor for all children are another problem, and are not made here.
+An in-tree ends in its root: every other op writes one tensor, which its parent reads. An out-tree starts at its root
+and writes one tensor for each child: it is a reversed in-tree, and has the same optimum. Out-trees whose ops write a
+single tensor for all children are another problem, and are not generated here.
 
-**Least makespan.** `planted` makes the RGPOS graphs of Kwok and Ahmad (1999), in our form. The time lines of all
+**Least makespan.** `planted` generates the RGPOS graphs of Kwok and Ahmad (1999), in our form. The time lines of all
 devices are filled from 0 to the makespan without idle time and cut into ops; edges are added that this schedule
-respects. It meets the bound work / devices, so it is optimal, under transfers "free" and as long as no transfer takes
-longer than the slack between its ends; every other plan is as long or longer in all transfer models.
+respects. The makespan equals the bound work / devices, so the schedule is optimal under transfers "free", if no
+transfer takes longer than the slack between its ends. Every other plan is at least as long in all transfer models.
 """
 
 import dataclasses
@@ -44,12 +44,12 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 Ops = int | tuple["Ops", "Ops"]
 
-Edges = list[tuple[int, int]]  # (source op, target op), a tensor each
+Edges = list[tuple[int, int]]  # (source op, target op), a separate tensor each
 
 _MOST_BRANCHES = 4
 
-Series = tuple["Part", int, "Part"]  # what runs before an op, the op, what runs after it
-Part = None | Series | list["Part"]  # the ops between two terminals: none, in series, or branches in parallel
+Series = tuple["Part", int, "Part"]  # the part before an op, the op, the part after it
+Part = None | Series | list["Part"]  # the ops between two terminals: empty, in series, or branches in parallel
 
 _MEAN_SECONDS = 50
 _MOST_BYTES = 100
@@ -58,7 +58,7 @@ _MOST_INPUTS = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Bytes:
-    """Where sizes are drawn from: log-uniform from `least` to `most` bytes.
+    """Distribution of sizes: log-uniform from `least` to `most` bytes.
 
     Attributes:
       least, most: at least 1.
@@ -86,7 +86,7 @@ class KnownPeak(NamedTuple):
     """A graph and the least peak of all its orders on one device."""
 
     graph: ComputationGraph
-    peak: int  # bytes that no order stays below
+    peak: int  # bytes, the lower bound of every order
     order: np.ndarray  # [n] int64, ops in an order of that peak
 
 
@@ -96,8 +96,8 @@ def in_tree(num_ops: int, seed: int, window: int | None = None, sizes: Bytes = L
     Args:
       num_ops: at least 1.
       seed: at least 0; trees of different sizes and seeds are independent.
-      window: each op's parent is drawn uniformly from this many ops that stand next to it on the root's side: 1 gives
-        a chain, small numbers long thin trees; None draws from all of them (expected depth: log of the number).
+      window: each op's parent is drawn uniformly from this many adjacent ops on the root's side: 1 gives a chain, small
+        numbers long thin trees; None draws from all of them (expected depth: log of the number).
       sizes: of tensors and workspaces.
 
     Raises:
@@ -133,9 +133,9 @@ def out_tree(num_ops: int, seed: int, window: int | None = None, sizes: Bytes = 
 def series_parallel(num_ops: int, seed: int, branching: float = 0.5, sizes: Bytes = LOG_UNIFORM) -> KnownPeak:
     """A random series-parallel graph from one source to one sink.
 
-    The ops between two terminals are, while there are two or more, with probability `branching` shared among 2 to 4
-    parallel branches, and else in series: one op, drawn uniformly from the places that it can have, parts them.
-    A part without ops is an edge.
+    Two or more ops between two terminals are split into 2 to 4 parallel branches with probability `branching`. Else
+    they are in series: one op, drawn uniformly, divides them into the ops before and after it. A branch is not branched
+    again directly. A part without ops is an edge.
 
     Args:
       num_ops: source and sink included, at least 2.
@@ -144,7 +144,7 @@ def series_parallel(num_ops: int, seed: int, branching: float = 0.5, sizes: Byte
       sizes: of tensors and workspaces.
 
     Raises:
-      ProblemError: too few ops, no probability, or a bad seed.
+      ProblemError: too few ops, `branching` is not a probability, or a bad seed.
     """
     check_count("num_ops", num_ops, 2)
     if not 0 <= branching <= 1:
@@ -163,7 +163,7 @@ class Planted(NamedTuple):
     """A graph of n ops, and a plan of least makespan."""
 
     graph: ComputationGraph
-    makespan: float  # seconds; exact: all times are whole
+    makespan: float  # seconds; exact, because all times are integers
     placement: np.ndarray  # [n] int64, device of each op
     order: np.ndarray  # [m] int64, node ids of the ops and the needed transfers (costs/exact), for `Plan.from_order`
 
@@ -171,16 +171,16 @@ class Planted(NamedTuple):
 def planted(num_ops: int, devices: int, seed: int, inputs: float = 2.0, window: int = 3) -> Planted:
     """A random instance; each op writes one tensor.
 
-    Tensors that are read on another device than their producer's have at most as many bytes as there are seconds
-    between, so that the optimum also holds for "free" transfers of no latency and at least 1 byte per second.
+    A tensor that is read on another device than its producer's has at most as many bytes as the seconds between them.
+    The optimum therefore also holds for "free" transfers of no latency and at least 1 byte per second.
 
     Args:
       num_ops: at least `devices`.
       devices: at least 1.
       seed: at least 0; instances of different sizes and seeds are independent.
       inputs: mean number of tensors drawn to be read by an op (Poisson; equal ones are merged).
-      window: they are drawn uniformly from the window * devices ops that ended last before the reader starts: the
-        smaller, the fewer good plans there are.
+      window: they are drawn uniformly from the window * devices ops that ended last before the reader starts: a smaller
+        window leaves fewer good plans.
 
     Raises:
       ProblemError: a number is out of range.
@@ -209,7 +209,7 @@ def planted(num_ops: int, devices: int, seed: int, inputs: float = 2.0, window: 
 
 
 class Segment(NamedTuple):
-    """A run of ops: bytes above the level at its start that it reaches, and by which it leaves the level changed."""
+    """A run of ops: its peak in bytes above the level at its start, and its change of the level."""
 
     hill: int
     net: int
@@ -217,12 +217,12 @@ class Segment(NamedTuple):
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Segments that may run in any order run by ascending rank."""
+        """Sort key: segments that may run in any order run by ascending rank."""
         return (True, self.net - self.hill) if self.net >= 0 else (False, self.hill)
 
 
 def op_segment(op: int, reads: int, writes: int, workspace: int) -> Segment:
-    """The segment of one op: its inputs live at its start and are freed after it, its outputs live on (bytes)."""
+    """The segment of one op: its inputs are live at its start and freed after it, its outputs stay live (bytes)."""
     return Segment(writes + workspace, writes - reads, op)
 
 
@@ -240,7 +240,7 @@ def series(*parts: Iterable[Segment]) -> list[Segment]:
 
 
 def parallel(parts: Iterable[list[Segment]]) -> list[Segment]:
-    """The segments of parts that do not depend on one another, each as `series` or this function gave it."""
+    """The segments of parts that do not depend on one another, each a result of `series` or of this function."""
     return sorted((segment for part in parts for segment in part), key=lambda segment: segment.rank)
 
 
@@ -276,7 +276,7 @@ class Weights(NamedTuple):
 
     @classmethod
     def draw(cls, num_ops: int, num_edges: int, sizes: Bytes, rng: np.random.Generator) -> "Weights":
-        """Independent of the graph's shape but for its counts."""
+        """Draws sizes that depend on the graph only through its numbers of ops and edges."""
         lowest, highest = np.log(sizes.least), np.log(sizes.most + 1)
         drawn = np.exp(rng.uniform(lowest, highest, num_edges + num_ops)).astype(np.int64)
         drawn = np.clip(drawn, sizes.least, sizes.most)
@@ -284,7 +284,7 @@ class Weights(NamedTuple):
         return cls(drawn[:num_edges], drawn[num_edges:] * has_workspace, rng.integers(1, 10, num_ops))
 
     def segments(self, num_ops: int, edges: Edges) -> list[Segment]:
-        """What each op does to the memory: `[num_ops]`."""
+        """The segment of each op: `[num_ops]`."""
         reads, writes = [0] * num_ops, [0] * num_ops
         for (source, target), size in zip(edges, self.edge_bytes.tolist(), strict=True):
             writes[source] += size
@@ -294,7 +294,7 @@ class Weights(NamedTuple):
 
 
 def known_peak(name: str, num_ops: int, edges: Edges, weights: Weights, segments: list[Segment]) -> KnownPeak:
-    """The graph of the edges, with the optimum that `segments` (of the whole graph) hold.
+    """The graph of the edges, with the optimum given by `segments` (of the whole graph).
 
     Ops are numbered in a topological order by the caller; their names are op0, op1 and so on.
     """
@@ -312,7 +312,7 @@ def known_peak(name: str, num_ops: int, edges: Edges, weights: Weights, segments
 
 
 def _draw(ops: range, branching: float, rng: np.random.Generator, in_branch: bool = False) -> Part:
-    """A random part that holds `ops`, numbered in a topological order. A branch is not at once branched again."""
+    """A random part with the ops `ops`, numbered in a topological order. A branch is not branched again directly."""
     if not ops:
         return None
     if len(ops) > 1 and not in_branch and rng.random() < branching:
@@ -346,7 +346,7 @@ def _solve(part: Part, own: list[Segment]) -> list[Segment]:
 
 
 def _parents(family: str, num_ops: int, seed: int, window: int | None) -> tuple[list[int], np.random.Generator]:
-    """Parents of ops 1 to n - 1 of a random recursive tree, each a smaller number; and the generator to go on with."""
+    """Parents of ops 1 to n - 1 of a random recursive tree, each a smaller number; and the generator."""
     check_count("num_ops", num_ops, 1)
     check_count("window", num_ops if window is None else window, 1)
     rng = generator(family, seed, num_ops, 0 if window is None else window)
@@ -383,7 +383,7 @@ def _edges(
 
 
 def _order(num_ops: int, devices: int, placement: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Ops as they start, each followed by the transfers of its tensor: `[m] int64` node ids."""
+    """Ops in the order of their starts, each followed by the transfers of its tensor: `[m] int64` node ids."""
     away = placement[sources] != placement[targets]
     transfers = np.unique(sources[away] * devices + placement[targets[away]])  # tensor i is op i's
     nodes = np.concatenate([np.arange(num_ops), num_ops + transfers])

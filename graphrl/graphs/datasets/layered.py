@@ -1,16 +1,16 @@
-"""Layered graphs: Gagrani et al., "Neural Topological Ordering for Computation Graphs" (Topoformer), appendix A:
-algorithms 1-3 and eqs 11-16.
+"""Layered graphs of "Neural Topological Ordering for Computation Graphs" (Topoformer; Gagrani et al. 2022).
 
-Where the text leaves a choice, four published graphs of this family decide (random_layered_n100 to n1000 of Moccasin, a
-scheduler of the same group), whose 125 pairs of adjacent layers all agree with what is said here:
+Sources: appendix A, algorithms 1-3 and eqs 11-16. Where the text leaves a choice, four published graphs of this family
+decide (random_layered_n100 to n1000 of Moccasin, a scheduler of the same group). All 125 of their pairs of adjacent
+layers agree with these rules:
 
-- the number of nodes counts one source and one target, each a layer of its own;
-- of two adjacent layers the larger one spreads cones of edges over the other, the later one if they are equal (text
-  of algorithm 2: the earlier one); halves are rounded to even; edges are simple (its loop over i repeats them);
+- the number of nodes includes one source and one target, each in a separate layer;
+- of two adjacent layers the larger one spreads cones of edges over the other, the later one if they are equal (text of
+  algorithm 2: the earlier one); halves are rounded to even; edges are simple (its loop over i repeats them);
 - skip edges neither leave the source nor enter the target; equal ones are merged; |E| of eq. (14) counts all edges
-  between adjacent layers, those of source and target too;
+  between adjacent layers, including those of source and target;
 - a cost that is not positive is drawn again from the same component of the mixture;
-- the last layer before the target holds what is left.
+- the last layer before the target has the remaining nodes.
 
 Deviation: costs are whole numbers of bytes, `bytes_per_cost` times the drawn cost, rounded, at least 1.
 """
@@ -27,7 +27,7 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Layered:
-    """What the graphs are drawn from; the defaults are those of the paper's experiments.
+    """Distribution of layered graphs; the defaults are those of the paper's experiments.
 
     Attributes:
       least_width, most_width: of the uniform distribution of the width factor W of eq. (11), inside (0, 1).
@@ -35,10 +35,10 @@ class Layered:
       edge_density: rho_E of eq. (13), in [0, 1].
       skip_density: rho_S of eq. (14), in [0, 1).
       means, deviations, weights: of the mixture of normal distributions of eq. (16).
-      cost_per: "layer": all ops of a layer have the same costs, as the paper says; "node": each has its own, as in the
-        published graphs.
-      parameter_cost: whether ops have a parameter cost p (`workspace_bytes`); the published graphs have none.
-      bytes_per_cost: bytes that a cost of 1 stands for.
+      cost_per: "layer": all ops of a layer have the same costs, as in the paper's text; "node": each op has separate
+        costs, as in the published graphs.
+      parameter_cost: True if ops have a parameter cost p (`workspace_bytes`); the published graphs have none.
+      bytes_per_cost: bytes for a cost of 1.
 
     Raises:
       ProblemError: a value is out of range.
@@ -86,7 +86,7 @@ class LayeredArrays:
 
 
 def layered(num_ops: int, seed: int, parameters: Layered = Layered()) -> ComputationGraph:
-    """A layered graph: each op writes one tensor of m bytes and holds p bytes of workspace while it runs.
+    """A layered graph: each op writes one tensor of m bytes and has p bytes of workspace while it runs.
 
     The paper has no run times: every op takes 1 s.
 
@@ -112,7 +112,7 @@ def layered(num_ops: int, seed: int, parameters: Layered = Layered()) -> Computa
 
 
 def layered_arrays(num_ops: int, seed: int, parameters: Layered = Layered()) -> LayeredArrays:
-    """The same graph as `layered` makes, as arrays: some ten times as fast. Arguments and errors as there."""
+    """The graph of `layered` as arrays, about ten times as fast. Arguments and errors as there."""
     check_count("num_ops", num_ops, 3)
     rng = generator("layered", seed, num_ops)
     sizes = _layer_sizes(num_ops, parameters, rng)
@@ -133,7 +133,7 @@ def layered_arrays(num_ops: int, seed: int, parameters: Layered = Layered()) -> 
 
 
 def _layer_sizes(num_ops: int, p: Layered, rng: np.random.Generator) -> np.ndarray:
-    """Algorithm 1: `[layers]` ops of each, the source's and the target's included."""
+    """Algorithm 1: `[layers]` number of ops of each, including the source's and the target's."""
     width = rng.uniform(p.least_width, p.most_width)
     mean = num_ops / np.ceil(np.sqrt(num_ops * (1 / width - 1)))
     least = max(1, int(np.ceil(mean * (1 - p.size_variability))))
@@ -145,7 +145,7 @@ def _layer_sizes(num_ops: int, p: Layered, rng: np.random.Generator) -> np.ndarr
 
 
 def _adjacent_edges(sizes: np.ndarray, p: Layered, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Algorithm 2 for all pairs of adjacent layers at once: source and target ops, two `[e]` int64."""
+    """Algorithm 2 for all pairs of adjacent layers in one batch: source and target ops, two `[e]` int64."""
     first, second = sizes[:-1], sizes[1:]
     spreads_down = first > second  # the earlier layer is the larger one
     large, small = np.maximum(first, second), np.minimum(first, second)

@@ -1,8 +1,9 @@
 """Random graphs in the manner of REGAL's synthetic data (Paliwal et al., ICLR 2020, A.1.4): ours, not REGAL's.
 
-The paper says "topologies from several classical random graph models; op running times and tensor sizes from Gaussian
-distributions". Everything else is `RegalLike`, whose defaults are what is remembered of an appendix that we do not
-have. The released set is moreover selected to leave BRKGA room to improve: solvers/chromosomes/room_filter.py.
+The paper describes "topologies from several classical random graph models; op running times and tensor sizes from
+Gaussian distributions". `RegalLike` defines everything else. Its defaults are recalled from an appendix that is not
+available to us. The released set is moreover selected to leave BRKGA room to improve:
+solvers/chromosomes/room_filter.py.
 
 The four classical random graphs are undirected and simple: `[m, 2]` int64 pairs of nodes 0 to n - 1. Their definitions
 are networkx's (gnp_random_graph, barabasi_albert_graph, watts_strogatz_graph, stochastic_block_model), except for the
@@ -27,11 +28,12 @@ def erdos_renyi(n: int, probability: float, rng: np.random.Generator) -> np.ndar
 
 
 def barabasi_albert(n: int, edges: int, rng: np.random.Generator) -> np.ndarray:
-    """Preferential attachment: from a star of `edges` + 1 nodes on, each new node joins `edges` distinct old ones,
-    each chosen in proportion to its degree.
+    """Preferential attachment: each new node joins `edges` distinct old ones, chosen in proportion to their degrees.
+
+    The initial graph is a star of `edges` + 1 nodes.
     """
     pairs = [(0, leaf) for leaf in range(1, edges + 1)]
-    ends = [node for pair in pairs for node in pair]  # every node as often as its degree
+    ends = [node for pair in pairs for node in pair]  # every node repeated by its degree
     for node in range(edges + 1, n):
         chosen: set[int] = set()
         while len(chosen) < edges:
@@ -43,8 +45,10 @@ def barabasi_albert(n: int, edges: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def watts_strogatz(n: int, neighbours: int, rewired: float, rng: np.random.Generator) -> np.ndarray:
-    """A ring in which each node is joined to its `neighbours` nearest, then each edge's far end moves with probability
-    `rewired` to a node drawn from those that would make neither a loop nor a double edge.
+    """A ring in which each node is joined to its `neighbours` nearest nodes, with random rewiring.
+
+    Each edge's far end moves with probability `rewired` to a random node, excluding nodes that would make a loop or a
+    double edge.
     """
     joined: list[set[int]] = [set() for _ in range(n)]
     ring = [(node, (node + step) % n) for step in range(1, neighbours // 2 + 1) for node in range(n)]
@@ -65,7 +69,7 @@ def watts_strogatz(n: int, neighbours: int, rewired: float, rng: np.random.Gener
 
 
 def stochastic_block(n: int, blocks: int, within: float, across: float, rng: np.random.Generator) -> np.ndarray:
-    """Nodes in `blocks` blocks as equal as can be: pairs are joined with probability `within` or `across`."""
+    """Nodes in `blocks` blocks of almost equal size: pairs are joined with probability `within` or `across`."""
     pairs = []
     parts = np.array_split(np.arange(n), blocks)
     for i, part in enumerate(parts):
@@ -78,7 +82,7 @@ def stochastic_block(n: int, blocks: int, within: float, across: float, rng: np.
 
 
 def _chosen(count: int, probability: float, rng: np.random.Generator) -> np.ndarray:
-    """Which of 0 to count - 1 are chosen, each with the same probability: sorted; memory of what is chosen only."""
+    """A random subset of 0 to count - 1, each with the same probability: sorted; in memory of its own size only."""
     return np.sort(rng.choice(count, int(rng.binomial(count, probability)), replace=False, shuffle=False))
 
 
@@ -88,16 +92,16 @@ MODELS: tuple[Model, ...] = get_args(Model)
 
 @dataclasses.dataclass(frozen=True)
 class RegalLike:
-    """What the graphs are drawn from.
+    """Distribution of REGAL-like graphs.
 
     Attributes:
-      least_ops, most_ops: where the number of ops is drawn from, uniformly, source and sink not counted.
+      least_ops, most_ops: range of the uniform distribution of the number of ops, without source and sink.
       er_probability: Erdos-Renyi: of each edge.
       ba_edges: Barabasi-Albert: edges of each new node.
       ws_neighbours, ws_rewired: Watts-Strogatz: degree of the ring, probability that an edge is rewired.
       sbm_blocks, sbm_within, sbm_across: stochastic block model: blocks, probabilities of edges.
-      most_tensors: an op makes 0 to this many tensors, uniformly.
-      control: probability that an edge is a control edge although its source makes tensors.
+      most_tensors: an op writes 0 to this many tensors, uniformly.
+      control: probability that an edge is a control edge although its source writes tensors.
       mean, deviation: of the normal distribution of bytes and of seconds, rounded to whole numbers of at least 1.
 
     Raises:
@@ -138,13 +142,13 @@ def regal_like(
 ) -> ComputationGraph:
     """A random graph of `num_ops` ops, a source and a sink.
 
-    An undirected random graph gets its directions from a random order of the ops, which is also the order in which
-    they stand. The source (0 s, no tensors) comes before all ops without predecessors, the sink (0 s, no tensors)
-    after all without successors; the sink's edges are drawn like any others. A data edge reads one tensor of its
-    source, drawn uniformly. Tensors that nobody reads are freed at once.
+    A random order of the ops directs an undirected random graph; the ops are listed in this order. The source (0 s, no
+    tensors) comes before all ops without predecessors, the sink (0 s, no tensors) after all without successors; the
+    sink's edges are drawn like any others. A data edge reads one tensor of its source, drawn uniformly. Tensors without
+    readers are freed as soon as their op ends.
 
     Args:
-      seed: of everything, at least 0. Giving the model or the number that the seed draws changes nothing.
+      seed: of all random choices, at least 0. Passing the model or the number that the seed draws changes nothing.
       model: "er", "ba", "ws" or "sbm"; None draws one.
       num_ops: source and sink not counted; None draws from `parameters`.
       parameters: see `RegalLike`.
@@ -160,7 +164,7 @@ def regal_like(
     check_count("num_ops", n, max(parameters.ws_neighbours, parameters.ba_edges) + 1)
     model = MODELS[drawn_model] if model is None else model
     pairs = _undirected(model, n, parameters, rng)
-    pairs = np.sort(rng.permutation(n)[pairs], axis=1)  # an op's place in a random order is its number
+    pairs = np.sort(rng.permutation(n)[pairs], axis=1)  # an op's index in a random order is its number
     edges = pairs[np.lexsort(pairs.T)]
     return ComputationGraph(f"regal-like-{model}-{n}-{seed}", _ops(n, edges, parameters, rng))
 

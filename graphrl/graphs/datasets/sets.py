@@ -1,6 +1,4 @@
-"""Graphs by name: files, folders of files, sets such as `layered:500x20` and `zoo:training/hlo`, and
-`workloads:resnet50`.
-"""
+"""Graphs by name: files, folders, sets such as `layered:500x20` and `zoo:training/hlo`, and `workloads:resnet50`."""
 
 import dataclasses
 import itertools
@@ -23,8 +21,8 @@ from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 LeftOut = Callable[[str, GraphrlError], object]  # called with a file that cannot be read, and its error
 
 _SET = re.compile(r"([a-z-]+):(\d+)?(?:x(\d+))?(?:@(\d+))?")
-MAX_GRAPHS, MAX_OPS = 1_000_000, 10_000_000  # of a set, and of each of its graphs: more is a slip of the pen
-_MANIFEST = "manifest.json"  # beside the graphs of a folder that scripts/make_graphs.py wrote
+MAX_GRAPHS, MAX_OPS = 1_000_000, 10_000_000  # of a set, and of each of its graphs: more is a typing error
+_MANIFEST = "manifest.json"  # next to the graphs in a folder that scripts/make_graphs.py wrote
 
 
 def load_graph(
@@ -34,7 +32,7 @@ def load_graph(
     dims: Mapping[str, int] | None = None,
     limits: ReadLimits = DEFAULT_LIMITS,
 ) -> ComputationGraph:
-    """The graph of a file, of a program of the model zoo, or of a set that has one graph.
+    """Loads the graph of a file, of a program of the model zoo, or of a set that has one graph.
 
     Args:
       model: a path, or a name as in `load_graphs`: `zoo:efficientnetb0/training/b8/hlo`, `layered:200@7`,
@@ -42,7 +40,7 @@ def load_graph(
       chip, dims, limits: see `read_graph`.
 
     Raises:
-      GraphrlError: the file cannot be read or is no graph.
+      GraphrlError: the file cannot be read or is not a graph.
       ProblemError: a set's name is wrong, or it has several graphs.
     """
     if is_zoo(model):
@@ -68,15 +66,15 @@ def load_graphs(
     limits: ReadLimits = DEFAULT_LIMITS,
     left_out: LeftOut | None = None,
 ) -> list[ComputationGraph]:
-    """The graphs of files, folders (their files by name; folders inside are left out) and sets.
+    """Loads the graphs of files, folders (their files by name; folders inside are left out) and sets.
 
     Args:
       models: paths, or names of sets: `layered:500x20` is 20 layered graphs of 500 ops with seeds 0 to 19,
-        `layered:500x20@100` those with seeds 100 to 119; without `x20` it is one. `zoo:training/hlo` is all programs
-        of the model zoo that both words are true of (see `zoo.select`), `workloads:bert` one of `workloads.NAMES` and
+        `layered:500x20@100` those with seeds 100 to 119; without `x20` it is one. `zoo:training/hlo` is all programs of
+        the model zoo that match both words (see `zoo.select`), `workloads:bert` one of `workloads.NAMES` and
         `workloads:gnmt-*` several.
       chip, dims, limits: see `read_graph`.
-      left_out: called with each file that cannot be read or is no graph, and with its error; the others are loaded.
+      left_out: called with each file that cannot be read or is not a graph, and with its error; the others are loaded.
 
     Raises:
       GraphrlError: a folder cannot be read or has no graphs; or, without `left_out`, a file.
@@ -99,7 +97,7 @@ def load_graphs(
 def layers_of(
     model: str, dims: Mapping[str, int] | None = None, limits: ReadLimits = DEFAULT_LIMITS
 ) -> ComputationGraph:
-    """The layers of a model; of graph JSON, of workloads and of generated graphs the graph as it is.
+    """Loads the layers of a model; graph JSON, workloads and generated graphs are returned unchanged.
 
     Args:
       model: file or name, see `load_graph`.
@@ -136,18 +134,18 @@ def load_layers(
 
 
 def is_zoo(model: object) -> bool:
-    """Whether it names programs of the model zoo ("zoo:...") and no file."""
+    """True if the argument names programs of the model zoo ("zoo:...") and not a file."""
     return isinstance(model, str) and model.startswith(zoo.PREFIX) and not os.path.lexists(model)
 
 
 def _is_generated(model: str) -> bool:
-    """Whether it looks like the name of a set of generated graphs, perhaps a wrong one, and is no file."""
+    """True if the argument looks like the name of a set of generated graphs, even a wrong one, and is not a file."""
     looks = model.partition(":")[0] in FAMILIES or _SET.fullmatch(model) is not None
     return looks and not os.path.exists(model)
 
 
 def model_files(model: str) -> list[str]:
-    """The files that a model's name stands for: itself, what is in the folder, or none for a set by name.
+    """Files of a model's name: itself, the files in the folder, or an empty list for a set by name.
 
     Raises:
       GraphrlError: it is a folder that cannot be read, or without graphs.
@@ -168,8 +166,10 @@ def model_files(model: str) -> list[str]:
 
 
 def in_both(models: Sequence[str], others: Sequence[str]) -> str | None:
-    """A graph that `load_graphs` gives for both, told from others without reading or making it: its own name as a set
-    or in the model zoo, or the file's path. None if there is none.
+    """The name of a graph that is in `load_graphs` of both arguments; None without such a graph.
+
+    Graphs are compared by name, without reading or generating them: by their own names in a set or in the model zoo, or
+    by file paths.
 
     Raises:
       GraphrlError: a folder cannot be read.
@@ -181,7 +181,7 @@ def in_both(models: Sequence[str], others: Sequence[str]) -> str | None:
 
 
 def _identities(models: Sequence[str]) -> tuple[set[str], list["GeneratedSet"]]:
-    """Names in the model zoo and paths of files; sets of generated graphs, which may be too many to name each."""
+    """Names in the model zoo and paths of files; sets of generated graphs, which may be too large to list."""
     names: set[str] = set()
     sets: list[GeneratedSet] = []
     for model in models:
@@ -207,10 +207,10 @@ def _named(name: str) -> Iterator[ComputationGraph]:
 
 @dataclasses.dataclass(frozen=True)
 class GeneratedSet:
-    """What the name of a set of generated graphs says: `layered:500x20@100`."""
+    """The parts of a name of a set of generated graphs: `layered:500x20@100`."""
 
     family: str
-    ops: int | None  # None where the seed decides
+    ops: int | None  # None if the seed determines it
     count: int
     first: int  # seed
 
@@ -221,17 +221,17 @@ class GeneratedSet:
 
     @property
     def seeds(self) -> range:
-        """Of its graphs."""
+        """Seeds of its graphs."""
         return range(self.first, self.first + self.count)
 
     def shared(self, other: "GeneratedSet") -> list[str]:
-        """The name of the first graph that is in both sets, if there is one."""
+        """The name of the first graph that is in both sets, if any."""
         first = max(self.first, other.first)
         both = self.kind == other.kind and first in self.seeds and first in other.seeds
         return [f"{self.kind}@{first}"] if both else []
 
     def graph(self, seed: int) -> ComputationGraph:
-        """The graph of a seed, in the set or beyond it.
+        """Generates the graph of a seed, in the set or beyond it.
 
         Raises:
           ProblemError: the generator cannot make such graphs.
@@ -243,10 +243,10 @@ class GeneratedSet:
 
 
 def generated_set(name: str) -> GeneratedSet:
-    """Reads the name of a set (see `load_graphs`).
+    """Parses the name of a set (see `load_graphs`).
 
     Raises:
-      ProblemError: it is none, or the set is empty or too large.
+      ProblemError: the name is not one of a set, or the set is empty or too large.
     """
     match = _SET.fullmatch(name)
     family, ops, count, first = match.groups() if match else ("", None, None, None)
@@ -262,10 +262,10 @@ def generated_set(name: str) -> GeneratedSet:
 
 
 def _is_program(model: str, limits: ReadLimits) -> bool:
-    """Whether its ops are those of a program, finer than layers.
+    """True if the ops are those of a program, finer than layers.
 
     Raises:
-      GraphrlError: it is a pipe, which can be read only once, or cannot be read.
+      GraphrlError: the model is a pipe, which can be read only once, or cannot be read.
     """
     if is_zoo(model) or not os.path.exists(model):
         return is_zoo(model)

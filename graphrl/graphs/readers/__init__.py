@@ -1,4 +1,4 @@
-"""Graphs from files: `read_graph` recognises the format by what the file holds."""
+"""Graphs from files: `read_graph` recognises the format by the file's content."""
 
 import dataclasses
 import os
@@ -19,12 +19,12 @@ Parser = Callable[[files.Content, str, str | Chip, Mapping[str, int], ReadLimits
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """A format that graphs come in.
+    """A file format for graphs.
 
     Attributes:
-      name: as messages call it.
-      recognises: whether a file that starts with these bytes may be one.
-      suffixes: of file names that say so whatever the bytes are, so that errors speak of the intended format.
+      name: for messages.
+      recognises: returns True if a file that starts with these bytes may have this format.
+      suffixes: of file names that select this format for any content, so that errors refer to the intended format.
       parse: content, name of the file for messages, chip, dims and limits (see `read_graph`) -> graph.
     """
 
@@ -58,17 +58,17 @@ def _costgraph(data: files.Content, source: str, *_: object) -> ComputationGraph
 
 
 def _plain(parse: Callable[[bytes, str], ComputationGraph]) -> Parser:
-    """Of a format that needs no chip, has no open dimensions, and is parsed in Python."""
+    """Wraps the parser of a format that needs no chip, has no open dimensions, and is parsed in Python."""
     return lambda data, source, *_: parse(bytes(data), source)
 
 
 def _text(head: bytes) -> bytes:
-    """Without byte-order mark and white space."""
+    """The text without byte-order mark and leading white space."""
     return head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")
 
 
 _COSTGRAPH = re.compile(rb"(?:#[^\n]*\n|\s)*(?:node|cost)\s*:?\s*[{<]")
-# ONNX starts with field 1, the integer ir_version: protobuf's tag 0x08, which begins no text.
+# ONNX starts with field 1, the integer ir_version: protobuf's tag 0x08, which starts no text.
 FORMATS = (
     Format("XLA's HLO (text or proto)", is_hlo, (".hlo", ".hlo.txt", ".pb"), _hlo),
     Format(
@@ -81,7 +81,7 @@ FORMATS = (
     Format("standard task graph", lambda head: is_stg(_text(head)), (".stg",), _plain(parse_stg)),
     Format("CostGraphDef text", lambda head: _COSTGRAPH.match(_text(head)) is not None, (".pbtxt",), _costgraph),
 )
-_HEAD = 1 << 17  # bytes that recognition looks at: a licence may stand first
+_HEAD = 1 << 17  # bytes that recognition examines: a licence may come first
 
 
 def read_graph(
@@ -95,14 +95,14 @@ def read_graph(
 
     Args:
       path: of the file.
-      chip: whose run times the ops get in formats without run times (ONNX, HLO); by default `roofline.DEFAULT_CHIP`.
+      chip: determines run times in formats without run times (ONNX, HLO); by default `roofline.DEFAULT_CHIP`.
       dims: sizes, from 0, of dimensions that an ONNX model leaves open, by name (`{"batch": 8}`) or by tensor and axis
-        (`{"input_ids:1": 128}`), as in `parse_onnx`; other formats have none.
-      limits: of time and memory, for ONNX's and XLA's own code, which runs in a process of its own, and for gzip.
+        (`{"input_ids:1": 128}`), as in `parse_onnx`; other formats have no open dimensions.
+      limits: of time and memory, for ONNX's and XLA's own code, which runs in a separate process, and for gzip.
 
     Raises:
       GraphrlError: one line, if the file is missing, a directory, a device or unreadable, or the chip is unknown.
-      GraphError: one line that names the file and, where there is one, the op, if the content is no graph.
+      GraphError: one line that names the file and, if known, the op, if the content is not a graph.
     """
     source = files.shown(path)
     with files.content(path, max_unpacked=limits.memory) as data:

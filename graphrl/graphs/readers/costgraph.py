@@ -1,15 +1,15 @@
 """TensorFlow's CostGraphDef as protobuf text (`.pbtxt`): the format of REGAL's released data.
 
-Fields of a node (tensorflow/core/framework/cost_graph.proto; absent means 0, as in all of proto3) and what they become:
+Fields of a node (tensorflow/core/framework/cost_graph.proto; absent means 0, as in all of proto3) and their meaning:
 
-- `name`: the op's; "node" and its id if empty. `id`: what other nodes call it.
+- `name`: the op's; "node" and its id if empty. `id`: the number by which other nodes refer to it.
 - `input_info {preceding_node preceding_port}`: it reads that output of that node.
-- `output_info {size alias_input_port}`: a tensor "name:port" of `size` bytes. An `alias_input_port` of at least 0 says
-  that it is that input's buffer (by place in `input_info`), -1 that it has its own. Absent it means input 0, which is
-  ignored where the node has no inputs.
+- `output_info {size alias_input_port}`: a tensor "name:port" of `size` bytes. An `alias_input_port` of at least 0 means
+  that the tensor uses that input's buffer (by index in `input_info`), -1 that it has its own. If absent, it means input
+  0, which is ignored if the node has no inputs.
 - `control_input`: control edge. `is_final`: all its outputs are the graph's.
 - `compute_cost`: microseconds of run time. `temporary_memory_size`: workspace bytes. `persistent_memory_size`: weight
-  bytes. All other fields of the format are skipped; one that it does not have is refused.
+  bytes. All other fields of the format are skipped; unknown fields are rejected.
 """
 
 import os
@@ -64,7 +64,7 @@ _MICROSECOND = 1e-6
 
 
 def parse_costgraph(data: bytes, source: str) -> ComputationGraph:
-    """The graph that the file `source` of content `data` holds.
+    """Parses the content `data` of the file `source`.
 
     Raises:
       GraphError: one line that names the file and the line or the node, if it breaks the format.
@@ -82,7 +82,7 @@ def parse_costgraph(data: bytes, source: str) -> ComputationGraph:
 
 
 def _fault(error: Any) -> str:
-    """Line and reason of protobuf's error."""
+    """Formats the line and reason of a protobuf error."""
     line, reason = error.GetLine(), str(error)
     if line is not None:
         reason = reason.partition(" : ")[2]

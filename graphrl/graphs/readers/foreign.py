@@ -1,7 +1,7 @@
-"""Foreign native code in a process of its own, which may take so much time and memory and no more.
+"""Runs foreign native code in a separate process with limits on time and memory.
 
-Parsers and shape inference in C++ end their process on some files, and on others they never end or take all memory.
-Here that is one line. `foreign_calls.py` is what runs in the process.
+On some files, parsers and shape inference in C++ crash, never end, or take all memory. Here each of these becomes a
+one-line error. `foreign_calls.py` is the code of the process.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from graphrl.graphs.readers.foreign_calls import read_length, write_frame
 from graphrl.units import format_bytes, format_seconds
 
 _SCRIPT = Path(__file__).with_name("foreign_calls.py")
-_INTERVAL = 0.02  # seconds between two looks at the process
+_INTERVAL = 0.02  # seconds between two checks of the process
 _NAMES = {
     "hlo_proto": "XLA's parser of HLO text",
     "infer_shapes": "ONNX's shape inference",
@@ -33,11 +33,11 @@ _LIMITED = "the limit (limits=, --read-limits in commands)"
 
 @dataclasses.dataclass(frozen=True)
 class ReadLimits:
-    """What one file may take while it is read.
+    """Limits on reading one file.
 
     Attributes:
-      seconds: of wall clock that foreign code (ONNX's shape inference, XLA's parser of text) may work on it; or inf.
-      memory: bytes that this code may hold, and that a gzipped file may unpack to; or inf.
+      seconds: of wall clock that foreign code (ONNX's shape inference, XLA's parser of text) may take for it; or inf.
+      memory: bytes that this code may allocate, and that a gzipped file may unpack to; or inf.
 
     Raises:
       ProblemError: one is out of range.
@@ -57,18 +57,18 @@ DEFAULT_LIMITS = ReadLimits()
 
 
 class Foreign:
-    """The process, for the length of a `with`: the first call starts it, and it serves the next ones too.
+    """The process, as a context manager: the first call starts it, and later calls reuse it.
 
     Attributes:
       limits: of all its calls together.
 
-    The process is watched from here, since no system that we know of limits resident memory by itself, and address
-    space says little: jaxlib alone takes gigabytes of it.
+    This process monitors it, because no system known to us limits resident memory of a process on its own. Address
+    space is no substitute: jaxlib alone takes gigabytes of it.
     """
 
     def __init__(self, limits: ReadLimits) -> None:
         self.limits = limits
-        self._seconds = 0.0  # that all calls took
+        self._seconds = 0.0  # sum over all calls
         self._process: subprocess.Popen[bytes] | None = None
         self._excess = ""
 
@@ -81,18 +81,18 @@ class Foreign:
             self._process.communicate()
 
     def call(self, function: str, argument: bytes, *, growth: float = math.inf) -> bytes:
-        """What a function of `foreign_calls.py` makes of its argument.
+        """Calls a function of `foreign_calls.py` and returns its result.
 
         Args:
           function: its name there.
-          argument: what it takes.
+          argument: its argument.
           growth: bytes by which the result may be longer than the argument.
 
         Raises:
-          GraphError: the function refuses the argument, crashes, or takes more than the limits.
+          GraphError: the function rejects the argument, crashes, or exceeds the limits.
           MissingExtraError: psutil is not installed.
         """
-        require("psutil", "onnx", _NAMES[function])  # here, where an error is the caller's and not a thread's
+        require("psutil", "onnx", _NAMES[function])  # here, in the caller's thread, so that errors reach the caller
         if self._process is None:
             self._process = self._start()
         began, done = time.monotonic(), threading.Event()
@@ -118,7 +118,7 @@ class Foreign:
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
 
     def _watch(self, process: subprocess.Popen[bytes], done: threading.Event) -> None:
-        """Kills the process where it takes more than the limits."""
+        """Kills the process if it exceeds the limits."""
         began = time.monotonic() - self._seconds
         while not done.wait(_INTERVAL):
             if time.monotonic() - began > self.limits.seconds:
@@ -133,7 +133,10 @@ class Foreign:
 def _exchange(
     process: subprocess.Popen[bytes], function: str, argument: bytes, longest: float
 ) -> tuple[bool, bytes] | None:
-    """Whether the function refused, and its result or reason; None if the process ended before.
+    """Sends one request and reads the answer.
+
+    Returns:
+      True if the function rejected its argument, and its result or reason; None if the process ended before.
 
     Raises:
       GraphError: the result is longer than `longest` bytes.
@@ -160,7 +163,7 @@ def _death(process: subprocess.Popen[bytes]) -> str:
 
 
 def _resident(pid: int) -> int:
-    """Bytes of a process in memory; 0 once it has ended."""
+    """Resident bytes of a process; 0 once it has ended."""
     import psutil
 
     try:

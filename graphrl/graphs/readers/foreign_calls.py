@@ -1,8 +1,8 @@
-"""What runs in the process of `foreign.py`, which starts this file by its path: native code that may do anything.
+"""Server in the process of `foreign.py`, which starts this file by its path: native code that may crash or hang.
 
-It imports nothing of graphrl, and of onnx only the compiled half, so that it starts at once. Requests come on standard
-input: a frame with a function's name, a frame with its argument. Answers go to standard output: a byte that says
-whether the function refused, a frame with its result or its reason. It ends when no request comes any more.
+It imports nothing of graphrl, and of onnx only the compiled half, so that it starts fast. Requests arrive on standard
+input: a frame with a function's name, a frame with its argument. Answers go to standard output: a byte that is 1 if the
+function rejected its argument, a frame with its result or its reason. The process ends at the end of its input.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ def write_frame(file: IO[bytes], content: bytes) -> None:
 
 
 def read_length(file: IO[bytes]) -> int | None:
-    """The length of the content that comes next; None at the end of the file."""
+    """Reads the length of the next frame's content; None at the end of the file."""
     head = file.read(_LENGTH.size)
     return _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else None
 
@@ -43,14 +43,14 @@ def hlo_proto(text: bytes) -> bytes:
 
 
 def infer_shapes(model: bytes) -> bytes:
-    """A serialized ONNX model with the shapes that follow."""
+    """Returns a serialized ONNX model with inferred shapes added."""
     check_type, strict_mode, data_prop = False, False, True
     with _refusals("ONNX shape inference failed"):
         return _onnx().shape_inference.infer_shapes(model, check_type, strict_mode, data_prop)
 
 
 def shape_faults(model: bytes) -> bytes:
-    """What is impossible in the shapes of a serialized ONNX model, in lines; none if it may run."""
+    """An error message about contradictory shapes of a serialized ONNX model; empty if the shapes are consistent."""
     onnx = _onnx()
     check_type, strict_mode, data_prop = False, True, True
     try:
@@ -61,7 +61,7 @@ def shape_faults(model: bytes) -> bytes:
 
 
 def inline_functions(model: bytes) -> bytes:
-    """A serialized ONNX model with its own functions in the places of their calls."""
+    """Inlines the functions that a serialized ONNX model defines."""
     convert_version = False
     with _refusals("the model's functions cannot be inlined"):
         return _onnx().inliner.inline_local_functions(model, convert_version)
@@ -74,7 +74,7 @@ _FUNCTIONS = {function.__name__: function for function in (hlo_proto, infer_shap
 def _refusals(what: str) -> Any:
     try:
         yield
-    except Exception as error:  # C++ raises what it likes
+    except Exception as error:  # C++ code raises exceptions of any type
         raise ValueError(f"{what}: {' '.join(str(error).split())[:_LONGEST]}") from None
 
 
@@ -103,12 +103,12 @@ def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
 
 def _main(path: Sequence[str], seconds: int | None) -> None:
     sys.path += path
-    with contextlib.suppress(OSError, ValueError):  # whoever started it may have set lower limits
+    with contextlib.suppress(OSError, ValueError):  # the parent process may have set lower limits
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if seconds is not None:  # of CPU time: it ends also where whoever started it has been killed
+        if seconds is not None:  # of CPU time: the process then ends even if its parent was killed
             resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what native code prints is no answer
+    os.dup2(2, 1)  # prints of native code must not mix with answers
     _serve(sys.stdin.buffer, answers)
 
 

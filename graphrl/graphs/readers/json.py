@@ -1,8 +1,8 @@
 """The format `graphrl-graph`, version 1 (`graphrl/graphs`): graphs as JSON that people can write and compare.
 
-Everything but an op's and a tensor's `name` may be left out and is then empty or 0. What is there is checked: an
-unknown or repeated key is more likely a spelling mistake than a wish. Bytes, FLOPs and other integers may be written as
-1e6 or 1000000.0, and are what is written to the last digit, also beyond 2^53.
+Every field except an op's and a tensor's `name` may be omitted and is then empty or 0. Present fields are checked: an
+unknown or repeated key is more likely a spelling mistake than intended. Bytes, FLOPs and other integers may be written
+as 1e6 or 1000000.0, and are exact to the last digit, also beyond 2^53.
 """
 
 import dataclasses
@@ -32,10 +32,10 @@ _MACHINE_KEYS = frozenset(Machine.__dataclass_fields__)
 
 
 def parse_json(data: bytes, source: str) -> ComputationGraph:
-    """The graph that the file `source` of content `data` holds: in our format, or that of `readers/partitioning.py`.
+    """Parses the content `data` of the file `source`, in our format or that of `readers/partitioning.py`.
 
     Raises:
-      GraphError: one line that names the file and, where there is one, the op, if it breaks a rule of the format.
+      GraphError: one line that names the file and, if known, the op, if it breaks a rule of the format.
     """
     try:
         value = strict_json(data)
@@ -49,10 +49,10 @@ def parse_json(data: bytes, source: str) -> ComputationGraph:
 
 
 def strict_json(data: bytes) -> object:
-    """The JSON value that UTF-8 text holds, no key of an object twice; numbers as in `exact_number`.
+    """Parses UTF-8 text as one JSON value without repeated keys in an object; numbers as in `exact_number`.
 
     Raises:
-      GraphError: it holds none; one line.
+      GraphError: the text is not such a value; one line.
     """
     try:
         value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object, parse_float=exact_number)
@@ -74,10 +74,10 @@ def strict_json(data: bytes) -> object:
 
 
 def read_strict_json(path: str | os.PathLike[str], parse: Callable[[object], T], error: type[GraphrlError]) -> T:
-    """What `parse` makes of a file's value, see `strict_json`.
+    """Applies `parse` to the JSON value of a file, see `strict_json`.
 
     Raises:
-      GraphrlError: the file cannot be read; of type `error` if it holds no such value, or `parse` refuses it: one line
+      GraphrlError: the file cannot be read; of type `error` if it has no such value, or `parse` rejects it: one line
         that names the file.
     """
     with files.content(path) as data:
@@ -99,14 +99,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def graph_from_dict(value: object, *, source: str = "graph") -> ComputationGraph:
-    """The graph that a `graphrl-graph` object (as `json.load` gives it) describes.
+    """Builds the graph that a `graphrl-graph` object (as returned by `json.load`) describes.
 
     Args:
-      value: the object. A float without fraction does for an integer: it is that of exactly its value.
-      source: what errors name, usually the file.
+      value: the object. A float without fraction is accepted as an integer of exactly its value.
+      source: name for error messages, usually the file.
 
     Raises:
-      GraphError: one line that names `source` and, where there is one, the op.
+      GraphError: one line that names `source` and, if known, the op.
     """
     try:
         _check_header(value)
@@ -123,7 +123,7 @@ def graph_from_dict(value: object, *, source: str = "graph") -> ComputationGraph
 
 
 def _is_partitioning(value: dict[str, Any]) -> bool:
-    """Whether an object is meant for `partitioning.py`: it has nodes, and names a machine or a time of a node."""
+    """True if an object is meant for `partitioning.py`: nodes, no format, and a machine or a time of the first node."""
     nodes = value.get("nodes")
     first = nodes[0] if isinstance(nodes, list) and nodes else None
     timed = isinstance(first, dict) and ("cpuLatency" in first or "fpgaLatency" in first)
@@ -133,7 +133,7 @@ def _is_partitioning(value: dict[str, Any]) -> bool:
 
 def _check_header(top: object) -> None:
     if type(top) is not dict:
-        return  # refused next, like any other value of the wrong kind
+        return  # rejected next, like any other value of the wrong kind
     format = top.get("format")
     if format != FORMAT:
         what = f"format is {_show(format)}" if "format" in top else 'has no "format"'
@@ -201,7 +201,7 @@ def _name(owner: dict[str, Any], where: str) -> str:
 
 
 def _checked(entry: object, where: str, keys: frozenset[str]) -> dict[str, Any]:
-    """`entry` if it is an object with no key but `keys`."""
+    """Returns `entry` if it is an object without keys outside of `keys`; raises otherwise."""
     if type(entry) is not dict:
         raise GraphError(f"{where} is {_show(entry)}: must be an object")
     if not entry.keys() <= keys:
@@ -234,7 +234,7 @@ def _text(owner: dict[str, Any], key: str, where: str, default: str) -> str:
 
 
 def _show(value: object) -> str:
-    """The value in a few words: containers by their kind, long text by its beginning."""
+    """The value in a few words: containers by their kind, long text by its start."""
     if isinstance(value, list | dict):
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, int) and value.bit_length() > 100:  # Python refuses to print some of them
@@ -244,7 +244,7 @@ def _show(value: object) -> str:
 
 
 def graph_to_dict(graph: ComputationGraph) -> dict[str, Any]:
-    """The `graphrl-graph` object of a graph, without what is empty or 0; `graph_from_dict` gives the graph back."""
+    """The `graphrl-graph` object of a graph, without fields that are empty or 0; inverse of `graph_from_dict`."""
     value: dict[str, Any] = {"format": FORMAT, "version": VERSION, "name": graph.name}
     if graph.inputs:
         value["inputs"] = [_tensor_to_dict(tensor) for tensor in graph.inputs]

@@ -1,7 +1,7 @@
 """Protobuf message classes from tables, for formats whose own classes no package ships.
 
-Protobuf's C parser is some fifty times as quick as a walk in Python. What is not in a table stays in a message as
-unknown fields, which parsing keeps and serialising writes again.
+Protobuf's C parser is about fifty times as fast as a parser in Python. Fields that are not in a table stay in a message
+as unknown fields, which parsing keeps and serialising writes back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ _SCALARS = ("bool", "bytes", "float", "int32", "int64", "string")
 def message_classes(
     package: str, table: Table, *, enums: Mapping[str, Sequence[str]] | None = None, syntax: str = "proto3"
 ) -> dict[str, Any]:
-    """The message classes by name, in a pool of their own: the default one may hold the real messages.
+    """Message classes by name, in a separate pool: the default one may contain the real messages.
 
     Args:
       package: of the messages.
       table: message: {field: "number type"}, with * after the type of a repeated field; types are protobuf's scalars,
         or messages and enums here.
       enums: names of the values, from 0.
-      syntax: "proto2" for fields of which it is known whether they are there.
+      syntax: "proto2" for fields that distinguish absence from the default value.
     """
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax=syntax)
     for enum, values in (enums or {}).items():

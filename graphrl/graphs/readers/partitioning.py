@@ -1,10 +1,11 @@
-"""Graphs of "Efficient Algorithms for Device Placement of DNN Graph Operators" (Tarnawski et al. 2020): JSON objects
-with `nodes`, `edges` and the machine, as in the repository msr-fiddle/dnn-partitioning.
+"""Graphs of the repository msr-fiddle/dnn-partitioning: JSON objects with `nodes`, `edges` and the machine.
 
-Node 7 called "Add" becomes the op "7:Add" of one output, "7". Its times are milliseconds: `fpgaLatency` is the op's run
-time, `cpuLatency` that on a CPU, an edge's `cost` the seconds of a transfer of its source's output. `size` becomes the
-op's weights: what it holds on its accelerator all the time. An edge's own `size` is the output's, where it is given.
-Fractions of a byte are rounded up, of `maxSizePerFPGA` down. Keys that the format does not have are passed over.
+The format of "Efficient Algorithms for Device Placement of DNN Graph Operators" (Tarnawski et al. 2020). Node 7 with
+the name "Add" becomes the op "7:Add" of one output, "7". Its times are in milliseconds: `fpgaLatency` is the op's run
+time, `cpuLatency` that on a CPU, an edge's `cost` the duration of a transfer of its source's output. `size` becomes the
+op's weights, resident on its accelerator for the whole run. An edge's own `size`, if given, is that of the output; the
+largest applies. Fractions of a byte are rounded up, those of `maxSizePerFPGA` down. Keys that are not in the format are
+ignored.
 """
 
 import math
@@ -19,7 +20,7 @@ from graphrl.graphs.graph import MAX_BYTES, ComputationGraph, Machine, Op, Pipel
 from graphrl.units import whole
 
 MILLISECOND = 1e-3
-SAME_COST = 1e-6  # milliseconds: what the costs of a node's edges may differ by
+SAME_COST = 1e-6  # milliseconds: tolerance between the costs of a node's edges
 
 Amount = Annotated[float, msgspec.Meta(ge=0, lt=1e300)]
 Size = Annotated[int, msgspec.Meta(ge=0)] | Amount  # integers stay exact
@@ -30,7 +31,7 @@ Flag = bool | Literal[0, 1]
 class _Node(msgspec.Struct):
     id: int
     cpuLatency: Amount
-    fpgaLatency: Any = None  # looked at only where an accelerator can run it
+    fpgaLatency: Any = None  # checked only if an accelerator can run the node
     supportedOnFpga: Flag = True
     isBackwardNode: Flag = False
     colorClass: int | None = None
@@ -57,21 +58,21 @@ MACHINE = frozenset(("maxFPGAs", "maxCPUs", "maxSizePerFPGA"))
 
 
 class _Output(NamedTuple):
-    """What the edges out of a node say of its output."""
+    """Cost and size of a node's output, from its outgoing edges."""
 
     cost: float  # milliseconds
     bytes: int
 
 
 def partitioning_graph(value: Mapping[str, Any], source: str) -> ComputationGraph:
-    """The graph of such a value.
+    """Builds the graph of such an object.
 
     Args:
       value: a JSON object.
       source: the file, for messages and the graph's name.
 
     Raises:
-      GraphError: one line that names the file and, where there is one, the node or edge.
+      GraphError: one line that names the file and, if known, the node or edge.
     """
     try:
         file = msgspec.convert({key: _whole(item) for key, item in value.items()}, _File)
@@ -90,7 +91,7 @@ def partitioning_graph(value: Mapping[str, Any], source: str) -> ComputationGrap
 
 
 def _whole(item: Any) -> Any:
-    """A number, or the numbers of a list of objects, as integers where they are whole."""
+    """Converts integral numbers to integers: the item, or the values of each object in a list."""
     if not isinstance(item, list):
         return whole(item)
     return [{key: whole(one) for key, one in row.items()} if isinstance(row, dict) else row for row in item]
@@ -104,7 +105,7 @@ def _machine(file: _File) -> Machine:
 
 
 def _read_edges(edges: Iterable[_Edge], inputs: dict[int, list[str]]) -> dict[int, _Output]:
-    """Writes the inputs of every node; gives what is said of the outputs that are read."""
+    """Fills the inputs of every node; returns the outputs of the nodes that have outgoing edges, by node."""
     outputs: dict[int, _Output] = {}
     for place, edge in enumerate(edges):
         for key, number in (("sourceId", edge.sourceId), ("destId", edge.destId)):

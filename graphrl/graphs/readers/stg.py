@@ -1,12 +1,13 @@
 """The standard task graphs of Kasahara's laboratory (`.stg`): P|prec|Cmax instances.
 
-A file holds the number of tasks, then a line a task, "id time predecessors id id ..." with the number of predecessors
-before their ids, the first and the last line being a dummy entry and a dummy exit task that the number does not count;
-`#` starts a comment.
+A file has the number of tasks, then a line for each task, "id time predecessors id id ...", with the number of
+predecessors before their ids. The first and the last of these lines are dummy entry and exit tasks that the number does
+not count. `#` starts a comment.
 
-Tasks become ops "task0", "task1" and so on in the order of the file, dummies included; a unit of time is a second.
-Edges become control edges, not tensors: the format has no sizes, and a tensor, even of 0 bytes, would make a transfer
-that occupies both devices under `rendezvous`. So all transfer models agree, and the makespan problem is P|prec|Cmax.
+Tasks become ops "task0", "task1" and so on, by their ids and in the order of the file, dummies included; a unit of time
+is a second. Edges become control edges, not tensors: the format has no sizes, and a tensor, even of 0 bytes, would
+cause a transfer that occupies both devices under `rendezvous`. Therefore all transfer models agree, and the makespan
+problem is P|prec|Cmax.
 """
 
 import os
@@ -15,17 +16,17 @@ import re
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import ComputationGraph, Op
 
-# The number of tasks and the entry task's line; comments may stand before.
+# The number of tasks and the entry task's line; comments may precede both.
 _HEAD = re.compile(rb"(?:#[^\n]*\n|\s)*\d+[ \t\r]*(?:#[^\n]*)?\n\s*\d+[ \t]+\d+[ \t]+\d+[ \t\r]*(?:#[^\n]*)?(?:\n|$)")
 
 
 def is_stg(head: bytes) -> bool:
-    """Whether a file that starts with `head` may be a standard task graph."""
+    """True if a file that starts with `head` may be a standard task graph."""
     return _HEAD.match(head) is not None
 
 
 def parse_stg(data: bytes, source: str) -> ComputationGraph:
-    """The graph that the file `source` of content `data` holds.
+    """Parses the content `data` of the file `source`.
 
     Raises:
       GraphError: one line that names the file and the line, if it breaks the format.
@@ -66,7 +67,7 @@ def parse_stg(data: bytes, source: str) -> ComputationGraph:
 
 
 def _numbered_lines(data: bytes, source: str) -> list[tuple[int, list[int]]]:
-    """Line number and numbers of every line that holds more than a comment."""
+    """Line number and numbers of every line that has numbers."""
     numbered = []
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         words = line.split(b"#", 1)[0].split()

@@ -1,4 +1,4 @@
-"""Work of programs with bodies (loops, branches, calls): what all readers of programs sum it up by."""
+"""Work of programs with bodies (loops, branches, calls), shared by all readers of programs."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 
 class Work(NamedTuple):
-    """What running something once takes.
+    """Work of one run of an op or a body.
 
     Attributes:
       flops: operations.
       runtime: seconds.
-      workspace_bytes: most bytes that it holds at once beside its inputs and results.
-      step_bytes: the same with its results, as one step of a loop holds them.
+      workspace_bytes: peak bytes allocated in addition to its inputs and results.
+      step_bytes: the same including its results, as in one step of a loop.
       weight_bytes: bytes of the weights and constants inside its bodies.
     """
 
@@ -24,7 +24,7 @@ class Work(NamedTuple):
 
 
 class Step(NamedTuple):
-    """An op of a body as its memory sees it: bytes of what it writes, names of what it reads, its workspace."""
+    """Memory of an op of a body: bytes of the values that it writes, names of those that it reads, its workspace."""
 
     written: Mapping[Any, int]
     read: Iterable[Hashable]
@@ -32,7 +32,7 @@ class Step(NamedTuple):
 
 
 def in_turn(works: Sequence[Work]) -> Work:
-    """Works one after another; without `step_bytes`."""
+    """Total work of several works in sequence; without `step_bytes`."""
     return Work(
         sum(work.flops for work in works),
         sum(work.runtime for work in works),
@@ -42,26 +42,27 @@ def in_turn(works: Sequence[Work]) -> Work:
 
 
 def repeated(work: Work, trips: int) -> Work:
-    """The same several times, in the same memory."""
+    """The work repeated `trips` times in the same memory."""
     return work._replace(flops=trips * work.flops, runtime=trips * work.runtime)
 
 
 def dearest(works: Sequence[Work]) -> Work:
-    """The most expensive branch, for each figure by itself; the weights of all are there."""
+    """Maximum over branches, for each figure separately; the weights of all branches are summed."""
     most = Work(*(max(figures) for figures in zip(*works, strict=True)))
     return most._replace(weight_bytes=sum(work.weight_bytes for work in works))
 
 
 def traffic(input_bytes: Sequence[int], output_bytes: int, *, partial: bool) -> int:
-    """Bytes between memory and chip: every input once and every output; of the first input, if `partial`, no more than
-    is written.
+    """Bytes between memory and chip: every input once and every output.
+
+    If `partial`, the first input counts at most the bytes of the outputs.
     """
     first = min(input_bytes[0], output_bytes) if partial and input_bytes else sum(input_bytes[:1])
     return first + sum(input_bytes[1:]) + output_bytes
 
 
 def peak_bytes(steps: Sequence[Step], kept: AbstractSet[Hashable]) -> int:
-    """Most bytes that the steps of a body hold at once of what they write, in their order; `kept` stays to the end."""
+    """Peak bytes of the values that the steps of a body write, in their order; values in `kept` live to the end."""
     touched = [{*step.written, *step.read} for step in steps]
     last = {name: place for place, names in enumerate(touched) for name in names}
     size: dict[Hashable, int] = {}

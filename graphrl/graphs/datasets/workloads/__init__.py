@@ -1,7 +1,7 @@
 """Graphs that papers report on, by name: `workloads:resnet50`, `workloads:gnmt-8`, `workloads:gnmt-8/v100-fp32`.
 
-egrl.py: EGRL's, layer by layer, whose run times a chip's memories decide. go.py: GO's, op by op, with run times on
-the chip that the name says.
+egrl.py: EGRL's, layer by layer, whose run times depend on a chip's memories. go.py: GO's, op by op, with run times on
+the chip in the name.
 """
 
 import os
@@ -16,15 +16,15 @@ NAMES = (*egrl.WORKLOADS, *go.WORKLOADS)
 
 
 def is_workload(model: object) -> bool:
-    """Whether it names one of them ("workloads:resnet50") and no file."""
+    """True if the argument names workloads ("workloads:resnet50") and not a file."""
     return isinstance(model, str) and model.startswith(PREFIX) and not os.path.lexists(model)
 
 
 def select(model: str) -> tuple[str, ...]:
-    """The names that one with `*` and `?` stands for, with the prefix: `workloads:gnmt-*/v100-fp32`.
+    """The names that match a pattern with `*` and `?`, with the prefix: `workloads:gnmt-*/v100-fp32`.
 
     Raises:
-      ProblemError: there is none, or EGRL's are to have a chip.
+      ProblemError: no name matches, or one of EGRL's is given a chip.
     """
     pattern, slash, chip = model.removeprefix(PREFIX).partition("/")
     names = tuple(PREFIX + name + slash + chip for name in NAMES if fnmatchcase(name, pattern))
@@ -37,10 +37,10 @@ def select(model: str) -> tuple[str, ...]:
 
 
 def load(model: str) -> ComputationGraph:
-    """The graph of that name, with the prefix or without.
+    """Loads the graph of that name, with the prefix or without.
 
     Raises:
-      ProblemError: there is none, or several.
+      ProblemError: no workload matches, or several do.
       GraphrlError: the chip is unknown, or a file is missing or broken.
     """
     names = select(model)

@@ -1,11 +1,11 @@
 """The workloads of EGRL, layer by layer, as graphs: ResNet-50 (57 ops), ResNet-101 (108), BERT (376).
 
-8-bit weights and activations, batch 1. The paper gives the numbers of nodes and no more, so what the nodes are is ours:
+8-bit weights and activations, batch 1. The paper gives only the numbers of nodes, so the choice of nodes is ours:
 
 - ResNets: batch norm, activation and residual add are in the convolution that feeds them, which then also reads the
   shortcut. 53 (104) convolutions, two poolings, the classifier, and an input that quantises.
-- BERT-base on 384 tokens: 31 ops a layer, with biases, reshapes and transposes of their own, and 4 around them. The
-  embedding counts as read whole.
+- BERT-base on 384 tokens: 31 ops a layer, with biases, reshapes and transposes as separate ops, and 4 outside of the
+  layers. The embedding counts as read in full.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ class _Builder:
         self, name: str, type: str, shape: tuple[int, int, int], *inputs: _Map, macs: int = 0, weights: int = 0,
         kernel: int = 0, stride: int = 0,
     ) -> _Map:  # fmt: skip
-        """An op; gives what it writes."""
+        """Adds an op; returns its output."""
         output = _Map(f"{name}:0", *shape)
         read = max(inputs, key=lambda one: one.bytes) if inputs else output
         layer = Layer(
@@ -67,7 +67,7 @@ class _Builder:
         return self.add(name, "MatMul", shape, x, macs=x.x * x.y * weights, weights=weights)
 
     def graph(self, name: str) -> ComputationGraph:
-        """All of it; the last output is kept."""
+        """The graph of all ops; the last output is kept."""
         return ComputationGraph(name, tuple(self.ops), outputs=(self.ops[-1].outputs[0].name,))
 
 
@@ -136,7 +136,7 @@ def _bert_layer(b: _Builder, at: str, x: _Map) -> _Map:
 
 
 def _projected(b: _Builder, at: str, x: _Map, columns: int) -> _Map:
-    """Times a matrix, and a bias."""
+    """A matrix product with a bias."""
     product = b.matmul(f"{at}/matmul", x, columns)
     return b.add(f"{at}/bias", "Add", (x.x, x.y, columns), product, weights=columns)
 

@@ -4,11 +4,11 @@
     gnmt.graph, gnmt.devices, gnmt.colocation
     load("gnmt-8", "v100-fp32").graph                           # as the paper's fusion is measured
 
-The paper's supplement, which describes its TensorFlow graphs, could not be had. These were written in plain JAX and
-traced (`scripts/build_workloads.py`, which says what each one is; `scripts/reproduce/workloads.py`, how it
-becomes a graph): forward pass, backward pass, and an update of every parameter by plain gradient descent, float32, one
-op for an equation of the jaxpr, recurrent networks unrolled. Their sizes are ours. docs/results/go-workloads.md has
-what each amounts to.
+The paper's supplement, which describes its TensorFlow graphs, was not available. These were written in plain JAX and
+traced (`scripts/build_workloads.py` describes each; `scripts/reproduce/workloads.py` converts it to a graph). Each has
+a forward pass, a backward pass, and an update of every parameter by plain gradient descent, in float32, with one op for
+an equation of the jaxpr and recurrent networks unrolled. Their sizes are ours. docs/results/go-workloads.md lists the
+totals of each.
 
 Files are those of the model zoo (`zoo/storage.py`), with bytes moved in place of run times.
 """
@@ -26,15 +26,15 @@ from graphrl.graphs.roofline import Chip, find_chip, runtime
 DATA = Path(__file__).parent / "data"
 CHIP = "p100-fp32"
 MEMORY_BYTES = 16 * 2**30  # of a P100 or V100
-KIND, LEVEL = "training", "jaxpr"  # in the zoo's words
+KIND, LEVEL = "training", "jaxpr"  # the zoo's terms
 
-VARIABLE = "variable"  # the type of ops that hold a parameter: they take no time
-# A byte a second and no other cost: a run time on it is a number of bytes.
+VARIABLE = "variable"  # type of ops that provide a parameter: they take no time
+# One byte per second and no other cost, so that a run time on it is a number of bytes.
 TRAFFIC = Chip("traffic", flops_per_second=1e30, bytes_per_second=1.0, source="no chip")
 
 
 class Setting(NamedTuple):
-    """A row of table 2: which file and batch size, on how many devices."""
+    """A row of table 2: file, batch size and number of devices."""
 
     architecture: str
     batch: int
@@ -66,10 +66,11 @@ class Workload(NamedTuple):
     Attributes:
       name: a key of `WORKLOADS`.
       family: the architecture, one of `FAMILIES`: figure 5 leaves one out.
-      devices: table 2's number of them, of `MEMORY_BYTES` each.
+      devices: their number in table 2, with `MEMORY_BYTES` each.
       graph: with run times on a chip.
-      colocation: `[n] int32`, the group of each op: ops of a group stand on one device. Groups with an op of type
-        `VARIABLE` are a parameter with its update; all others, what came of one op of the forward pass.
+      colocation: `[n] int32`, the group of each op: ops of a group share one device. A group with an op of type
+        `VARIABLE` is a parameter with its update; every other group has the ops derived from one op of the forward
+        pass.
     """
 
     name: str
@@ -80,7 +81,7 @@ class Workload(NamedTuple):
 
     @property
     def colocated(self) -> ComputationGraph:
-        """The graph whose ops say their groups, so that every method keeps them together or refuses it."""
+        """The graph with the groups in its ops, so that every method keeps them together or rejects the graph."""
         ops = (
             dataclasses.replace(op, pipelined=Pipelined(colocation=group))
             for op, group in zip(self.graph.ops, self.colocation.tolist(), strict=True)
@@ -89,10 +90,10 @@ class Workload(NamedTuple):
 
 
 def load(name: str, chip: str | Chip = CHIP) -> Workload:
-    """A workload by its name in `WORKLOADS`.
+    """Loads a workload by its name in `WORKLOADS`.
 
     Args:
-      name: of it.
+      name: of the workload.
       chip: for run times: a name in `roofline.CHIPS`, or the caller's own.
 
     Raises:

@@ -1,6 +1,6 @@
 """The model zoo: real programs, traced and shipped as graphs (`scripts/build_zoo.py` makes them).
 
-    select("training/hlo")                                      # what there is
+    select("training/hlo")                                      # available programs
     load("efficientnetb0/training/b8/hlo").graph
     augmented(graph, seed=0)                                    # another problem on the same topology
 
@@ -65,7 +65,7 @@ class Entry(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What `select` finds it by."""
+        """The words that `select` matches."""
         return (
             self.architecture,
             self.kind,
@@ -77,10 +77,10 @@ class Entry(NamedTuple):
 
 
 def load(name: str, *, folder: str | os.PathLike[str] | None = None) -> ZooProgram:
-    """The program of this name, as in `efficientnetb0/training/b8/hlo`, or whatever `select` takes for one program.
+    """Loads the program of this name, as in `efficientnetb0/training/b8/hlo`, or of any text that selects one program.
 
     Raises:
-      ProblemError: there is none, or more than one.
+      ProblemError: no program matches, or more than one.
       GraphrlError: its file is missing or broken.
     """
     entry = select_one(name, folder)
@@ -89,12 +89,12 @@ def load(name: str, *, folder: str | os.PathLike[str] | None = None) -> ZooProgr
 
 
 def home() -> Path:
-    """Where the zoo is: what the environment variable GRAPHRL_ZOO names, or what is shipped."""
+    """The folder of the zoo: the value of the environment variable GRAPHRL_ZOO, or the shipped one."""
     return Path(os.environ.get("GRAPHRL_ZOO") or DATA)
 
 
 def write_index(folder: str | os.PathLike[str]) -> tuple[Entry, ...]:
-    """Writes the index of a folder's files; returns what it says.
+    """Writes the index of a folder's files; returns its entries.
 
     Raises:
       GraphrlError: a file cannot be read, or the index cannot be written.
@@ -111,8 +111,8 @@ def entries(folder: str | os.PathLike[str] | None = None) -> tuple[Entry, ...]:
     """All programs of a folder (by default of `home()`), by name.
 
     Raises:
-      GraphrlError: there is no index, or it cannot be read.
-      GraphError: its content is none.
+      GraphrlError: the index is missing, or it cannot be read.
+      GraphError: its content is not an index.
     """
     return _entries(os.fspath(home() if folder is None else folder))
 
@@ -133,16 +133,16 @@ def _entries(folder: str) -> tuple[Entry, ...]:
 
 
 def select(text: str, folder: str | os.PathLike[str] | None = None) -> tuple[Entry, ...]:
-    """The programs that every word of `text` is true of.
+    """The programs that match every word of `text`.
 
     Args:
       text: words between slashes, in any order: an architecture, "inference" or "training", a batch size as in "b8",
         "jaxpr" or "hlo", "train-split", "valid-split" or "test-split", a family as in "resnet-family"; with `*` and `?`
-        as in file names. A program's name is such a text; "zoo:" before it changes nothing.
+        as in file names. A program's name is such a text; a leading "zoo:" is ignored.
       folder: of the files, by default `home()`.
 
     Raises:
-      ProblemError: a word is true of no program (near ones are listed), or there is no program that all are true of.
+      ProblemError: a word matches no program (near ones are listed), or no program matches all words.
     """
     everything = entries(folder)
     matching: Sequence[Entry] = everything
@@ -162,10 +162,10 @@ def select(text: str, folder: str | os.PathLike[str] | None = None) -> tuple[Ent
 
 
 def select_one(text: str, folder: str | os.PathLike[str] | None = None) -> Entry:
-    """The one program that every word of `text` is true of.
+    """The one program that matches every word of `text`.
 
     Raises:
-      ProblemError: there is none, or more than one.
+      ProblemError: no program matches, or more than one.
     """
     matching = select(text, folder)
     if len(matching) > 1:

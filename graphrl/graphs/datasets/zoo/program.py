@@ -4,7 +4,7 @@ A fixed table gives the split of each family of architectures. REGAL keeps its t
 (section 4.1). Models of one family share their blocks, so here whole families stay together: test graphs have blocks
 that no training graph has. A model that contains another family's (a detector on a ResNet) belongs to that family.
 
-Variants (`augmented`) have the same ops and edges, other sizes and times (REGAL, section 4.1 "Tasks and datasets").
+Variants (`augmented`) have the same ops and edges, but other sizes and times (REGAL, section 4.1 "Tasks and datasets").
 """
 
 import dataclasses
@@ -30,19 +30,19 @@ LEVELS = ("jaxpr", "hlo")
 
 @dataclasses.dataclass(frozen=True)
 class ZooProgram:
-    """A traced model as a graph, and what XLA does with it.
+    """A traced model as a graph, with XLA's schedules and memory for it.
 
     Attributes:
-      architecture, family: which model; families are the keys of `SPLITS`.
+      architecture, family: of the model; families are the keys of `SPLITS`.
       kind: "inference", or "training": value and gradient of a loss.
-      batch: examples.
-      level: "jaxpr" (one op per equation, as `from_jax` gives it) or "hlo" (XLA's optimised instructions).
+      batch: number of examples.
+      level: "jaxpr" (one op per equation, as in `from_jax`) or "hlo" (XLA's optimised instructions).
       graph: of n ops; at level "hlo" in the order of XLA's default schedule.
       schedules: level "hlo": "default" and "memory", XLA's two schedulers' orders: `[n] int32` op indices.
-      temp_bytes: level "hlo": what XLA allocates beside arguments and results in these orders, by our model of its
-        buffer assignment.
-      versions: of jax, jaxlib and, where they have a part in it, keras and keras_hub.
-      date: when it was traced, as in 2026-11-21.
+      temp_bytes: level "hlo": bytes that XLA allocates in addition to arguments and results in these orders, by our
+        model of its buffer assignment.
+      versions: of jax, jaxlib and, if they are used, keras and keras_hub.
+      date: of the trace, as in 2026-11-21.
       colocation: `[n] int32`, the group of each op (`workloads/go.py`), or None.
     """
 
@@ -60,12 +60,12 @@ class ZooProgram:
 
     @property
     def name(self) -> str:
-        """As in `efficientnetb0/training/b8/hlo`."""
+        """The program's name, as in `efficientnetb0/training/b8/hlo`."""
         return program_name(self.architecture, self.kind, self.batch, self.level)
 
     @property
     def split(self) -> Split:
-        """The set that its family is in."""
+        """The split of its family."""
         return SPLITS[self.family]
 
 
@@ -79,13 +79,13 @@ def augmented(graph: ComputationGraph, seed: int, sigma: float = 0.3) -> Computa
 
     REGAL applies "multiplicative noise to tensor sizes and op running times" without naming the distribution. Ours is
     log-normal: factors exp(sigma z), z standard normal, independent for each run time, workspace, weight and buffer.
-    Tensors that share a buffer through `alias` or `reuses` get one factor together, so that what reuses a buffer still
-    fits it. What is 0 stays 0, any other size at least 1 byte. FLOPs and external inputs stay.
+    Tensors that share a buffer through `alias` or `reuses` get one common factor, so that a tensor that reuses a buffer
+    still fits it. Sizes of 0 stay 0, any other size is at least 1 byte. FLOPs and external inputs do not change.
 
     Args:
       graph: any.
       seed: at least 0.
-      sigma: of the logarithm, at least 0; at 0.3 two thirds of the factors are from 0.74 to 1.35.
+      sigma: of the logarithm, from 0 to 3; at 0.3 two thirds of the factors are from 0.74 to 1.35.
 
     Raises:
       ProblemError: the seed or sigma is out of range.

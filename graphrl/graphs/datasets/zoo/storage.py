@@ -1,15 +1,15 @@
 """Files of the zoo: all batch sizes of one architecture, kind and level in one, as xz-compressed JSON.
 
 Programs that differ only in numbers share one structure: ops, names, edges and buffers, as columns. Equal ops share one
-row of numbers, shapes among them, for all their batch sizes. This takes a tenth of what the graphs take as graph JSON
-under the same compressor. Run times are kept to four digits, everything else exactly.
+row of numbers, including shapes, for all their batch sizes. Files are a tenth of the size of the graphs as graph JSON
+under the same compressor. Run times are stored to four digits, everything else exactly.
 
     {"format": "graphrl-zoo", "version": 2, "architecture", "family", "kind", "level", "versions", "date",
-     "groups": [{"structure": {...}, "table": [[one batch's numbers of an op, ...], ...], "column": [n places in it],
+     "groups": [{"structure": {...}, "table": [[one batch's numbers of an op, ...], ...], "column": [n rows of it],
                  "inputs": [[bytes of the inputs], ...], "programs": [{"batch", "orders", "temp_bytes"}, ...]}, ...]}
 
-Columns are small, relative numbers (how far back an input lies, the next weight after the last one). Networks repeat
-their layers, so these repeat too where absolute numbers do not, and they compress best.
+Columns are small, relative numbers (the distance back to an input, the next weight after the last one). Networks repeat
+their layers, so these numbers repeat too where absolute numbers do not, and they compress best.
 """
 
 import dataclasses
@@ -34,16 +34,16 @@ FORMAT, VERSION = "graphrl-zoo", 2
 SUFFIX = ".json.xz"
 _SHARED = ("architecture", "family", "kind", "level", "versions", "date")  # by all programs of a file
 
-_Group = tuple[list[ZooProgram], list[list[int]], dict[str, Any]]  # programs, how each is stored, what they share
+_Group = tuple[list[ZooProgram], list[list[int]], dict[str, Any]]  # programs, their stored orders, common structure
 
 
 def write_programs(programs: Sequence[ZooProgram], folder: str | os.PathLike[str]) -> Path:
-    """Writes programs that differ in their batch only (and what follows from it) to a file of `folder`; its path.
+    """Writes programs that differ only in their batch (and its consequences) to a file of `folder`; returns its path.
 
     Raises:
       GraphrlError: the file cannot be written.
     """
-    import lzma  # here and below: not in every Python, and nothing else needs it
+    import lzma  # here and below: not in every Python, and only used here
 
     first = programs[0]
     value: dict[str, Any] = {"format": FORMAT, "version": VERSION}
@@ -56,11 +56,11 @@ def write_programs(programs: Sequence[ZooProgram], folder: str | os.PathLike[str
 
 
 def read_program(path: str | os.PathLike[str], batch: int) -> ZooProgram:
-    """The program of this batch size.
+    """Reads the program of this batch size.
 
     Raises:
       GraphrlError: the file cannot be read, or has no such batch.
-      GraphError: its content is no file of the zoo.
+      GraphError: its content is not a file of the zoo.
     """
     value = _content(os.fspath(path))
     for group in value["groups"]:
@@ -87,19 +87,19 @@ def contents(path: str | os.PathLike[str]) -> list[tuple[str, str, str, int, str
 
 
 def file_name(architecture: str, kind: str, level: str) -> str:
-    """The file that holds a program, whatever its batch."""
+    """The name of the file of a program, for all batch sizes."""
     return f"{architecture}.{kind}.{level}{SUFFIX}"
 
 
 def table(rows: Iterable[Hashable]) -> tuple[list[Any], list[int]]:
-    """Distinct rows in the order of their first appearance, and the place of every row among them."""
+    """Distinct rows in the order of their first appearance, and the index of every row among them."""
     places: dict[Hashable, int] = {}
     column = [places.setdefault(row, len(places)) for row in rows]
     return list(places), column
 
 
 def ranks(order: Sequence[int], reference: Sequence[int]) -> list[int]:
-    """An order of 0..n-1 as places among what is left of `reference`, step by step: equal orders give zeros."""
+    """An order of 0..n-1 as indices into the remaining items of `reference`, step by step: equal orders give zeros."""
     left = list(reference)
     places = []
     for item in order:
@@ -110,7 +110,7 @@ def ranks(order: Sequence[int], reference: Sequence[int]) -> list[int]:
 
 
 def unrank(places: Sequence[int], reference: Sequence[int]) -> list[int]:
-    """The order of which `ranks` made `places`."""
+    """Inverse of `ranks`."""
     left = list(reference)
     return [left.pop(place) for place in places]
 
@@ -121,15 +121,15 @@ def zigzag(number: int) -> int:
 
 
 def unzigzag(code: int) -> int:
-    """The number of which `zigzag` made `code`."""
+    """Inverse of `zigzag`."""
     return code // 2 if code % 2 == 0 else -(code + 1) // 2
 
 
 def texts(names: Sequence[str]) -> dict[str, Any]:
-    """Names as scopes (to the last slash), stems and the numbers at their ends.
+    """Encodes names as scopes (to the last slash), stems and the numbers at their ends.
 
-    Numbers are relative to the name before (readers that count all ops) or to the last one of the same stem (XLA counts
-    each kind of instruction), whichever gives fewer different ones. A leading zero stays with the stem.
+    Numbers are relative to the previous name (readers that count all ops) or to the last one of the same stem (XLA
+    counts each kind of instruction), whichever gives fewer different ones. A leading zero stays with the stem.
     """
     split = [_split(name) for name in names]
     scopes, scope = table(scope for scope, _, _ in split)
@@ -141,7 +141,7 @@ def texts(names: Sequence[str]) -> dict[str, Any]:
 
 
 def names(coded: dict[str, Any]) -> list[str]:
-    """The names of which `texts` made `coded`."""
+    """Inverse of `texts`."""
     scopes, stems = coded["scopes"], coded["stems"]
     last = [0] * max(1, len(stems))
     texts = []
@@ -156,7 +156,7 @@ def names(coded: dict[str, Any]) -> list[str]:
 
 
 def _relative(numbers: Sequence[int | None], keys: Sequence[int]) -> list[int]:
-    """Each number relative to the last one of the same key, coded from 1; 0 for none."""
+    """Each number relative to the last one of the same key, coded from 1; 0 for None."""
     last: dict[int, int] = {}
     distances = []
     for number, key in zip(numbers, keys, strict=True):
@@ -177,7 +177,7 @@ def _split(name: str) -> tuple[str, str, int | None]:
 
 
 class Values(NamedTuple):
-    """What differs between batch sizes.
+    """The numbers that differ between batch sizes.
 
     Attributes:
       ops: by op: runtime, workspace, weight bytes, FLOPs, the numbers of its `Layer` or None, and the bytes of each
@@ -190,7 +190,7 @@ class Values(NamedTuple):
 
 
 def structure_of(graph: ComputationGraph, order: Sequence[int]) -> dict[str, Any]:
-    """A graph without its numbers, ops in the topological `order`; as JSON. `graph_of` gives the graph back."""
+    """A graph without its numbers, ops in the topological `order`; as JSON. `graph_of` is the inverse."""
     ops = [graph.ops[index] for index in order]
     places = {op.name: place for place, op in enumerate(ops)}
     produced = {tensor.name: i for i, tensor in enumerate(tensor for op in ops for tensor in op.outputs)}
@@ -211,12 +211,12 @@ def structure_of(graph: ComputationGraph, order: Sequence[int]) -> dict[str, Any
 
 
 def _suffix(op: Op, tensor: Tensor) -> str | tuple[str]:
-    """What an output's name has beyond the op's; the whole name, in a tuple, if it does not begin so."""
+    """The part of an output's name after the op's name; the whole name, in a tuple, without that prefix."""
     return tensor.name[len(op.name) :] if tensor.name.startswith(op.name) else (tensor.name,)
 
 
 def _reads(ops: Sequence[Op], produced: dict[str, int], external: dict[str, int]) -> tuple[list[Any], list[int]]:
-    """What each op reads: how many tensors back (> 0), or an external input relative to the one read before (< 0)."""
+    """Inputs of each op: distances back in tensors (> 0), or external inputs relative to the previous one (< 0)."""
     rows, written, last = [], 0, -1
     for op in ops:
         row = []
@@ -261,7 +261,7 @@ def values_of(graph: ComputationGraph, order: Sequence[int]) -> Values:
 
 
 def graph_of(name: str, structure: dict[str, Any], values: Values, order: Sequence[int]) -> ComputationGraph:
-    """The graph of a structure and its numbers; `order` is where its ops stand in the structure."""
+    """The graph of a structure and its numbers; `order` has the index in the structure of each op."""
     op_names = names(structure["names"])
     kinds, reads = structure["kinds"], structure["reads"]
     inputs = [Tensor(name, size) for name, size in zip(names(structure["inputs"]), values.inputs, strict=True)]
@@ -294,7 +294,10 @@ def graph_of(name: str, structure: dict[str, Any], values: Values, order: Sequen
 
 
 def _groups(programs: Sequence[ZooProgram]) -> list[_Group]:
-    """Programs by structure: each group's ops stand in the first program's memory order, where layers are together."""
+    """Groups programs by structure.
+
+    Ops are stored in the memory order of a group's first program, which keeps layers together.
+    """
     groups: list[_Group] = []
     for program in programs:
         for members, storages, structure in groups:
@@ -312,7 +315,7 @@ def _groups(programs: Sequence[ZooProgram]) -> list[_Group]:
 def _stored_like(
     program: ZooProgram, first: ZooProgram, storage: Sequence[int], structure: dict[str, Any]
 ) -> list[int] | None:
-    """The order of a program's ops in which it has the first one's structure, if there is one."""
+    """The order of a program's ops in which it has the first program's structure; None if they differ."""
     index = {op.name: i for i, op in enumerate(program.graph.ops)}
     names = [first.graph.ops[op].name for op in storage]
     if len(index) != len(names) or any(name not in index for name in names):

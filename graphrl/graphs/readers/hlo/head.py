@@ -1,20 +1,20 @@
-"""Recognition of XLA's HLO by a file's first bytes; apart from the reader, which needs protobuf.
+"""Recognition of XLA's HLO by a file's first bytes; separate from the reader, which needs protobuf.
 
-HLO text is a module, `HloModule m ...`, or computations without that header: `ENTRY e {...}`, `e {...}` or
-`%e (p: f32[2]) -> f32[2] {...}`; or one instruction, `y = f32[2] exponential(f32[2] x)`. A byte-order mark, white space
-and comments (`// ...`, `/* ... */`) may come first.
+HLO text is a module, `HloModule m ...`, or computations without that header: `ENTRY e {...}`, `e {...}` or `%e (p:
+f32[2]) -> f32[2] {...}`; or one instruction, `y = f32[2] exponential(f32[2] x)`. A byte-order mark, white space and
+comments (`// ...`, `/* ... */`) may come first.
 """
 
 import re
 
 _MLIR_BYTECODE = b"ML\xefR"
-# How HLO comes from what jax lowers to: the end of messages.
+# End of error messages: how to get HLO from jax's lowered modules.
 FROM_MLIR = (
     "it is StableHLO (MLIR), which XLA has not compiled: must be HLO, as "
     "jax.jit(f).lower(...).compile().as_text() gives it"
 )
 
-_SKIPPED = rb"(?:[ \t\r\n]|//[^\n]*|/\*.*?\*/)*+"  # comments may also stand between words
+_SKIPPED = rb"(?:[ \t\r\n]|//[^\n]*|/\*.*?\*/)*+"  # comments may also appear between words
 _NAME = rb"%?([A-Za-z_][\w.-]*)" + _SKIPPED
 _SIGNATURE = _NAME + rb"\(" + _SKIPPED + rb"(?:\)|" + _NAME + rb":)"  # of a computation: `e (p:`
 _ENTRY = rb"ENTRY\b" + _SKIPPED + _NAME + rb"[({]"
@@ -25,7 +25,7 @@ _INSTRUCTION = rb"(?:" + _NAMED + rb")?" + _SHAPE
 
 
 def _beginning(*forms: bytes) -> re.Pattern[bytes]:
-    """Of a text in one of these forms."""
+    """A pattern for the start of a text in one of these forms."""
     return re.compile(rb"(?:\xef\xbb\xbf)?" + _SKIPPED + rb"(?:" + rb"|".join(forms) + rb")", re.DOTALL)
 
 
@@ -37,34 +37,34 @@ _MLIR = re.compile(
 
 
 def is_hlo(head: bytes) -> bool:
-    """Whether a file that begins with the bytes `head` is HLO: text, a `HloModuleProto` or an `HloProto`."""
+    """True if a file that starts with the bytes `head` is HLO: text, a `HloModuleProto` or an `HloProto`."""
     return is_text(head) or _is_proto(head) or (head[:1] == b"\n" and _is_proto(head[1 + varint(head[1:])[1] :]))
 
 
 def is_text(head: bytes) -> bool:
-    """Whether it is HLO text."""
+    """True if `head` is HLO text."""
     return _TEXT.match(head) is not None
 
 
 def with_header(text: bytes) -> bytes:
-    """HLO text as XLA's parser takes it: that wants a header before a computation with a signature. Lines stay."""
+    """HLO text with a header before a computation with a signature, as XLA's parser requires; line numbers are kept."""
     signed = _SIGNED.match(text)
     return text if signed is None else b"HloModule module_" + signed[1] + b" " + text
 
 
 def is_mlir(head: bytes) -> bool:
-    """Whether it is StableHLO or another dialect of MLIR, text or bytecode: what comes before XLA's HLO."""
+    """True if `head` is StableHLO or another dialect of MLIR, text or bytecode: the stage before XLA's HLO."""
     return head.startswith(_MLIR_BYTECODE) or _MLIR.match(head) is not None
 
 
 def _is_proto(head: bytes) -> bool:
-    """Whether it begins with field 1, the module's name, and then field 2, that of its entry computation."""
+    """True if `head` starts with field 1, the module's name, and then field 2, that of its entry computation."""
     length, size = varint(head[1:])
     return head[:1] == b"\n" and size > 0 and head[1 + size + length :][:1] == b"\x12"
 
 
 def varint(head: bytes) -> tuple[int, int]:
-    """Protobuf's integer at the start of `head`, and its number of bytes; 0 bytes if there is none."""
+    """Protobuf's integer at the start of `head`, and its number of bytes; 0 bytes if `head` has no complete integer."""
     value = 0
     for k, byte in enumerate(head[:10]):
         value |= (byte & 0x7F) << 7 * k

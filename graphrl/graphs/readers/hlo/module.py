@@ -1,10 +1,10 @@
-"""XLA modules as plain objects: shapes, instructions, computations, the schedule. `reader.py` makes them a graph.
+"""XLA modules as plain objects: shapes, instructions, computations, the schedule. `reader.py` converts them to graphs.
 
-A module comes as a serialized `HloModuleProto` (or `HloProto`), as HLO text, or live from jax; text goes through
-jaxlib's own parser, in a process of its own (`foreign.py`), so that everything ends as a proto with exact shapes, ids
-and schedule.
+A module is given as a serialized `HloModuleProto` (or `HloProto`), as HLO text, or as a live object of jax. Text goes
+through jaxlib's own parser, in a separate process (`foreign.py`), so that every module becomes a proto with exact
+shapes, ids and schedule.
 
-The fingerprint of a module does not depend on where, when and under which names it was compiled.
+The fingerprint of a module does not depend on the place, time and names of its compilation.
 """
 
 import dataclasses
@@ -20,11 +20,12 @@ from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, Foreign, ReadLimits
 from graphrl.graphs.readers.hlo.head import FROM_MLIR, is_mlir, is_text, with_header
 from graphrl.graphs.readers.hlo.proto import HOST, Shape, Shapes, module_message
 
-_SEQUENTIAL = ("call", "conditional", "while")  # they run other computations; the rest work on single elements
+# They run other computations; those of all other opcodes process single elements.
+_SEQUENTIAL = ("call", "conditional", "while")
 _EFFECTS = frozenset(str.split("infeed outfeed recv recv-done rng rng-get-and-update-state send send-done"))
-_LOCAL = 0xFFFFFFFF  # an instruction's id inside its computation; XLA writes that of the computation above it
-# What differs between two compilations of one program, or does not matter to a schedule: names, source lines, values of
-# constants, ids, and maps (protobuf writes them in any order).
+_LOCAL = 0xFFFFFFFF  # an instruction's id inside its computation; the higher bits are the id of the computation
+# Differences between two compilations of one program, and fields that do not matter to a schedule: names, source lines,
+# values of constants, ids, and maps (protobuf writes them in any order).
 _LEFT_OUT = (
     "name",
     "metadata",
@@ -45,14 +46,14 @@ class Instruction:
 
     Attributes:
       name: unique in its computation.
-      opcode: as HLO text has it: "fusion", "get-tuple-element", ...
+      opcode: as in HLO text: "fusion", "get-tuple-element", ...
       shape: of its result.
       operands: names of instructions of the same computation, in order; one may appear several times.
-      control_predecessors: names of instructions of the same computation that must run before it: those that XLA names,
-        and of an instruction with effects the one before it in the schedule.
+      control_predecessors: names of instructions of the same computation that must run before it: those that XLA names
+        and, for an instruction with effects, the previous one with effects in the schedule.
       called: names of the computations that it calls: the body of a fusion, reduce or call; body and condition of a
         while (in this order); the branches of a conditional.
-      is_root: whether its result is the computation's.
+      is_root: True if its result is the computation's.
       attributes: the `HloInstructionProto` itself, for everything that only some opcodes have: the fields of
         "Instruction" in `proto.py`, e.g. `attributes.dimensions`, `attributes.fusion_kind` ("kLoop", ...),
         `attributes.dot_dimension_numbers.lhs_contracting_dimensions`, `attributes.backend_config` (bytes).
@@ -74,13 +75,13 @@ class Computation:
 
     name: str
     is_fusion: bool
-    on_host: bool  # runs on the host, with all that it holds
+    on_host: bool  # runs on the host, where all of its values are
     by_name: Mapping[str, Instruction]
     root: Instruction
 
     @functools.cached_property
     def instructions(self) -> tuple[Instruction, ...]:
-        """All instructions; their places are the same for modules of one fingerprint, whatever the schedule."""
+        """All instructions; their indices are the same for modules of one fingerprint, for every schedule."""
         return tuple(self.by_name.values())
 
     @functools.cached_property
@@ -101,7 +102,7 @@ class Computation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputAlias:
-    """A part of the entry's result that XLA may (`must`: has to) write into the buffer of a donated parameter."""
+    """A part of the entry's result that XLA may (with `must`: has to) write into the buffer of a donated parameter."""
 
     output_index: tuple[int, ...]
     parameter: int
@@ -111,16 +112,16 @@ class OutputAlias:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HloModule:
-    """A module.
+    """An HLO module.
 
     Attributes:
-      name: as XLA calls it, e.g. "jit_step".
+      name: XLA's name for it, e.g. "jit_step".
       entry: the computation that runs.
       computations: all by name, callees before their callers.
       schedule: names of the instructions in the order in which they run, by computation; empty if unscheduled. Fusions
         have none.
       input_output_aliases: donated parameters.
-      is_tpu: whether a layout has tiles, which XLA writes for TPUs only.
+      is_tpu: True if a layout has tiles, which XLA writes for TPUs only.
       message: the `HloModuleProto`.
     """
 
@@ -134,16 +135,20 @@ class HloModule:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (64 hexadecimal digits) of the program: the same for every schedule, name, source line, literal
-        and process. Instructions correspond by their places in `Computation.instructions`, not by their names.
+        """SHA-256 (64 hexadecimal digits) of the program.
+
+        It is the same for every schedule, name, source line, literal and process. Instructions correspond by their
+        indices in `Computation.instructions`, not by their names.
         """
 
         return fingerprint(self)
 
     @functools.cached_property
     def sequential(self) -> tuple[Computation, ...]:
-        """The computations that run instruction by instruction: the entry, and what `call`, `conditional` and `while`
-        run from there, callees before their callers. Their places are the same for modules of one fingerprint.
+        """The computations that run instruction by instruction, callees before their callers.
+
+        These are the entry and the computations that `call`, `conditional` and `while` run from there. Their indices
+        are the same for modules of one fingerprint.
         """
         computations: dict[str, Computation] = {}
 
@@ -159,7 +164,7 @@ class HloModule:
         return tuple(computations.values())
 
     def with_orders(self, orders: Mapping[str, Sequence[str]]) -> "HloModule":
-        """The module with other orders of some computations, by name; `message` keeps the old ones."""
+        """The module with new orders for some computations, by name; `message` keeps the old ones."""
         schedule = {**self.schedule, **{name: tuple(order) for name, order in orders.items()}}
         return dataclasses.replace(self, schedule=schedule)
 
@@ -182,12 +187,12 @@ def parse_module(data: Any, source: str = "HLO", *, limits: ReadLimits = DEFAULT
 
     Args:
       data: serialized `HloModuleProto` or `HloProto` (bytes), HLO text (str or bytes), or a live module: jaxlib's
-        `HloModule`, or what jax's `lower(...).compile()` gives.
-      source: what messages call it.
-      limits: of what XLA's parser of text may take.
+        `HloModule`, or the result of jax's `lower(...).compile()`.
+      source: name for error messages.
+      limits: for XLA's parser of text.
 
     Raises:
-      GraphError: one line, if it is broken or truncated, no HLO, cannot be read with this jaxlib, or takes too much.
+      GraphError: one line, if it is broken or truncated, not HLO, unreadable with this jaxlib, or exceeds the limits.
     """
     try:
         return _module(module_message(_serialized(data, limits)))
@@ -196,8 +201,10 @@ def parse_module(data: Any, source: str = "HLO", *, limits: ReadLimits = DEFAULT
 
 
 def fingerprint(module: HloModule) -> str:
-    """SHA-256 of a module, in hexadecimal: of each computation from its instructions in their order, with operands by
-    place and called computations by their own hashes; and of the donated parameters.
+    """SHA-256 of a module, in hexadecimal.
+
+    Each computation is hashed from its instructions in their order, with operands by index and called computations by
+    their own hashes. The donated parameters are added.
     """
     digests: dict[str, bytes] = {}
     for computation in module.computations.values():
@@ -249,7 +256,7 @@ def _serialized(data: Any, limits: ReadLimits) -> bytes:
     try:
         content = bytes(memoryview(data))
     except TypeError:
-        if is_mlir(str(data).encode()):  # what lowered.compiler_ir() gives
+        if is_mlir(str(data).encode()):  # the result of lowered.compiler_ir()
             raise GraphError(FROM_MLIR) from None
         raise GraphError(f"{type(data).__name__}: must be HLO text, a serialized HloModuleProto or a module") from None
     if is_mlir(content):
@@ -284,7 +291,7 @@ def _computation(
     message: Any, names: Mapping[int, str], computations: Mapping[str, Computation], shapes: Shapes
 ) -> Any:
     where = f"broken HLO: computation {message.name!r}"
-    by_id: dict[int, str] = {}  # of those read so far: operands stand before their users
+    by_id: dict[int, str] = {}  # of the instructions read so far: operands come before their users
     instructions: dict[str, Instruction] = {}
     root = message.root_id & _LOCAL
     try:
@@ -332,9 +339,9 @@ def _in_order_of_effects(
     """The computations, callees before callers, with control predecessors that keep effects in XLA's order.
 
     An instruction has effects if it reads or writes something outside its operands and results: a state of random
-    numbers, a queue, a channel to another device, the console. Only XLA's schedule orders these. So each gets the one
-    before it as a control predecessor, as does an instruction that calls a computation with effects. Collectives are
-    not among them: all devices run them in one order, whichever it is.
+    numbers, a queue, a channel to another device, the console. Only XLA's schedule orders these. Each therefore gets
+    the previous one as a control predecessor, as does an instruction that calls a computation with effects. Collectives
+    are not among them: all devices run them in one order, which may be any order.
     """
     ordered: dict[str, Computation] = {}
     callees: set[str] = set()  # computations with effects
@@ -357,7 +364,7 @@ def _from_text(text: str, limits: ReadLimits) -> bytes:
 
 @functools.lru_cache(1024)
 def _canonical(config: bytes) -> bytes:
-    """A configuration in JSON with its keys sorted: XLA writes them in any order."""
+    """A configuration in JSON with sorted keys, because XLA writes them in any order; other text unchanged."""
     try:
         return json.dumps(json.loads(config), sort_keys=True).encode()
     except ValueError:

@@ -1,10 +1,10 @@
 """The part of XLA's `HloModuleProto` that graphrl reads: protobuf messages, shapes and bytes.
 
 The messages are built from a table (`readers/messages.py`). Field numbers are XLA's (xla/service/hlo.proto,
-xla/xla_data.proto). Fields of type `bytes` that are messages in XLA are those nobody looks into (metadata, literals),
-or that are the same thousands of times (shapes).
+xla/xla_data.proto). Some messages of XLA are fields of type `bytes` here: those that graphrl does not parse (metadata,
+literals), and those that repeat thousands of times (shapes).
 
-`Shapes` parses these, and gives the bytes of the buffers of each value.
+`Shapes` parses shapes, and provides the bytes of the buffers of each value.
 """
 
 import dataclasses
@@ -96,7 +96,7 @@ _TABLE: dict[str, dict[str, str]] = {
         "execution_thread": "8 string",
     },
     "Sequence": {"instruction_ids": "1 int64*"},
-    "ScheduleEntry": {"key": "1 int64", "value": "2 Sequence"},  # what a map is on the wire
+    "ScheduleEntry": {"key": "1 int64", "value": "2 Sequence"},  # wire format of a map
     "Schedule": {"sequences": "1 ScheduleEntry*"},
     "AliasEntry": {
         "output_shape_index": "1 int64*",
@@ -127,7 +127,7 @@ _TABLE: dict[str, dict[str, str]] = {
 }
 _CLASSES = message_classes("graphrl.hlo", _TABLE)
 
-Index = tuple[int, ...]  # of a leaf in a tuple shape: () for what is no tuple, (1, 0) for the first of the second
+Index = tuple[int, ...]  # of a leaf in a tuple shape: () if not in a tuple, (1, 0) for the first of the second
 
 # PrimitiveType of xla_data.proto: number -> name, bits of an element in memory
 _TYPES: dict[int, tuple[str, int]] = {
@@ -140,12 +140,12 @@ _TYPES: dict[int, tuple[str, int]] = {
 }  # fmt: skip
 _POINTER = 8  # bytes
 _TUPLE, _BUFFER = 13, 34
-_COMBINED = -(2**63)  # in a tile, `*`: the dimension is one with the next
+_COMBINED = -(2**63)  # in a tile, `*`: the dimension is merged with the next
 HOST = 5  # the memory space S(5), XLA's Layout::kHostMemorySpace
 
 
 def module_message(data: bytes) -> Any:
-    """The `HloModuleProto` that `data` holds, alone or inside an `HloProto`.
+    """Parses `data` as an `HloModuleProto`, alone or inside an `HloProto`.
 
     Raises:
       GraphError: `data` is neither, or ends too early.
@@ -157,19 +157,21 @@ def module_message(data: bytes) -> Any:
         except DecodeError:
             continue
         module = message if outer == "Module" else message.hlo_module
-        if module.entry_computation_name or module.entry_computation_id:  # what an HloProto does not have at this place
+        if module.entry_computation_name or module.entry_computation_id:  # not in an HloProto at this place
             return module
     raise GraphError("broken or truncated HLO: must be a whole HloModuleProto or HloProto")
 
 
 def executable_message(data: bytes) -> tuple[bytes, Any]:
-    """What `Client.serialize_executable` of a CPU's client gives: its first bytes, and the `ExecutableAndOptionsProto`
-    behind them.
+    """Parses the output of `Client.serialize_executable` of a CPU client.
+
+    Returns:
+      Its first bytes, and the `ExecutableAndOptionsProto` after them.
 
     Raises:
       GraphError: `data` is something else.
     """
-    length, size = varint(data)  # of what comes first
+    length, size = varint(data)  # of the first part
     message = _CLASSES["ExecutableAndOptions"]()
     try:
         message.ParseFromString(data[size + length :])
@@ -181,7 +183,7 @@ def executable_message(data: bytes) -> tuple[bytes, Any]:
 
 
 def shape_message(data: bytes) -> Any:
-    """The `ShapeProto` that `data` holds.
+    """Parses `data` as a `ShapeProto`.
 
     Raises:
       GraphError: it does not parse.
@@ -195,9 +197,9 @@ def shape_message(data: bytes) -> Any:
 
 
 def replace(field: Any, items: Iterable[Any]) -> None:
-    """Gives a repeated field other messages, which may be among those that it holds now."""
+    """Replaces the messages of a repeated field; the new ones may be among the old ones."""
     kept = []
-    for item in items:  # what a field holds is gone once it is emptied
+    for item in items:  # messages of a field are invalid once it is emptied
         copy = type(item)()
         copy.CopyFrom(item)
         kept.append(copy)
@@ -206,7 +208,10 @@ def replace(field: Any, items: Iterable[Any]) -> None:
 
 
 def in_order(instructions: Sequence[Any], gone: Container[int] = ()) -> list[Any]:
-    """Instructions' messages, each moved behind what it waits for, which is no longer any of `gone`."""
+    """Sorts instruction messages topologically, each after its operands and control predecessors.
+
+    Control predecessors with ids in `gone` are removed from the messages in place.
+    """
     by_id = {i.id: i for i in instructions}
     placed: dict[int, Any] = {}
 
@@ -236,13 +241,13 @@ class Shape:
     Attributes:
       dtype: "f32", "pred", ..., or "tuple", "token", "opaque".
       dims: of an array; the upper bound for a dimension of dynamic size.
-      bytes: of the buffer that holds it, in whatever memory: an array's elements with the padding of its tiles; of a
-        tuple, only its table of pointers (8 bytes each).
+      bytes: size of its buffer, in any memory: an array's elements with the padding of its tiles; of a tuple, only its
+        table of pointers (8 bytes each).
       elements: of a tuple.
-      layout: an array's dimensions from the fastest varying to the slowest; empty where the module does not say.
-      memory_space: as the layout says; 0 is the device's main memory (see `HloModule.device_bytes`).
-      tiles: as the layout says, `T(8,128)(2,1)`, the first first.
-      leaves: index and shape of everything in it that is no tuple, in order; of an array, itself at `()`.
+      layout: an array's dimensions from the fastest varying to the slowest; empty if the module does not state it.
+      memory_space: from the layout; 0 is the device's main memory (see `HloModule.device_bytes`).
+      tiles: from the layout, `T(8,128)(2,1)`, in this order.
+      leaves: index and shape of all of its parts that are not tuples, in order; of an array, itself at `()`.
     """
 
     dtype: str
@@ -305,15 +310,15 @@ def _shape(message: Any) -> Shape:
     count = _rounded(count, max(1, layout.tail_padding_alignment_in_elements))
     size = -(-count * (layout.element_size_in_bits or bits) // 8) + layout.dynamic_shape_metadata_prefix_bytes
     if any(message.is_dynamic_dimension):
-        size += 4 * len(dims)  # XLA on the host keeps the real sizes behind the elements
+        size += 4 * len(dims)  # XLA on the host stores the real sizes after the elements
     return Shape(dtype, dims, size, (), order, layout.memory_space, tiles)
 
 
 def _stored(dims: tuple[int, ...], order: tuple[int, ...], tiles: tuple[tuple[int, ...], ...]) -> int:
-    """Elements that an array takes in memory, those that fill up its tiles included.
+    """Elements that an array takes in memory, including the padding of its tiles.
 
     After "Tiled layout" of XLA's documentation: a tile splits the fastest varying dimensions into whole tiles, and the
-    next tile splits what the one before it gives.
+    next tile splits the result of the previous one.
     """
     if 0 in dims:
         return 0
@@ -335,5 +340,5 @@ def _stored(dims: tuple[int, ...], order: tuple[int, ...], tiles: tuple[tuple[in
 
 
 def _rounded(count: int, multiple: int) -> int:
-    """The least multiple that is no less."""
+    """The smallest multiple of `multiple` that is at least `count`."""
     return -(-count // multiple) * multiple

@@ -1,26 +1,25 @@
 """Computation graphs from compiled XLA modules, and schedules for XLA from orders of such a graph.
 
-An op is an instruction with a buffer or work of its own, in the order of the module's schedule. Parameters, constants,
-tuples, bitcasts and other views (`values.py`) are not: who reads them reads the tensors that they show, and who
-waits for them waits for what they wait for. The graph's memory is what XLA calls temporaries:
+An op is an instruction with its own buffer or work; ops are in the order of the module's schedule. Parameters,
+constants, tuples, bitcasts and other views (`values.py`) are not ops: their readers read the tensors behind the views
+and depend on the predecessors of the views. The graph's memory is the part that XLA calls temporaries:
 
 - Parameters and constants are external inputs.
 - All bytes are those of the device's main memory. A value in the host's memory, S(5) in its layout, or in a TPU's other
-  memories, VMEM, S(1), and the like, takes 0 (`HloModule.device_bytes`). A copy between two memories is an op like
-  others: it takes as long as a copy in the main memory, for a chip has one bandwidth here.
+  memories, VMEM, S(1), and the like, takes 0 (`HloModule.device_bytes`). A copy between two memories is an ordinary op:
+  it takes as long as a copy in the main memory, because a chip has one bandwidth here.
 - A TPU's layouts have tiles, T(8,128), which are padded: bytes are those of whole tiles.
-- What reaches the program's result lies in buffers that the caller gives. These tensors are the graph's outputs, of 0
+- Tensors that reach the program's result are in buffers of the caller. These tensors are the graph's outputs, of 0
   bytes; so are tensors whose buffer they take in place.
-- A loop works in the buffers of what it is given, so its results are aliases; other updates in place
-  (`values.in_place_pairs`) and the ends of asynchronous operations likewise. Until such an end, the operands of
-  the start are in use.
-- What a loop's body, a branch or a called computation needs beside is the workspace of the instruction: the peak of its
-  own schedule.
-- `reuses` names the operand over which XLA may write a result: one that nobody else reads if there is one, else the
-  first.
+- A loop works in the buffers of its operands, so its results are aliases; likewise for other updates in place
+  (`values.in_place_pairs`) and the ends of asynchronous operations. Until such an end, the operands of the start are in
+  use.
+- The additional memory of a loop's body, a branch or a called computation is the workspace of the instruction: the peak
+  of its own schedule.
+- `reuses` names the operand that XLA may overwrite with a result: preferably one without other readers, else the first.
 
 Not in the graph: the table of pointers of each tuple (8 bytes an element), XLA's alignment to 64 bytes, holes between
-buffers, and temporaries that XLA puts into the buffer of a later result. `graphrl/xla/assignment` follows all these.
+buffers, and temporaries that XLA puts into the buffer of a later result. `graphrl/xla/assignment` models all these.
 """
 
 import dataclasses
@@ -38,7 +37,7 @@ from graphrl.graphs.readers.hlo.values import CONTRACTED, ValueReader
 from graphrl.graphs.readers.hlo.work import Lowered, Works
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, find_chip
 
-# What comes of instructions without the operands, dimensions or computations that their kind has. XLA writes none.
+# Errors from instructions without the operands, dimensions or computations that their opcode requires. XLA writes none.
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
@@ -47,7 +46,7 @@ class HloProgram:
     """A module and its graph.
 
     Attributes:
-      module: what was read.
+      module: the parsed module.
       graph: its entry computation.
     """
 
@@ -56,13 +55,14 @@ class HloProgram:
 
     @property
     def schedule(self) -> np.ndarray:
-        """XLA's own order of the ops: `[n] int64`, 0 to n - 1, as they stand in this order."""
+        """XLA's own order of the ops, which is their order in the graph: `[n] int64`, 0 to n - 1."""
         return np.arange(len(self.graph.ops))
 
     def sequence(self, order: ArrayLike) -> tuple[str, ...]:
         """The schedule of all instructions of the entry computation for an order of the graph's ops.
 
-        Parameters and constants come first, every view as soon as what it shows is there, a root that is a view last.
+        Parameters and constants come first. Every view follows as soon as its operands have run, a root that is a view
+        last.
 
         Args:
           order: `[n]` indices of ops, dependencies first.
@@ -71,7 +71,7 @@ class HloProgram:
           Names of the instructions.
 
         Raises:
-          GraphError: it is no order of the ops, or has one before something that it waits for.
+          GraphError: it is not an order of the ops, or has one before one of its dependencies.
         """
         places, n = np.asarray(order), len(self.graph.ops)
         if places.shape != (n,) or places.dtype.kind not in "iu" or not np.array_equal(np.sort(places), np.arange(n)):
@@ -81,7 +81,7 @@ class HloProgram:
         sequence: list[str] = []
 
         def run(names: list[str]) -> None:
-            """Puts instructions, and then the views that wait for nothing else any more, in XLA's order."""
+            """Appends instructions, and then the views that become ready, in XLA's order."""
             while names:
                 sequence.extend(names)
                 for follower in (follower for name in names for follower in followers[name]):
@@ -99,14 +99,14 @@ class HloProgram:
 
     @functools.cached_property
     def _views(self) -> dict[str, int]:
-        """Place in XLA's schedule of every contracted instruction."""
+        """Index in XLA's schedule of every contracted instruction."""
         by_name = self.module.entry.by_name
         names = self.module.order(self.module.entry)
         return {name: k for k, name in enumerate(names) if by_name[name].opcode in CONTRACTED}
 
     @functools.cached_property
     def _dependencies(self) -> tuple[dict[str, int], dict[str, list[str]]]:
-        """By instruction: how many others it waits for, and which wait for it."""
+        """The number of predecessors of each instruction, and its successors, by name."""
         waiting: dict[str, int] = {}
         followers: dict[str, list[str]] = {name: [] for name in self.module.entry.by_name}
         for i in self.module.entry.instructions:
@@ -128,16 +128,16 @@ def read_hlo(
     """Reads the entry computation of a module as a graph.
 
     Args:
-      module: anything that `parse_module` takes, or what it gives.
-      chip: whose run times the ops get, by `roofline.runtime`: a name in `roofline.CHIPS` or a `Chip`.
-      source: what messages call it.
-      count_results: whether the graph's outputs have their true bytes from when they are written, as if all memory were
-        one heap, into which XLA's way of putting temporaries into the buffers of later results comes close.
-      limits: of what reading may take.
+      module: any argument of `parse_module`, or its result.
+      chip: for run times by `roofline.runtime`: a name in `roofline.CHIPS` or a `Chip`.
+      source: name for error messages.
+      count_results: if True, the graph's outputs have their true bytes from when they are written, as if all memory
+        were one heap. XLA's reuse of the buffers of later results for temporaries comes close to this.
+      limits: on reading.
 
     Returns:
       The program; its graph has the module's name. `weight_bytes` are those of the parameters and constants, each with
-      the first op that reads it.
+        the first op that reads it.
 
     Raises:
       GraphrlError: unknown chip.

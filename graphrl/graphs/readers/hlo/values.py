@@ -1,15 +1,15 @@
-"""Buffers of the values of an XLA computation: names seen through tuples, bitcasts and views, and writes in place.
+"""Buffers of the values of an XLA computation, resolved through tuples, bitcasts and views, and updates in place.
 
-A **leaf** is a part of a value that is no tuple. Its **roots** are the tensors that hold it: one, or several for a
-token that stands for several things to wait for. A tensor belongs to the instruction that writes it and is called after
-it, `name` or `name{i}` or `name{i,j}` for a leaf of a tuple. It may be an alias of a tensor that the instruction reads:
-XLA then gives both one buffer, whatever the schedule.
+A **leaf** is a part of a value that is not a tuple. Its **roots** are the tensors of its data: one, or several for a
+token that waits for several values. A tensor belongs to the instruction that writes it and is named after it, `name` or
+`name{i}` or `name{i,j}` for a leaf of a tuple. It may be an alias of a tensor that the instruction reads: XLA then
+gives both one buffer in every schedule.
 
-Which operands an instruction may overwrite in place is as XLA's CPU backend decides, after
+The operands that an instruction may overwrite in place are those of XLA's CPU backend, after
 `AliasInfo::GetInPlaceInputOutputPairs` (xla/hlo/analysis/alias_info.cc) and
-`HloDataflowAnalysis::CanShareOperandBufferWithUser` (xla/hlo/analysis/hlo_dataflow_analysis.cc); the CPU backend has no
-rules of its own (cpu_compiler.cc uses a plain `AliasInfo`). Left out are rules for devices other than a CPU (tilings,
-collective permutes, ragged all-to-all).
+`HloDataflowAnalysis::CanShareOperandBufferWithUser` (xla/hlo/analysis/hlo_dataflow_analysis.cc); the CPU backend adds
+no rules (cpu_compiler.cc uses a plain `AliasInfo`). Rules for devices other than a CPU (tilings, collective permutes,
+ragged all-to-all) are left out.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from graphrl.graphs.graph import Tensor
 from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
 from graphrl.graphs.readers.hlo.proto import Index
 
-# HloInstruction::IsOpElementwise, and the opcodes whose classes say so themselves
+# HloInstruction::IsOpElementwise, and the opcodes whose classes override it
 _ELEMENTWISE = frozenset(
     {"abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan2", "atanh", "bitcast-convert", "cbrt", "ceil",
      "clamp", "compare", "complex", "constant", "convert", "copy", "cosh", "cosine", "count-leading-zeros", "divide",
@@ -35,12 +35,12 @@ _FIRST_OPERAND = frozenset({"dynamic-update-slice", "scatter", "set-dimension-si
 _SOLVE = "triangular-solve"
 Leaves = Mapping[Index, tuple[str, ...]]  # roots of each leaf of a value
 EXTERNAL = frozenset({"constant", "parameter"})
-# Instructions without a buffer or work of their own: whoever reads them reads what they show.
+# Instructions without their own buffer or work: their readers read the tensors behind them.
 VIEWS = frozenset(str.split("add-dependency after-all bitcast domain get-tuple-element opt-barrier tuple async-update"))
 CONTRACTED = EXTERNAL | VIEWS
-# The place of the operands in what the start of an asynchronous operation gives: there it merely shows them.
+# Index of the operands in the result of the start of an asynchronous operation, where they are only forwarded.
 SHOWN = {"async-start": 0, "all-gather-start": 0, "collective-permute-start": 0, "send": 0, "copy-start": 1}
-# Where in the start's result the end of an asynchronous operation finds its own.
+# Index of the result of an asynchronous operation's end in the result of its start.
 _RESULT = {
     "async-done": (1,),
     "all-gather-done": (1,),
@@ -52,7 +52,7 @@ _RESULT = {
 
 
 class InPlace(NamedTuple):
-    """One output of an instruction that must lie in the buffer of one of its operands."""
+    """One output of an instruction that must use the buffer of one of its operands."""
 
     operand: int
     operand_index: Index
@@ -60,9 +60,9 @@ class InPlace(NamedTuple):
 
 
 def in_place_pairs(module: HloModule, instruction: Instruction) -> tuple[InPlace, ...]:
-    """The operands that XLA makes an instruction overwrite, and with which part of its output.
+    """The operands that XLA makes an instruction overwrite, each with a part of its output.
 
-    A copy is inserted before it where that would destroy what somebody else still reads.
+    XLA inserts a copy first if the update would destroy a value with later readers.
     """
     declared = tuple(
         InPlace(a.operand_index, tuple(a.operand_shape_index), tuple(a.output_shape_index))
@@ -78,7 +78,7 @@ def in_place_pairs(module: HloModule, instruction: Instruction) -> tuple[InPlace
     if instruction.opcode == "dynamic-update-slice":
         count = 1
     elif instruction.opcode == "scatter":
-        count = (count - 1) // 2  # the arrays, the indices, as many updates
+        count = (count - 1) // 2  # operands: the arrays, the indices, one update for each array
     return tuple(InPlace(k, (), () if count == 1 else (k,)) for k in range(count))
 
 
@@ -90,18 +90,18 @@ def may_share(
     operand_index: Index = (),
     output_index: Index = (),
 ) -> bool:
-    """Whether an instruction may write (a part of) its result over (a part of) one of its operands.
+    """True if an instruction may write (a part of) its result over (a part of) one of its operands.
 
-    It says nothing about who else reads the operand: the caller makes sure that nobody reads it afterwards.
-    A `call` may not: XLA gives its result the buffer of what its computation makes.
+    Other readers of the operand are not considered: the caller must ensure that none reads it afterwards. A `call` may
+    not: XLA gives its result the buffer of its computation's result.
 
     Args:
       module: of the instruction.
-      computation: in which it stands.
+      computation: of the instruction.
       user: the instruction that would write.
-      operand: number of the operand that it would write over.
-      operand_index: which part of the operand, if that is a tuple.
-      output_index: which part of the result, if that is a tuple.
+      operand: number of the operand that it would overwrite.
+      operand_index: part of the operand, if that is a tuple.
+      output_index: part of the result, if that is a tuple.
     """
     source = computation.by_name[user.operands[operand]]
     if source.opcode == "constant":
@@ -139,10 +139,10 @@ class Values:
 
     Attributes:
       leaves: of every instruction, by its name.
-      alias: tensor -> the tensor that its instruction reads and whose buffer it is.
+      alias: tensor -> the tensor that its instruction reads and whose buffer it occupies.
       external: parameters and constants by tensor name; they cost nothing in the computation itself.
-      origin: number and leaf of the parameter that an external tensor is; constants are not there.
-      waits: of every contracted instruction, the other instructions that have to run before it.
+      origin: number and leaf of the parameter of each external tensor; without constants.
+      waits: of every contracted instruction, the other instructions that must run before it.
     """
 
     leaves: dict[str, Leaves] = dataclasses.field(default_factory=dict)
@@ -159,7 +159,7 @@ class Values:
 
 
 class ValueReader:
-    """Reads the values of a module's computations, each once."""
+    """Reads the values of a module's computations, each computation once."""
 
     def __init__(self, module: HloModule) -> None:
         self.module = module
@@ -197,7 +197,7 @@ class ValueReader:
     def _aliases(
         self, computation: Computation, i: Instruction, operands: list[Leaves], values: Values
     ) -> Iterator[tuple[str, str]]:
-        """The tensors of an instruction that lie in a buffer that it reads."""
+        """The tensors of an instruction that are in a buffer that it reads: pairs of tensor and source."""
         for index, source, overwritten in self._shared(i, operands):
             if len(source) != 1 or i.shape.at(index).dtype == "token":
                 continue
@@ -205,7 +205,7 @@ class ValueReader:
                 yield tensor_name(i.name, index), source[0]
 
     def _may_overwrite(self, computation: Computation, buffer: str, values: Values) -> bool:
-        """Whether XLA writes into a buffer without copying it first: not a constant or what the caller owns."""
+        """True if XLA writes into a buffer without copying it first: not a constant, and not owned by the caller."""
         if buffer not in values.external:
             return True
         if buffer not in values.origin:
@@ -213,7 +213,7 @@ class ValueReader:
         return computation is not self.module.entry or values.origin[buffer] in self._donated
 
     def _shared(self, i: Instruction, operands: list[Leaves]) -> Iterator[tuple[Index, tuple[str, ...], bool]]:
-        """Leaves of the result that share a buffer: with which roots, and whether those are written over."""
+        """Leaves of the result that share a buffer: index, roots of the buffer, and True if these are overwritten."""
         if i.opcode == "while":
             body = self.module.computations[i.called[0]]
             passed = self._passed(body)
@@ -232,8 +232,10 @@ class ValueReader:
                 yield pair.output_index, operands[pair.operand].get(pair.operand_index, ()), True
 
     def _passed(self, computation: Computation) -> dict[Index, tuple[int, Index, bool]]:
-        """Leaves of a computation's result that lie in the buffers of parameters: number and leaf of each, and whether
-        something was written over it.
+        """Leaves of a computation's result that are in the buffers of parameters.
+
+        Returns:
+          Number and leaf of the parameter, and True if it is overwritten, for each such leaf.
         """
         values = self.of(computation)
         sources = {}
@@ -245,7 +247,7 @@ class ValueReader:
 
 
 def _fusion_pairs(module: HloModule, fusion: Instruction) -> Iterator[InPlace]:
-    """Outputs whose last step inside the fusion overwrites something that comes straight from a parameter."""
+    """Outputs whose last step inside the fusion overwrites a value that comes directly from a parameter."""
     body = module.computations[fusion.called[0]]
     for leaf, _ in fusion.shape.leaves:
         source, index = _source(body, body.root, leaf)
@@ -316,7 +318,7 @@ def _shown(i: Instruction, operands: list[Leaves]) -> Leaves:
 
 
 def _own(i: Instruction, operands: list[Leaves]) -> Leaves:
-    """Leaves of an instruction that writes tensors of its own; of an asynchronous start, beside the operands shown."""
+    """Leaves of an instruction that writes its own tensors; for an asynchronous start, also the forwarded operands."""
     leaves: dict[Index, tuple[str, ...]] = {index: (tensor_name(i.name, index),) for index, _ in i.shape.leaves}
     if i.opcode in SHOWN:
         place = SHOWN[i.opcode]
@@ -328,7 +330,7 @@ def _own(i: Instruction, operands: list[Leaves]) -> Leaves:
 
 
 def _source(body: Computation, instruction: Instruction, index: Index) -> tuple[Instruction, Index]:
-    """What made the part `index` of an instruction's result, seen through tuples and bitcasts."""
+    """The producer of the part `index` of an instruction's result, resolved through tuples and bitcasts."""
     while instruction.opcode == "tuple" and index:
         instruction, index = body.by_name[instruction.operands[index[0]]], index[1:]
     while instruction.opcode == "get-tuple-element":
@@ -340,7 +342,7 @@ def _source(body: Computation, instruction: Instruction, index: Index) -> tuple[
 
 
 def _flows(module: HloModule, body: Computation, name: str, through_tuples: bool) -> bool:
-    """Whether everything computed from `name` in a fusion is computed element by element."""
+    """True if everything computed from `name` in a fusion is computed element by element."""
     seen, todo = {name}, [name]
     while todo:
         operand = todo.pop()

@@ -2,10 +2,10 @@
 
 Loops and calls take theirs from the computations that they call. FLOPs are counted after XLA's own `HloCostAnalysis`
 (xla/service/hlo_cost_analysis.cc): a multiply-add is two operations; a convolution counts the pairs of input and kernel
-elements that meet, neither padding nor holes of dilation; a reduction applies its function once less than there are
-elements. Differences: transcendental functions count as one operation too, a loop counts all its trips where their
-number is known (XLA: one), a conditional its most expensive branch, a sort `n log2 n` comparisons, and a custom call
-one operation per element of its result.
+elements that are multiplied, neither padding nor holes of dilation; a reduction applies its function once less than the
+number of elements. Differences: transcendental functions count as one operation too, a loop counts all its trips if
+their number is known (XLA: one), a conditional its most expensive branch, a sort `n log2 n` comparisons, and a custom
+call one operation per element of its result.
 """
 
 import json
@@ -33,21 +33,21 @@ _FREE = frozenset(
         """
     )
 )
-_MAX_PAIRS = 10**7  # that are looked at one by one; beyond, padding counts too
+_MAX_PAIRS = 10**7  # that are checked one by one; beyond, padding counts too
 
-# Those whose called computations are programs with buffers of their own; a fusion's or a reduction's stay in registers.
+# The computations that these call are programs with buffers; values of a fusion's or a reduction's stay in registers.
 CALLERS = frozenset({"async-start", "call", "conditional", "while"})
 _ENDS = frozenset(str.split("async-done all-gather-done all-reduce-done collective-permute-done copy-done"))
 
 
 def trip_count(loop: Instruction) -> int:
-    """Iterations of a `while` as XLA found them; 1 if it did not."""
+    """Iterations of a `while` that XLA determined; 1 if unknown."""
     trips = known_trips(loop)
     return 1 if trips is None else trips
 
 
 def known_trips(loop: Instruction) -> int | None:
-    """Iterations of a `while` as XLA found them, if it did."""
+    """Iterations of a `while` that XLA determined; None if unknown."""
     try:
         config = json.loads(loop.attributes.backend_config or b"{}")
         return max(0, int(config["known_trip_count"]["n"]))
@@ -56,7 +56,7 @@ def known_trips(loop: Instruction) -> int | None:
 
 
 class Works:
-    """What instructions of a module take on a chip."""
+    """Work of a module's instructions on a chip."""
 
     def __init__(self, module: HloModule, values: ValueReader, chip: Chip) -> None:
         self.module, self.values, self.chip = module, values, chip
@@ -80,7 +80,7 @@ class Works:
         return repeated(in_turn(bodies), trip_count(i) if i.opcode == "while" else 1)
 
     def of_computation(self, name: str) -> Work:
-        """Work of one run of a computation, in the order of its schedule: its results lie in the caller's buffers."""
+        """Work of one run of a computation, in the order of its schedule: its results are in the caller's buffers."""
         if name not in self._work:
             computation = self.module.computations[name]
             values = self.values.of(computation)
@@ -109,9 +109,11 @@ class Lowered:
         """Lowers a computation.
 
         Args:
+          module: of the computation.
+          computation: to lower.
           values: of the computation.
-          work: what an instruction takes.
-          count_results: whether its results have their bytes, not 0.
+          work: returns the work of an instruction.
+          count_results: True to count the bytes of its results, False for 0.
         """
         self._module, self._computation, self._values, self._work = module, computation, values, work
         names = module.order(computation)
@@ -122,20 +124,20 @@ class Lowered:
         }
         result = values.leaves[computation.root.name].values()
         self.outputs = tuple(dict.fromkeys(r for roots in result for r in roots if r not in values.external))
-        # buffers that the caller gives, unless they are to be counted
+        # buffers of the caller, unless they are to be counted
         self._given = set() if count_results else {values.buffer(name) for name in self.outputs}
         self._bytes = {
             tensor_name(i.name, index): module.device_bytes(leaf)
             for i in self._instructions
             for index, leaf in i.shape.leaves
         }
-        # how many instructions read each buffer
+        # number of instructions that read each buffer
         self._readers = Counter(b for reads in self._inputs.values() for b in {values.buffer(r) for r in reads})
         self._writer = {tensor_name(i.name, index): i.name for i in self._instructions for index, _ in i.shape.leaves}
         self.ops = self._lowered()
 
     def _lowered(self) -> tuple[Op, ...]:
-        charged: set[str] = set()  # parameters and constants that an earlier op holds
+        charged: set[str] = set()  # parameters and constants that an earlier op counts
         ops = []
         for i in self._instructions:
             inputs = self._inputs[i.name]
@@ -158,7 +160,7 @@ class Lowered:
         return tuple(ops)
 
     def _after(self, i: Instruction) -> tuple[str, ...]:
-        """Ops that have to run before an instruction although it reads nothing of theirs."""
+        """Ops that must run before an instruction although it reads none of their outputs."""
         waits = self._values.waits
         before: set[str] = set()
         for name in i.operands:
@@ -168,17 +170,17 @@ class Lowered:
         return tuple(sorted(before - {self._writer.get(r) for r in self._inputs[i.name]}))
 
     def _size(self, tensor: str) -> int:
-        """Bytes that a tensor holds of the memory that is planned: none in a buffer that the caller gives."""
+        """Bytes that a tensor takes of the planned memory: 0 in a buffer of the caller."""
         return 0 if self._values.buffer(tensor) in self._given else self._bytes[tensor]
 
     def _outputs(self, i: Instruction) -> Iterator[Tensor]:
-        """The tensors that an instruction writes, and whose buffers they share."""
+        """The tensors that an instruction writes, with the buffers that they share."""
         leaves = self._values.leaves[i.name]
         taken: set[str] = set()
         for index, _ in i.shape.leaves:
             name = tensor_name(i.name, index)
             if leaves[index] != (name,):
-                continue  # what the start of an asynchronous operation merely shows
+                continue  # forwarded by the start of an asynchronous operation
             alias = self._values.alias.get(name)
             reuses = None
             if alias is None and name not in self._given and self._bytes[name]:
@@ -187,7 +189,7 @@ class Lowered:
             yield Tensor(name, self._size(name), alias, reuses)
 
     def _reused(self, i: Instruction, index: tuple[int, ...], taken: set[str]) -> str | None:
-        """The tensor over which XLA may write a leaf: one that nobody else reads if there is one, else the first."""
+        """The tensor that XLA may overwrite with a leaf: preferably one without other readers, else the first."""
         source: str | None = None
         wanted = self._bytes[tensor_name(i.name, index)]
         for k, operand in enumerate(i.operands):
@@ -205,12 +207,12 @@ class Lowered:
         return source
 
     def _size_of_buffer(self, buffer: str) -> int:
-        """Bytes that can be taken over: none of what is the caller's."""
+        """Bytes that can be taken over: 0 for a buffer of the caller."""
         return 0 if buffer in self._values.external or buffer in self._given else self._bytes[buffer]
 
 
 def peak(ops: tuple[Op, ...], values: Values) -> int:
-    """Most bytes that ops of a computation hold at once in their order, by the rules of `costs/exact/memory.py`."""
+    """Peak bytes of a computation's ops in their order, by the rules of `costs/exact/memory.py`."""
     size = {t.name: t.bytes for op in ops for t in op.outputs}
     left = Counter(b for op in ops for b in {values.buffer(r) for r in op.inputs})
     live = highest = 0
@@ -230,9 +232,9 @@ def peak(ops: tuple[Op, ...], values: Values) -> int:
 
 
 def bytes_moved(module: HloModule, computation: Computation, i: Instruction) -> int:
-    """Bytes between memory and chip: every operand once and the result; of what is sliced or updated, the part.
+    """Bytes between memory and chip: every operand once and the result; of a sliced or updated array, only the part.
 
-    Those to and from the host's memory are among them, as if they went at the main memory's bandwidth.
+    Those to and from the host's memory are included, as if they had the main memory's bandwidth.
     """
     if i.opcode != "fusion":
         sizes = {name: computation.by_name[name].shape.leaf_bytes for name in i.operands}
@@ -250,7 +252,7 @@ class Flops:
         self._flops: dict[str, int] = {}
 
     def of(self, computation: Computation, i: Instruction) -> int:
-        """Operations of one instruction of `computation`, with everything that it calls."""
+        """Operations of one instruction of `computation`, including all computations that it calls."""
         if i.opcode in _FREE:
             return 0
         rule = _RULES.get(i.opcode)
@@ -266,12 +268,12 @@ class Flops:
         return self._flops[name]
 
     def called(self, i: Instruction) -> int:
-        """Operations of one run of each computation that an instruction calls."""
+        """Operations of one run of each computation that an instruction calls, in total."""
         return sum(self.of_computation(name) for name in i.called)
 
 
 def _read(computation: Computation, i: Instruction, operand: int = 0) -> int:
-    """Elements of an operand."""
+    """Number of elements of an operand."""
     return computation.by_name[i.operands[operand]].shape.size
 
 
@@ -282,7 +284,7 @@ def _dot(flops: Flops, computation: Computation, i: Instruction) -> int:
 
 
 def _convolution(flops: Flops, computation: Computation, i: Instruction) -> int:
-    """For every spatial dimension, the pairs of output place and kernel element that meet a real input element."""
+    """FLOPs from the pairs of output position and kernel element that meet a real input element, per dimension."""
     source, kernel = (computation.by_name[name].shape.dims for name in i.operands[:2])
     numbers = i.attributes.convolution_dimension_numbers
     pairs = 1
@@ -296,7 +298,7 @@ def _convolution(flops: Flops, computation: Computation, i: Instruction) -> int:
 
 
 def _meetings(window: Any, size: int, taps: int, outputs: int) -> int:
-    """Pairs of output place and kernel element that meet one of `size` input elements, along one dimension."""
+    """Pairs of output position and kernel element that meet one of `size` input elements, along one dimension."""
     if outputs * taps > _MAX_PAIRS:
         return outputs * taps
     place = np.arange(outputs)[:, None] * (window.stride or 1) - window.padding_low
@@ -372,6 +374,6 @@ def _part(i: Instruction, operand: str, size: int) -> int:
 
 
 def _read_inside(body: Computation, parameter: Instruction) -> int:
-    """Bytes that a fusion reads of an operand: all of it, unless it only takes parts."""
+    """Bytes that a fusion reads of an operand: all of it, unless it only uses parts."""
     size = parameter.shape.leaf_bytes
     return min(size, sum(_part(user, parameter.name, size) for user in body.users[parameter.name]))

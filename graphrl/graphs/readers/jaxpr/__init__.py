@@ -1,4 +1,4 @@
 """JAX functions as graphs.
 
-reader.py: `from_jax` and `trace`; flatten.py: inlines calls; work.py: FLOPs of primitives, work of loops and branches.
+reader.py: `from_jax`; flatten.py: inlines calls; work.py: FLOPs of primitives, work of loops and branches.
 """

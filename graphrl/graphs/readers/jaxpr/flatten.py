@@ -1,11 +1,10 @@
-"""Turns a closed jaxpr into a flat list of nodes: calls inlined, loops and branches as single nodes, dead code dropped.
+"""Flattens a closed jaxpr into a list of nodes: calls inlined, loops and branches as single nodes, dead code dropped.
 
-What stays one node with inner jaxprs, and what it costs, is in `work.py`; the body of each is flattened and
-summed in turn.
+`work.py` defines the cost of nodes with inner jaxprs; the body of each is flattened and summed recursively.
 
-The workspace of such a node is the peak of the bytes that its body allocates, in program order, without its inputs.
-A loop's includes the body's results (a step's stand beside the carried values until it ends); that of a branch or a
-call does not (they are the node's own outputs).
+The workspace of such a node is the peak of the bytes that its body allocates, in program order, without its inputs. A
+loop's includes the body's results (those of a step coexist with the carried values until the step ends). That of a
+branch or a call does not include them (they are the node's own outputs).
 """
 
 import dataclasses
@@ -18,15 +17,15 @@ from graphrl.graphs.readers.jaxpr.work import array_bytes, bytes_moved, equation
 from graphrl.graphs.readers.work import Step, Work, peak_bytes
 from graphrl.graphs.roofline import Chip, runtime
 
-# Inner jaxprs of these are no calls; all others with one inner jaxpr of the same signature are inlined.
+# Inner jaxprs of these primitives are not calls; all others with one inner jaxpr of the same signature are inlined.
 NOT_CALLS = frozenset(
     str.split(
         "scan while cond shard_map pallas_call custom_linear_solve reduce reduce_window select_and_scatter run_state"
     )
 )
-# Their inner jaxprs combine two elements: the FLOP rules know them.
+# Their inner jaxprs combine two elements: the FLOP rules cover them.
 ELEMENT_BODIES = ("reduce", "scatter", "select_and_scatter")
-# Effects that no other op can observe through anything but the values themselves or the mutable arrays.
+# Effects that other ops observe only through the values or the mutable arrays.
 LOCAL_EFFECTS = frozenset({"ReadEffect", "InternalMutableArrayEffect", "NamedAxisEffect"})
 ARRAY_EFFECTS = LOCAL_EFFECTS | {"WriteEffect", "AccumEffect"}
 
@@ -39,7 +38,7 @@ class Result(NamedTuple):
 
 
 class Outside(NamedTuple):
-    """An argument or a constant: `external` is its place among the externals."""
+    """An argument or a constant: `external` is its index among the externals."""
 
     external: int
 
@@ -55,7 +54,7 @@ Value = Result | Outside | Scalar
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class External:
-    """An argument or constant: bytes, whether it stays resident as a weight, and the value of a constant."""
+    """An argument or constant: bytes, a flag for weights (resident for the whole run), and the value of a constant."""
 
     name: str
     bytes: int
@@ -65,9 +64,9 @@ class External:
 
 @dataclasses.dataclass(slots=True)
 class Node:
-    """One op: what it reads (distinct, in order), bytes of each output, its figures, the nodes that it comes after.
+    """One op: its inputs (distinct, in order), bytes of each output, its figures, the nodes that must precede it.
 
-    `equation` is what it computes, and `operands` what stands for each of the equation's operands.
+    `equation` is the computed equation, and `operands` are the values of its operands.
     """
 
     type: str
@@ -94,7 +93,7 @@ class Flat:
 
 
 class _Constant(NamedTuple):
-    array: Any  # held so that its id stays its own
+    array: Any  # kept alive so that its id stays unique
     aval: Any
     value: Outside
 
@@ -111,7 +110,7 @@ def flatten(closed: core.ClosedJaxpr, arguments: Sequence[External], chip: Chip)
 
 
 class _Flattener:
-    """The state of one walk over a jaxpr: the nodes and externals so far, and who touched what last."""
+    """State of one pass over a jaxpr: nodes, externals, and the last node to touch each mutable array or effect."""
 
     def __init__(
         self, chip: Chip, externals: list[External], bodies: dict[int, tuple[Any, Work, list["_Constant"]]]
@@ -120,7 +119,7 @@ class _Flattener:
         self.nodes: list[Node] = []
         self.externals = externals
         self.constants: dict[int, _Constant] = {}  # by identity
-        self.bodies = bodies  # work and constants of inner jaxprs by identity, shared with inner walks
+        self.bodies = bodies  # work and constants of inner jaxprs by identity, shared with inner passes
         self.last_touch: dict[Value, int] = {}  # node that last used a mutable array
         self.last_effect: dict[str, int] = {}  # node that last had an effect of a kind
 
@@ -196,7 +195,7 @@ class _Flattener:
         return sorted({node for node in after if node is not None and node != index})
 
     def _work(self, equation: Any, values: Sequence[Value], traffic: int) -> tuple[Work, list["_Constant"]]:
-        """What a node takes, and the constants that its inner jaxprs hold."""
+        """Work of a node, and the constants in its inner jaxprs."""
         name = equation.primitive.name
         inner = {} if name.startswith(ELEMENT_BODIES) else inner_jaxprs(equation.params)
         if not inner:
@@ -206,7 +205,7 @@ class _Flattener:
         constants = [constant for _, held in bodies.values() for constant in held]
         literals = [value.value if isinstance(value, Scalar) else None for value in values]
         work = inner_work(equation, {key: body for key, (body, _) in bodies.items()}, literals)
-        if name == "pallas_call":  # a kernel reads and writes its operands once, whatever its body says
+        if name == "pallas_call":  # a kernel reads and writes its operands once, whatever its body contains
             work = work._replace(runtime=runtime(work.flops, traffic, self.chip))
         return work, constants
 
@@ -234,7 +233,10 @@ def _open(jaxpr: Any) -> tuple[core.Jaxpr, Sequence[Any]]:
 
 
 def called(equation: Any) -> tuple[core.Jaxpr, Sequence[Any]] | None:
-    """The jaxpr and constants that an equation merely calls, by its signature: whatever the primitive's name is."""
+    """Jaxpr and constants of a call, or None if the equation is not a call.
+
+    Calls are recognised by their signature, not by the primitive's name.
+    """
     if equation.primitive.name in NOT_CALLS:
         return None
     inner = list(inner_jaxprs(equation.params).values())
@@ -252,7 +254,7 @@ def _signature(atoms: Sequence[Any]) -> list[tuple[Any, Any]]:
 
 
 def _live(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[bool]:
-    """Marks the nodes that the outputs or effects need."""
+    """True for each node that the outputs or effects need."""
     live = [node.effectful for node in nodes]
     for value in outputs:
         if isinstance(value, Result):
@@ -268,7 +270,7 @@ def _live(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[bool]:
 
 
 def _peak(nodes: Sequence[Node], outputs: Sequence[Value], live: Sequence[bool], *, results: bool) -> int:
-    """Most bytes at once of what the live nodes allocate, in program order; `results`: outputs count, to the end."""
+    """Peak bytes that the live nodes allocate, in program order; with `results`, outputs count, to the end."""
     kept = {value for value in outputs if isinstance(value, Result)}
     steps = []
     for index, node in enumerate(nodes):

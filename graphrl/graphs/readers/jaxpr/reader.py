@@ -1,7 +1,7 @@
 """Computation graphs from JAX functions: `from_jax` traces a function on abstract arguments and reads its jaxpr.
 
 One op per equation of the jaxpr, calls (jit, custom derivatives, remat, ...) inlined, loops and branches single ops
-(`flatten.py`), dead code dropped. Tensors are what evaluating the jaxpr op by op allocates: views such as
+(`flatten.py`), dead code dropped. Tensors are the arrays that evaluating the jaxpr op by op allocates: views such as
 `reshape` are ops with outputs of real bytes, and nothing is fused. Run times are the roofline's of each op's FLOPs
 (`work.py`) and traffic; those of loops are sums over their bodies'.
 """
@@ -39,17 +39,17 @@ def from_jax(
       weights_argnums: arguments that are parameters (optimiser state, ...): resident on a device for the whole run.
         Their bytes, like those of closed-over array constants, become `weight_bytes` of the first op that reads each,
         so that the sum over the ops is the model's. All other arguments are inputs, which cost nothing.
-      **abstract_kwargs: keyword arguments of `fn` (bind one called `chip` or `name` with `functools.partial`).
+      **abstract_kwargs: keyword arguments of `fn` (bind one with the name `chip` or `name` with `functools.partial`).
 
     Returns:
       The graph: ops in program order, named `scope/primitive.index` after `jax.named_scope` (with `jvp(...)` and
-      `transpose(...)` as JAX adds them), their types the primitives' names; all arguments (`params/conv/bias`) and the
-      constants in use as external inputs; outputs of `fn` that are no arguments as kept outputs. Side effects
-      (ordered prints, mutable arrays) keep their order through control edges.
+        `transpose(...)` as JAX adds them). Their types are the primitives' names. All arguments (`params/conv/bias`)
+        and the constants in use are external inputs. Outputs of `fn` that are computed are kept outputs. Side effects
+        (ordered prints, mutable arrays) keep their order through control edges.
 
     Raises:
-      GraphrlError: `fn` is no function, an argument number is out of range, or the chip is unknown.
-      GraphError: the function computes nothing, or shapes are symbolic. What `fn` itself raises passes through.
+      GraphrlError: `fn` is not a function, an argument number is out of range, or the chip is unknown.
+      GraphError: the function computes nothing, or shapes are symbolic. Errors of `fn` itself pass through.
     """
     if not callable(fn):
         raise GraphrlError(f"from_jax: {fn!r} is no function: must be a callable that JAX can trace")
@@ -124,7 +124,7 @@ def _graph(flat: Flat, live: Sequence[int], name: str, num_arguments: int) -> Co
     }
     read = {value.external for index in live for value in flat.nodes[index].inputs if isinstance(value, Outside)}
     externals = _external_tensors(flat, num_arguments, read, {tensor.name for tensor in tensors.values()})
-    charged: set[int] = set()  # weights that an earlier op holds
+    charged: set[int] = set()  # weights that an earlier op counts
     ops = []
     for index in live:
         node = flat.nodes[index]
@@ -152,7 +152,7 @@ def _graph(flat: Flat, live: Sequence[int], name: str, num_arguments: int) -> Co
 
 
 def _external_tensors(flat: Flat, num_arguments: int, read: set[int], taken: set[str]) -> dict[int, Tensor]:
-    """All arguments and the constants that live ops read, under names that nothing else has."""
+    """All arguments, and the constants that live ops read, under unique names."""
     tensors = {}
     for index, external in enumerate(flat.externals):
         if index < num_arguments or index in read:

@@ -1,18 +1,18 @@
 """Sizes, FLOPs, memory traffic and shapes of jaxpr equations; the work of loops and branches from that of their bodies.
 
-- `equation_flops`: a multiply-add is two operations; everything element-wise, transcendental or integer, is one per
-  output element; moving data is none. A convolution counts its padding (as kernels compute it) but not the holes of
-  dilation, so that forward and backward convolutions of one layer count the same. Dense factorisations take the leading
-  terms of Golub and Van Loan, "Matrix Computations". Primitives without a rule count one per output element.
+- `equation_flops`: a multiply-add is two operations; every element-wise operation, transcendental or integer, is one
+  per output element; moving data costs none. A convolution counts its padding (as kernels compute it) but not the holes
+  of dilation, so that forward and backward convolutions of one layer count the same. Dense factorisations take the
+  leading terms of Golub and Van Loan, "Matrix Computations". Primitives without a rule count one per output element.
 - `bytes_moved`, `array_bytes`: memory traffic and sizes, bytes.
 - `equation_layer`: shapes of a layer. Arrays count as batch first and channels last, except for convolutions, which
   state their dimensions.
-- `inner_work`: an equation with inner jaxprs, given the work of one run of each, by its primitive:
+- `inner_work`: work of an equation with inner jaxprs, given the work of one run of each, by its primitive:
 
   - `scan`: the body times its length;
-  - `while`: condition and body times the trip count where it is known (a counter that starts at, is compared with and
+  - `while`: condition and body times the trip count if it is known (a counter that starts at, is compared with and
     grows by literal integers), else one trip;
-  - `cond`: the most expensive branch, for each figure by itself;
+  - `cond`: the most expensive branch, for each figure separately;
   - `shard_map`: run time and workspace of one shard, FLOPs of all;
   - `pallas_call`: its own cost estimate, else the body's FLOPs times the grid;
   - `custom_linear_solve`: its `solve`; any other primitive: each inner jaxpr once.
@@ -54,14 +54,14 @@ INPUT_SIZED = frozenset(
         """
     )
 )
-# Ops that touch no more of their first operand than they write.
+# Ops that read no more of their first operand than they write.
 PARTIAL_READS = frozenset({"dynamic_slice", "gather", "slice"})
 
 MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
 def equation_flops(equation: Any) -> int:
-    """Operations of one equation of a primitive without inner jaxprs that matter (those are costed by their reader)."""
+    """FLOPs of one equation, for primitives without relevant inner jaxprs (`inner_work` costs those with them)."""
     name = equation.primitive.name
     if name in DATA_MOVEMENT:
         return 0
@@ -72,7 +72,7 @@ def equation_flops(equation: Any) -> int:
 
 
 def bytes_moved(equation: Any, input_bytes: list[int], output_bytes: int) -> int:
-    """Bytes between memory and chip: every input once and every output, a slice or gather only what it takes."""
+    """Bytes between memory and chip: every input once and every output; slices and gathers read only what they take."""
     return traffic(input_bytes, output_bytes, partial=equation.primitive.name in PARTIAL_READS)
 
 
@@ -83,7 +83,7 @@ def array_bytes(aval: Any) -> int:
 
 
 def array_size(aval: Any) -> int:
-    """Number of elements of an abstract value; 0 for tokens and other things without a shape.
+    """Number of elements of an abstract value; 0 for tokens and other values without a shape.
 
     Raises:
       GraphError: a dimension is symbolic.
@@ -98,7 +98,7 @@ def array_size(aval: Any) -> int:
 
 @functools.cache
 def element_bits(dtype: Any) -> int:
-    """Bits of one element: sub-byte integers and floats are packed, a random key is its key data."""
+    """Bits of one element: sub-byte integers and floats are packed, a random key counts as its key data."""
     if jnp.issubdtype(dtype, jax.dtypes.extended):
         if not jnp.issubdtype(dtype, jax.dtypes.prng_key):
             return 8 * int(getattr(dtype, "itemsize", 0))
@@ -114,7 +114,7 @@ def element_bits(dtype: Any) -> int:
 
 
 def equation_layer(equation: Any) -> Layer | None:
-    """The shapes of an equation's first operand and result; None where there are none."""
+    """The shapes of an equation's first operand and result; None without shapes."""
     shapes: list[Any] = [getattr(atom.aval, "shape", None) for atom in (*equation.invars[:1], *equation.outvars[:1])]
     if not shapes or None in shapes:
         return None
@@ -124,7 +124,7 @@ def equation_layer(equation: Any) -> Layer | None:
 
 
 def inner_work(equation: Any, bodies: Mapping[str, Work], literals: Sequence[Any]) -> Work:
-    """Work of an equation; `literals` holds the value of each operand that is a literal, else None."""
+    """Work of an equation with inner jaxprs; `literals` has the value of each operand that is a literal, else None."""
     name, params = equation.primitive.name, equation.params
     if name == "scan":
         return _loop([(bodies["jaxpr"], params["length"])])
@@ -144,8 +144,9 @@ def inner_work(equation: Any, bodies: Mapping[str, Work], literals: Sequence[Any
 
 
 def inner_jaxprs(params: Mapping[str, Any]) -> dict[str, Any]:
-    """All jaxprs among the parameters of an equation, by parameter name, in tuples with their place ("branches.0"). A
-    high-level primitive of jax, such as `jax.checkpoint` under `jax_remat3`, is expanded to its jaxpr.
+    """All jaxprs among the parameters of an equation, by parameter name, in tuples with their index ("branches.0").
+
+    A high-level primitive of jax, such as `jax.checkpoint` under `jax_remat3`, is expanded to its jaxpr.
     """
     inner = {}
     for key, value in params.items():
@@ -162,9 +163,9 @@ def inner_jaxprs(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:
-    """How many operands of a `scan` are constants, and how many are carried; of the others each step takes a slice.
+    """Numbers of constant and of carried operands of a `scan`; each step takes a slice of the others.
 
-    Since jax 0.11 its parameters hold trees of operands in place of these two numbers.
+    Since jax 0.11 its parameters have trees of operands in place of these two numbers.
     """
     if "ft_in" in params:
         constants, carried, _ = params["ft_in"].unpack()
@@ -239,7 +240,7 @@ def _dot(equation: Any) -> int:
 
 
 def _ragged_dot(equation: Any) -> int:
-    """Every row meets the matrix of its own group only."""
+    """Every row is multiplied with the matrix of its own group only."""
     (contracted, _), _ = equation.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
     shape = equation.invars[0].aval.shape
     ragged = equation.params["ragged_dot_dimension_numbers"].lhs_ragged_dimensions
@@ -248,7 +249,7 @@ def _ragged_dot(equation: Any) -> int:
 
 
 def _reduce(equation: Any) -> int:
-    """The combining function once per element, whatever it holds."""
+    """One evaluation of the combining function per element, at a cost of one FLOP for each of its equations."""
     return _first(equation) * max(1, len(equation.params["jaxpr"].eqns))
 
 
@@ -353,12 +354,12 @@ def _pooling(params: Any) -> Window | None:
 
 
 def _across(values: Any) -> tuple[Any, Any]:
-    """Along x and along y, of the spatial dimensions."""
+    """The values along x and along y, of the spatial dimensions."""
     return (values[-1], values[-2] if len(values) > 1 else 1) if len(values) else (1, 1)
 
 
 def _first_shape(padding: Any) -> Any:
-    """Before the input along x, of pairs for the spatial dimensions."""
+    """The padding before the input along x, from pairs for the spatial dimensions."""
     return padding[-1][0] if len(padding) else 0
 
 
@@ -373,7 +374,7 @@ def _expanded(primitive: Any) -> core.ClosedJaxpr:
 
 
 def _loop(bodies: Sequence[tuple[Work, int]]) -> Work:
-    """Bodies one after another, each so many times."""
+    """Work of a loop: bodies in sequence, each repeated its number of times."""
     workspace = max((body.step_bytes for body, count in bodies if count), default=0)
     return in_turn([repeated(body, count) for body, count in bodies])._replace(workspace_bytes=workspace)
 
@@ -386,14 +387,14 @@ def _kernel(params: Mapping[str, Any], body: Work) -> Work:
 
 
 def _integer(value: Any) -> int | None:
-    """The value if it is a known integer scalar."""
+    """The value if it is a known integer scalar, else None."""
     if value is None or np.ndim(value) or not np.issubdtype(np.asarray(value).dtype, np.integer):
         return None
     return int(value)
 
 
 def _step(body: core.Jaxpr, before: Any, after: Any) -> int | None:
-    """By how much an iteration changes a carried integer: 0 if it is passed on, None if unknown."""
+    """Change of a carried integer in one iteration: 0 if it is passed on, None if unknown."""
     if after is before:
         return 0
     for equation in body.eqns:
@@ -408,7 +409,7 @@ def _step(body: core.Jaxpr, before: Any, after: Any) -> int | None:
 
 
 def _count(relation: str, start: int, stop: int, step: int) -> int | None:
-    """Iterations of `while start <relation> stop: start += step`; None if it does not come nearer."""
+    """Iterations of `while start <relation> stop: start += step`; None if the counter does not approach `stop`."""
     sign = 1 if relation in ("lt", "le") else -1
     if sign * step <= 0:
         return None

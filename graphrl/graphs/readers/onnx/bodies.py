@@ -1,8 +1,8 @@
-"""Bodies of an ONNX model that are known to run when it is loaded, put into the graph around them.
+"""Inlining of ONNX bodies whose execution is known when the model is loaded.
 
-Runtimes do so with the branch of an `If` whose condition is a constant or follows from shapes, as in exports of
-`torch.squeeze(x, dim)`: the other branch and what only it reads are dropped. The body of a `SequenceMap` is repeated
-for each tensor of its sequence, as these may differ in shape.
+Runtimes inline the branch of an `If` whose condition is a constant or follows from shapes, as in exports of
+`torch.squeeze(x, dim)`: the other branch and its own inputs are dropped. The body of a `SequenceMap` is repeated for
+each tensor of its sequence, as these may differ in shape.
 """
 
 from collections import Counter
@@ -24,17 +24,18 @@ from graphrl.graphs.readers.onnx.values import (
     weight_names,
 )
 
-_MAX_COPIED = 1 << 14  # nodes that one SequenceMap becomes
+_MAX_COPIED = 1 << 14  # limit on the nodes that one SequenceMap expands to
 
-Names = Counter[str]  # how often each name of a value is defined in a model
+Names = Counter[str]  # number of definitions of each value name in a model
 
 
 def inline_bodies(graph: GraphProto, opset: int) -> bool:
-    """Puts bodies into a graph of sorted nodes, and into the bodies that stay; whether there were any.
+    """Inlines bodies into a graph of sorted nodes, and into the bodies that stay; returns True if there were any.
 
-    Bodies inside those are left for the next call. The new nodes may need names.
+    Bodies inside those are left for the next call. The new nodes may lack names.
 
     Args:
+      graph: changed in place.
       opset: version of the standard operators.
     """
     if not any(map(_is_candidate, graph.node)):
@@ -43,7 +44,7 @@ def inline_bodies(graph: GraphProto, opset: int) -> bool:
 
 
 def _is_candidate(node: NodeProto) -> bool:
-    """Whether a node, or one in its bodies, is one whose body may be put into the graph around."""
+    """True for a node with bodies if it, or a node inside them, is of a type whose body may be inlined."""
     bodies = subgraphs(node).values()
     own = is_standard(node) and node.op_type in _INLINERS
     return bool(bodies) and (own or any(_is_candidate(inner) for body in bodies for inner in body.node))
@@ -66,7 +67,8 @@ def _inline(graph: GraphProto, opset: int, outer: Scope, names: Names) -> bool:
             if any(map(_is_candidate, body.node)):
                 changed |= _inline(body, opset, scope, names)
     if replaced:
-        # What inference noted about an If is what both its branches have in common, and would outweigh what one gives.
+        # Inferred types of an If's results cover only the common part of both branches, and would override those of one
+        # branch.
         kept = [info for info in graph.value_info if info.name not in replaced]
         replace(graph, node=nodes, value_info=kept + infos)
         for info in graph.output:
@@ -76,14 +78,14 @@ def _inline(graph: GraphProto, opset: int, outer: Scope, names: Names) -> bool:
 
 
 def _with_conditions(graph: GraphProto, opset: int, scope: Scope) -> Scope:
-    """The scope with the values that conditions in the graph and in its bodies may depend on."""
+    """The scope, extended by computed values that conditions in the graph and in its bodies may depend on."""
     wanted = {name for node in graph.node if _is_candidate(node) for name in reads_of(node)}
     values = computed_values(graph, opset, scope, wanted)
     return {**scope, **{name: of_constant(onnx.numpy_helper.from_array(array)) for name, array in values.items()}}
 
 
 class _Replacement:
-    """The nodes that replace one node with bodies, and their declared types; their weights go into the graph."""
+    """The nodes that replace one node with bodies, and their declared types; their weights are added to the graph."""
 
     def __init__(self, graph: GraphProto, node: NodeProto, names: Names) -> None:
         self.graph, self.node, self.names = graph, node, names
@@ -91,7 +93,7 @@ class _Replacement:
         self.infos: list[ValueInfoProto] = []
 
     def name(self, *parts: object) -> str:
-        """A new name of a value that starts with the node's."""
+        """A new value name that starts with the node's name."""
         return _new_name("/".join(map(str, (self.node.name or self.node.op_type, *parts))), self.names)
 
     def add_node(self, type: str, inputs: Sequence[str], output: str) -> None:
@@ -99,9 +101,10 @@ class _Replacement:
         self.nodes.append(NodeProto(op_type=type, input=inputs, output=[output]))
 
     def add_body(self, body: GraphProto, given: Mapping[str, str], *part: object) -> dict[str, str]:
-        """Adds a copy of a body under `given` names, and under new ones, with `part`, where its own are not unique.
+        """Adds a copy of a body, renamed by `given`; its values without unique names get new names that include `part`.
 
-        Returns all that changed.
+        Returns:
+          All changed names, old to new.
         """
         copy, own = GraphProto(), [name for name in _defined(body) if name not in given]
         copy.CopyFrom(body)
@@ -115,7 +118,7 @@ class _Replacement:
 
 
 def _inline_branch(replacement: _Replacement, scope: Scope) -> bool:
-    """Replaces an If by the branch that runs; False if that is not known."""
+    """Replaces an If by the branch that runs; False if the branch is not known."""
     node, branches = replacement.node, subgraphs(replacement.node)
     condition = scope[node.input[0]].array if node.input and node.input[0] in scope else None
     if condition is None or condition.size != 1 or condition.dtype.kind != "b":
@@ -132,13 +135,13 @@ def _inline_branch(replacement: _Replacement, scope: Scope) -> bool:
             results.setdefault(info.name, output)
     changed = replacement.add_body(branch, results)
     for info, output in zip(branch.output, node.output, strict=False):
-        if output and results.get(info.name) != output:  # a value from around the branch, or a second time the same
+        if output and results.get(info.name) != output:  # a value from outside of the branch, or the same value again
             replacement.add_node("Identity", [changed.get(info.name, info.name)], output)
     return True
 
 
 def _inline_map(replacement: _Replacement, scope: Scope) -> bool:
-    """Replaces a SequenceMap by a copy of its body for each tensor; False if their number is not known."""
+    """Replaces a SequenceMap by a copy of its body for each tensor; False if their number is unknown or too large."""
     node, body = replacement.node, subgraphs(replacement.node).get("body")
     sequences = [name for name in node.input if name in scope and scope[name].kind == "sequence"]
     counts = {None if (held := scope[name].elements) is None else len(held) for name in sequences}
@@ -151,7 +154,7 @@ def _inline_map(replacement: _Replacement, scope: Scope) -> bool:
     weights, rest = _parts(body)
     shared = replacement.add_body(weights, {})
     shared = {name: shared.get(name, name) for name in _defined(weights)}
-    replacement.names.update(_defined(rest, nested=True))  # the copies do not keep the names
+    replacement.names.update(_defined(rest, nested=True))  # the copies get new names
     parts: list[list[str]] = [[] for _ in node.output]
     for i in range(count):
         position, given = replacement.name(i), dict(shared)
@@ -177,7 +180,7 @@ _INLINERS: dict[str, Callable[[_Replacement, Scope], bool]] = {"If": _inline_bra
 
 
 def _parts(body: GraphProto) -> tuple[GraphProto, GraphProto]:
-    """The weights and constants of a body, and the rest of it."""
+    """Splits a body into its weights and constants, and the rest."""
     nodes: dict[bool, list[NodeProto]] = {True: [], False: []}
     for node in body.node:
         nodes[node.op_type == "Constant"].append(node)
@@ -187,7 +190,7 @@ def _parts(body: GraphProto) -> tuple[GraphProto, GraphProto]:
 
 
 def _defined(graph: GraphProto, nested: bool = False) -> Iterator[str]:
-    """Names of the values that a graph, and with `nested` its bodies, define."""
+    """Names of the values that a graph defines; with `nested`, also those of its bodies."""
     yield from (info.name for info in graph.input)
     yield from weight_names(graph)
     for node in graph.node:
@@ -198,7 +201,7 @@ def _defined(graph: GraphProto, nested: bool = False) -> Iterator[str]:
 
 
 def _rename(graph: GraphProto, changed: dict[str, str], names: Names) -> None:
-    """Changes names of values in a graph and in its bodies, except where a body means another value by one."""
+    """Renames values in a graph and in its bodies, except names that a body redefines."""
     for named in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
         name = named.name.removeprefix(ASIDE)
         named.name = named.name.removesuffix(name) + changed.get(name, name)

@@ -1,7 +1,7 @@
 """Checks of an ONNX model with inferred shapes: types and shapes that no runtime accepts, and tensors of unknown bytes.
 
-ONNX's strict inference finds most impossible shapes; those that it accepts are checked here. Errors name the op and its
-inputs, or the `dims` that would give an unknown size.
+ONNX's strict inference finds most impossible shapes; shapes that it accepts wrongly are checked here. Errors name the
+op and its inputs, or the `dims` that would give an unknown size.
 """
 
 import math
@@ -22,20 +22,21 @@ from graphrl.graphs.readers.onnx.values import UNKNOWN, Scope, Value, dimension,
 from graphrl.graphs.readers.onnx.work import node_attributes
 
 _FAULT = re.compile(r"\(op_type:.*?, node name: (.*?)\): (.*)")
-_INSIDE = "Inference error(s): "  # begins what is wrong inside a body
+_INSIDE = "Inference error(s): "  # starts an error inside a body
 _NOISE = re.compile(r"\[\w*InferenceError\] |Inference error\(s\): ")
 _LONGEST = 160  # characters of a reason
 _MOST_NAMES = 4  # of inputs that an error names
 
 Shape = tuple[int, ...]
-Shapes = Sequence[Shape | None]  # None where it is not known, or the tensor is left out
+Shapes = Sequence[Shape | None]  # None if it is not known, or the tensor is omitted
 
-# The fault, from the attributes and the shapes of inputs and outputs; "" if there is none or shapes are unknown.
+# Returns the fault, from the attributes and the shapes of inputs and outputs; "" without a fault or if shapes are
+# unknown.
 _Rule = Callable[[Mapping[str, Any], Shapes, Shapes], str]
 
 
 def check_model(model: ModelProto, foreign: Foreign) -> None:
-    """Raises GraphError if no run of the model can have the types and shapes that are inferred."""
+    """Raises GraphError if no run of the model can have the inferred types and shapes."""
     versions = versions_of(model)
     _check_graph(model.graph, {}, {}, versions)
     scope = scope_of(model.graph)
@@ -58,7 +59,7 @@ def bytes_of(name: str, scope: Scope, where: str) -> int:
     """Bytes of a tensor.
 
     Raises:
-      GraphError: they are unknown; the message begins with `where` and names what would give them.
+      GraphError: they are unknown; the message starts with `where` and states how to provide them.
     """
     value = scope.get(name, UNKNOWN)
     if value.bytes is not None:
@@ -110,7 +111,7 @@ def check_branches(node: NodeProto, written: Iterable[str], scope: Scope) -> Non
 def check_bodies(node: NodeProto, scope: Scope, where: str) -> None:
     """Raises GraphError if the size of a tensor inside the bodies of a branch or loop is not known.
 
-    Inference does not enter other bodies (`FlexAttention`); what is unknown there counts nothing.
+    Inference does not enter other bodies (`FlexAttention`); unknown sizes there count as 0.
     """
     if node.op_type not in ("If", "Loop", "Scan") or not is_standard(node):
         return
@@ -132,9 +133,9 @@ def _impossible(node: NodeProto, reason: str) -> GraphError:
 
 
 def _surely_runs(node: NodeProto, fault: str = "") -> bool:
-    """Whether the bodies of a node run with the sizes that are known, so that `fault` in them is one of the model.
+    """True if the bodies of a node run with the known sizes, so that `fault` in them is a fault of the model.
 
-    The branches of an `If` may be there for other sizes, and where a state grows, sizes are bounds.
+    The branches of an `If` may be intended for other sizes, and if a state grows, sizes are bounds.
     """
     if node.op_type != "Loop":
         return node.op_type != "If" and "(op_type:If)" not in fault
@@ -144,7 +145,7 @@ def _surely_runs(node: NodeProto, fault: str = "") -> bool:
 
 
 def _grows(body: GraphProto, index: int) -> bool:
-    """Whether a loop's body gives a state (by its place among the inputs of the body) another shape than it gets."""
+    """True if a loop's body changes the shape of a state (by its index among the inputs of the body)."""
     if not index < len(body.input) or not index - 1 < len(body.output):
         return False
     scope = scope_of(body)
@@ -169,7 +170,7 @@ def _check_graph(graph: GraphProto, outer: Scope, outer_types: Mapping[str, int]
 
 
 def _check_signs(graph: GraphProto) -> None:
-    """Raises GraphError for results of negative size, as of a window that is larger than what it slides over."""
+    """Raises GraphError for results of negative size, e.g. of a window that is larger than its input."""
     makers = {name: node for node in graph.node for name in node.output}
     for info in (*graph.value_info, *graph.output):
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
@@ -185,7 +186,7 @@ def _element_types(graph: GraphProto) -> dict[str, int]:
 
 
 def _check_types(node: NodeProto, schema: onnx.defs.OpSchema, types: Mapping[str, int]) -> None:
-    """Raises GraphError for an input of a type that the operator does not take, or that must be that of another one."""
+    """Raises GraphError for an input of a type that the operator rejects, or that must equal another input's."""
     allowed, newest = _allowed(schema), _newest(node)
     bound: dict[tuple[str, str], tuple[str, str]] = {}
     for formal, name in _formal_inputs(node, schema):
@@ -202,7 +203,7 @@ def _check_types(node: NodeProto, schema: onnx.defs.OpSchema, types: Mapping[str
 
 
 def _allowed(schema: onnx.defs.OpSchema) -> dict[str, set[str]]:
-    """Types that each type variable of an operator may be."""
+    """Allowed types of each type variable of an operator."""
     return {constraint.type_param_str: set(constraint.allowed_type_strs) for constraint in schema.type_constraints}
 
 
@@ -228,14 +229,14 @@ def _formal_inputs(
 
 
 def _type_text(element_type: int) -> str:
-    """As schemas write it: "tensor(float16)"; "" if it is unknown."""
+    """The type as in schemas: "tensor(float16)"; "" if it is unknown."""
     if not element_type or element_type not in TensorProto.DataType.values():
         return ""
     return f"tensor({TensorProto.DataType.Name(element_type).lower()})"
 
 
 def _check_shapes(node: NodeProto, scope: Scope) -> None:
-    """Raises GraphError for sizes that do not fit, where all of them are known."""
+    """Raises GraphError for sizes that do not fit, if all of them are known."""
     rule = _RULES.get(node.op_type)
     if rule is None:
         return
@@ -253,7 +254,7 @@ def _get(shapes: Shapes, index: int) -> Shape | None:
 
 
 def _elements(_: Mapping[str, Any], inputs: Shapes, outputs: Shapes) -> str:
-    """A view has as many elements as what it shows."""
+    """A view must have as many elements as its input."""
     first, result = _get(inputs, 0), _get(outputs, 0)
     if first is None or result is None or math.prod(first) == math.prod(result):
         return ""
@@ -261,7 +262,7 @@ def _elements(_: Mapping[str, Any], inputs: Shapes, outputs: Shapes) -> str:
 
 
 def _convolution(weights: int, bias: int, *, transposed: bool = False) -> _Rule:
-    """Channels of the image, of the weights (output channels first, or second if transposed) and of the bias."""
+    """Checks channels of the image, the weights (output channels first, or second if transposed) and the bias."""
 
     def rule(attributes: Mapping[str, Any], inputs: Shapes, _: Shapes) -> str:
         image, kernel, offsets = _get(inputs, 0), _get(inputs, weights), _get(inputs, bias)
@@ -281,7 +282,7 @@ def _convolution(weights: int, bias: int, *, transposed: bool = False) -> _Rule:
 
 
 def _broadcast(index: int, *, to_output: bool) -> _Rule:
-    """An input that is broadcast to the output, or to the first input."""
+    """Checks an input that is broadcast to the output, or to the first input."""
 
     def rule(_: Mapping[str, Any], inputs: Shapes, outputs: Shapes) -> str:
         small, large = _get(inputs, index), _get(outputs if to_output else inputs, 0)
@@ -309,7 +310,7 @@ def _recurrent(_: Mapping[str, Any], inputs: Shapes, __: Shapes) -> str:
 
 
 def _einsum(attributes: Mapping[str, Any], inputs: Shapes, _: Shapes) -> str:
-    """A letter has one size, or 1."""
+    """A letter must have one size, or 1."""
     terms = attributes.get("equation", b"").decode("utf-8", "replace").replace(" ", "").split("->")[0].split(",")
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, inputs, strict=False):
@@ -339,13 +340,13 @@ _RULES: dict[str, _Rule] = {
 
 
 def _open(name: str, value: Value) -> list[str]:
-    """Names of a tensor's unknown sizes, as `dims` has them."""
+    """Keys for `dims` of a tensor's unknown sizes."""
     shape = value.shape if value.kind == "tensor" else None
     return [dimension(name, axis, size) for axis, size in enumerate(shape or ()) if isinstance(size, str)]
 
 
 def _advice(name: str, known: Value, values: list[Value]) -> str:
-    """The `dims` that give a result of an If the shape of its largest branch, where these work."""
+    """Suggests `dims` that give a result of an If the shape of its largest branch; "" if a branch gives no tensor."""
     largest = max(values, key=lambda value: value.bytes or 0).sizes
     if any(value.kind != "tensor" for value in values):
         return ""
@@ -363,7 +364,7 @@ def _described(value: Value) -> str:
 
 
 def _unsized(value: Value) -> str:
-    """Reason why a value that is no tensor of numbers has no known bytes, with a remedy."""
+    """Reason why a value that is not a tensor of numbers has no known bytes, with a remedy."""
     if value.kind == "sequence":
         return (
             f"the number (at most {MAX_TENSORS}) and the shapes of its tensors must be known: give tensors as inputs, "

@@ -1,8 +1,8 @@
-"""Types and sizes that an ONNX model declares and that the user gives in `dims`, against those that inference knows.
+"""Types and sizes that an ONNX model declares and that the user gives in `dims`, compared with inferred ones.
 
-ONNX's inference believes what `value_info` and outputs declare, also where a model was changed and they were not. So
-the declared types of computed tensors are set aside first, and used only where inference gives nothing: for operators
-that it does not know, for shapes that depend on data, and for loops whose state grows.
+ONNX's inference trusts the declarations of `value_info` and outputs, even if a model was changed and they were not.
+Therefore the declared types of computed tensors are set aside first, and used only where inference gives nothing: for
+operators that it does not know, for shapes that depend on data, and for loops whose state grows.
 """
 
 import sys
@@ -27,7 +27,7 @@ from graphrl.graphs.readers.onnx.values import (
     subgraphs,
 )
 
-ASIDE = "declared type of "  # begins the name under which a declared type is kept in value_info
+ASIDE = "declared type of "  # prefix of the name of a declared type in value_info
 
 
 class Dims:
@@ -38,7 +38,7 @@ class Dims:
       used: names that gave a size.
 
     Raises:
-      GraphError: a size is no integer from 0.
+      GraphError: a size is not an integer from 0 to 2^62 - 1.
     """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
@@ -49,10 +49,10 @@ class Dims:
         self.used: set[str] = set()
 
     def fill(self, name: str, type: TypeProto) -> None:
-        """Puts the sizes into the type of a tensor: those of unknown dimensions, or all of them if its rank is unknown.
+        """Fills the type of a tensor with the sizes: unknown dimensions, or all of them if its rank is unknown.
 
         Raises:
-          GraphError: the rank is unknown, and an axis is left out.
+          GraphError: the rank is unknown, and an axis is missing.
         """
         if type.WhichOneof("value") != "tensor_type":
             return
@@ -81,7 +81,7 @@ class Dims:
 
 
 def clear_negative_sizes(graph: GraphProto) -> None:
-    """Leaves dimensions of negative size, as exporters write unknown ones, without a size; in bodies too."""
+    """Clears dimensions of negative size, which exporters write for unknown ones; in bodies too."""
     for info in (*graph.input, *graph.value_info, *graph.output):
         for dim in _dims_of(info.type):
             if dim.dim_value < 0:
@@ -101,7 +101,7 @@ def _dims_of(type: TypeProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
 
 
 def set_aside(graph: GraphProto, versions: Mapping[str, int], dims: Dims) -> None:
-    """Hides the declared types of all that nodes compute from inference, in bodies too.
+    """Hides the declared types of all computed values from inference, in bodies too.
 
     Args:
       graph: of the model.
@@ -109,7 +109,8 @@ def set_aside(graph: GraphProto, versions: Mapping[str, int], dims: Dims) -> Non
       dims: the user's sizes.
 
     Raises:
-      GraphError: an input is declared otherwise than the weight of its name, or a result twice and differently.
+      GraphError: the declared type of an input contradicts the weight of its name, or a result has two different
+        declarations.
     """
     results = {name for node in graph.node for name in node.output if name}
     infos = [info for info in (*graph.value_info, *graph.output) if info.name in results]
@@ -133,7 +134,7 @@ def set_aside(graph: GraphProto, versions: Mapping[str, int], dims: Dims) -> Non
 
 
 def pass_types(graph: GraphProto) -> bool:
-    """Gives outputs that are inputs the input's type, in bodies too; whether any was another."""
+    """Copies the types of inputs to outputs that are inputs, in bodies too; returns True if any type changed."""
     inputs, new = {info.name: info.type for info in graph.input}, False
     for info in graph.output:
         if info.name in inputs and info.type != inputs[info.name]:
@@ -145,13 +146,13 @@ def pass_types(graph: GraphProto) -> bool:
 
 
 def _replace_infos(graph: GraphProto, infos: Sequence[ValueInfoProto]) -> None:
-    """Keeps only the types of `infos`, and these where inference does not look."""
+    """Keeps only the types of `infos`, under names that inference ignores."""
     aside = [ValueInfoProto(name=ASIDE + info.name, type=info.type) for info in infos if _kind(info.type)]
     replace(graph, value_info=aside)
 
 
 def _set_inputs_aside(body: GraphProto, first: int) -> None:
-    """Hides the declared types of a body's inputs, which follow from what the loop reads."""
+    """Hides the declared types of a body's inputs, which follow from the loop's inputs."""
     aside = [ValueInfoProto(name=ASIDE + info.name, type=info.type) for info in body.input[first:] if _kind(info.type)]
     body.value_info.extend(aside)
     for info in body.input[first:]:
@@ -159,7 +160,7 @@ def _set_inputs_aside(body: GraphProto, first: int) -> None:
 
 
 def _type_inputs(graph: GraphProto, weights: Mapping[str, TypeProto]) -> None:
-    """Gives inputs that are weights the type of the weight; raises GraphError if they are declared otherwise."""
+    """Gives inputs that are weights the type of the weight; raises GraphError if their declarations contradict it."""
     for info in graph.input:
         weight = weights.get(info.name)
         if weight is None:
@@ -176,7 +177,7 @@ def _weight_type(tensor: TensorProto) -> TypeProto:
 
 
 def _is_inferred(node: NodeProto, versions: Mapping[str, int]) -> bool:
-    """Whether ONNX's inference knows the operator."""
+    """True if ONNX's inference knows the operator."""
     schema = schema_of(node, versions)
     if schema is None:
         return False
@@ -184,16 +185,16 @@ def _is_inferred(node: NodeProto, versions: Mapping[str, int]) -> bool:
 
 
 def adopt(graph: GraphProto, outer: Scope, dims: Dims, *, anywhere: bool = False) -> bool:
-    """Takes declared types and `dims` for what inference cannot know; whether anything is new.
+    """Adopts declared types and `dims` for values that inference cannot determine; returns True if anything is new.
 
-    Only results of nodes that read nothing unknown are taken: of the others, inference may learn more then. Where
-    there is none, `anywhere` takes the first tensor of any node.
+    Only results of nodes without unknown inputs are adopted, because inference may then determine the others. With
+    `anywhere`, the first input or node that gives anything new is adopted.
 
     Args:
       graph: changed in place, with its bodies.
-      outer: what is known of the values around it.
+      outer: known values outside of the graph.
       dims: the user's sizes.
-      anywhere: see above.
+      anywhere: see above; for graphs where no node qualifies.
 
     Raises:
       GraphError: the declared types of a tensor contradict each other, or `dims` gives only some axes of a tensor.
@@ -230,7 +231,7 @@ class _Tensors:
             self._infos.setdefault(info.name, []).append(info)
 
     def complete(self, name: str, dims: Dims) -> bool:
-        """Adds what is declared and given to what is known of a tensor; whether that is more."""
+        """Adds the declared types and given sizes of a tensor to its known type; returns True if the type changed."""
         declared = [info.type for info in self._infos.get(ASIDE + name, ())]
         type = TypeProto()
         for info in self._infos.get(name, ()):
@@ -252,7 +253,7 @@ class _Tensors:
 
 
 def _merge(other: TypeProto, type: TypeProto) -> None:
-    """Adds to `type` what it leaves open and `other` knows."""
+    """Adds to `type` the parts that it leaves open and `other` defines."""
     kind = _kind(type)
     if not kind:
         type.CopyFrom(other)
@@ -276,7 +277,7 @@ def _merge_tensors(other: TypeProto.Tensor, type: TypeProto.Tensor) -> None:
 
 
 def _contradict(first: TypeProto, second: TypeProto) -> bool:
-    """Whether no tensor has both types."""
+    """True if no tensor can have both types."""
     kind = _kind(first)
     if not kind or not _kind(second):
         return False
@@ -300,7 +301,7 @@ def _kind(type: TypeProto) -> str:
 
 
 def _shown(type: TypeProto) -> str:
-    """A type in messages: "FLOAT [8, batch]"."""
+    """A type for messages: "FLOAT [8, batch]"."""
     if _kind(type) != "tensor_type":
         return _kind(type).removesuffix("_type").replace("_", " ")
     tensor = type.tensor_type
@@ -315,8 +316,8 @@ def _shown(type: TypeProto) -> str:
 def declared_sizes(graph: GraphProto, outer: Scope) -> Iterator[tuple[str, int, str, int | str]]:
     """Every dimension of the tensors in a graph and its bodies: tensor, axis, name of an unknown size, and size.
 
-    The name is "" where the model gives an input's size. The size is what inference knows, or again a name; where the
-    number of axes is unknown, there is one of unknown size.
+    The name is "" if the model gives an input's size. The size is the inferred size, or a name. A tensor of unknown
+    rank has one dimension of unknown size.
     """
     scope = scope_of(graph, outer)
     results = {name for node in graph.node for name in node.output}
@@ -333,7 +334,7 @@ def declared_sizes(graph: GraphProto, outer: Scope) -> Iterator[tuple[str, int, 
 
 
 def add_sizes(type: TypeProto, shape: Sequence[int | str]) -> bool:
-    """Adds to the type of a tensor what a shape of the same rank knows; whether that is more."""
+    """Adds the known sizes of a shape of the same rank to the type of a tensor; returns True if the type changed."""
     before, other = type.SerializeToString(deterministic=True), TypeProto()
     other.tensor_type.shape.SetInParent()
     for size in shape:
@@ -345,7 +346,7 @@ def add_sizes(type: TypeProto, shape: Sequence[int | str]) -> bool:
 
 
 def clear_inferred_shapes(body: GraphProto) -> None:
-    """Clears the shapes of all that a body computes, in bodies inside it too."""
+    """Clears the shapes of all values that a body computes, in bodies inside it too."""
     results = {name for node in body.node for name in node.output}
     for info in (*body.value_info, *body.output):
         if info.name in results:
@@ -366,7 +367,7 @@ def _clear_shape(type: TypeProto) -> None:
 
 
 def _first_set_aside(node: NodeProto) -> int:
-    """Place of the first input of a node's body whose type follows from what the node reads."""
+    """Index of the first input of a node's body whose type follows from the node's inputs."""
     return {"Loop": 2, "Scan": 0}.get(node.op_type, sys.maxsize)
 
 

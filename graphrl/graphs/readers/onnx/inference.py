@@ -1,11 +1,11 @@
 """ONNX's shape inference, and constant folding of the values that shapes depend on.
 
 - `infer_shapes`: inference for models whose nodes may be of several opsets. ONNX infers with one version of each
-  operator set per model. So a node of another version becomes the call of a function that has this one node. Inside
-  bodies ONNX does not know the values of constants around them, so bodies get copies.
-- `fold`, `computed_values`: exporters write `x.reshape(x.shape[0], -1)` as a chain of Shape, Gather, Div, Concat, ...
-  whose results other shapes depend on. ONNX's own data propagation follows some of these ops. `fold` runs the rest by
-  ONNX's reference implementation and puts the values into the model, where inference finds them.
+  operator set per model. Therefore a node of another version becomes the call of a function with this one node. ONNX
+  does not propagate constants into bodies, so bodies get copies.
+- `fold`, `computed_values`: exporters write `x.reshape(x.shape[0], -1)` as a chain of Shape, Gather, Div, Concat, ...,
+  whose results determine other shapes. ONNX's own data propagation follows some of these ops. `fold` runs the rest with
+  ONNX's reference implementation and stores the values in the model for inference.
 """
 
 import math
@@ -21,21 +21,22 @@ from graphrl.graphs.readers.onnx.model import all_nodes, native, own_version, st
 from graphrl.graphs.readers.onnx.sequences import scope_of, static_result
 from graphrl.graphs.readers.onnx.values import MAX_ELEMENTS, Scope, bodies_in, captured, reads_of, replace, typed_scope
 
-# Ops that are run, by what bounds their results: what their inputs broadcast to, or their inputs taken together.
+# Ops that are run, by the bound on the size of their results: the broadcast shape of their inputs, or their inputs'
+# total.
 _BROADCASTING = """Abs Add And Ceil Div Equal Floor Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Neg Not Or
 Pow Round Sign Sqrt Sub Sum Where Xor"""
 _BOUNDED = """Cast CastLike Concat Identity ReduceMax ReduceMin ReduceProd ReduceSum Reshape Shape Size Slice Squeeze
 Unsqueeze"""
 
-_OURS = uuid.uuid4().hex  # no file has it
-_CALLS = f"graphrl.calls.{_OURS}"  # domain of the functions that inference sees
+_OURS = uuid.uuid4().hex  # unique: in no file
+_CALLS = f"graphrl.calls.{_OURS}"  # domain of the functions for inference
 _COPY = f"graphrl.copies.{_OURS}"  # marks the copies of constants in bodies
-# Operators that inference does not know, or knows by a function with a fault, and others of the same type and shape.
+# Operators that inference does not know, or knows by a faulty function: replacements of the same type and shape.
 _STAND_INS = {"GroupNormalization": "Identity", "MeanVarianceNormalization": "Identity"}
 
 
 def infer_shapes(model: ModelProto, foreign: Foreign) -> ModelProto:
-    """The model with the shapes that follow; `model` itself is of no use any more."""
+    """Returns the model with inferred shapes; `model` itself must not be used afterwards."""
     hidden = _hide(model, ())
     result = native("infer_shapes", model, foreign)
     _restore(result, hidden)
@@ -46,10 +47,10 @@ def shape_faults(model: ModelProto, unknown: Container[str], foreign: Foreign) -
     """Faults in the types and shapes of a model, as ONNX's inference reports them, a line each.
 
     Args:
-      model: with its shapes; left as it was.
-      unknown: names of nodes of operators that inference does not know, but whose results it does. Of the nodes after
-        an unknown operator, it does not say what is impossible.
-      foreign: where it runs.
+      model: with its shapes; restored afterwards.
+      unknown: names of nodes whose operators inference does not know, but whose results are known. Without them,
+        inference reports no faults in the nodes after an unknown operator.
+      foreign: process that runs it.
     """
     hidden = _hide(model, unknown)
     faults = foreign.call("shape_faults", model.SerializeToString())
@@ -58,33 +59,37 @@ def shape_faults(model: ModelProto, unknown: Container[str], foreign: Foreign) -
 
 
 def has_stand_in(node: NodeProto) -> bool:
-    """Whether shape inference does not know the operator, but another one that gives the same shape."""
+    """True if shape inference does not know the operator, but another one that gives the same shape."""
     return standard(node.domain) == "" and node.op_type in _STAND_INS
 
 
 def fold(graph: GraphProto, opset: int) -> bool:
     """Replaces the nodes of a sorted graph whose results follow from constants and shapes by those results.
 
-    Returns whether there were any. Nodes that need large values, or that do what they must not, stay.
+    Nodes that need large values, or that fail, stay.
 
     Args:
+      graph: changed in place.
       opset: version of the standard operators.
+
+    Returns:
+      True if any node was replaced.
     """
     folded = computed_values(graph, opset, scope_of(graph))
     nodes = [node for node in graph.node if folded.keys().isdisjoint(node.output)]
-    if not nodes:  # all follows from shapes: the ops that write the outputs are what there is to plan
+    if not nodes:  # all results follow from shapes: the ops that write the outputs remain to plan
         folded = {name: array for name, array in folded.items() if name not in {info.name for info in graph.output}}
         nodes = [node for node in graph.node if folded.keys().isdisjoint(node.output)]
     if len(nodes) == len(graph.node):
         return False
     graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in folded.items())
-    # What inference noted about them may have open dimensions, and would outweigh the initializers.
+    # Their inferred types may have open dimensions, and would override the initializers.
     replace(graph, node=nodes, value_info=[info for info in graph.value_info if info.name not in folded])
     return True
 
 
 def known_values(graph: GraphProto) -> dict[str, np.ndarray]:
-    """The small tensors of numbers among a graph's constants, by name."""
+    """The small numeric tensors among a graph's constants, by name."""
     return {name: array for name, value in typed_scope(graph).items() if (array := value.array) is not None}
 
 
@@ -94,9 +99,10 @@ def computed_values(
     """Values by name of the results that follow from constants and shapes.
 
     Args:
+      graph: with sorted nodes.
       opset: version of the standard operators.
-      scope: what is known in the graph and around it.
-      wanted: whose values matter; all if None.
+      scope: known values in the graph and around it.
+      wanted: names of the relevant results; all if None.
     """
     nodes = list(graph.node)
     if wanted is not None:
@@ -115,7 +121,7 @@ def computed_values(
 
 
 def _value(node: NodeProto, opset: int, values: Mapping[str, np.ndarray], scope: Scope) -> np.ndarray | None:
-    """The only result of a node if it can be known, else None."""
+    """The only result of a node if it can be determined, else None."""
     if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not node.output[0]:
         return None
     if (number := static_result(node, scope)) is not None:
@@ -136,13 +142,13 @@ def _value(node: NodeProto, opset: int, values: Mapping[str, np.ndarray], scope:
         if not 0 <= _most_elements(node, [inputs[name] for name in node.input if name]) <= MAX_ELEMENTS:
             return None
         result = _run(node, own_version(node) or opset, inputs)
-    except Exception:  # the reference implementation raises what it likes: inference says what is wrong
+    except Exception:  # the reference implementation raises exceptions of any type: inference reports the fault
         return None
     return result if result.size <= MAX_ELEMENTS and result.dtype.kind in "biuf" else None
 
 
 def _most_elements(node: NodeProto, inputs: list[np.ndarray]) -> float:
-    """How many elements a result has at most; infinite if the node is none that is run."""
+    """Upper bound on the number of elements of a result; infinite for a node that is not run."""
     kind = node.op_type
     if kind in _BROADCASTING.split():
         return math.prod(np.broadcast_shapes(*(array.shape for array in inputs)))
@@ -153,7 +159,7 @@ def _most_elements(node: NodeProto, inputs: list[np.ndarray]) -> float:
     if kind in ("ConstantOfShape", "Expand"):
         shape = inputs[-1].tolist()
         sizes = np.broadcast_shapes(inputs[0].shape, tuple(shape)) if kind == "Expand" else shape
-        return math.prod(max(1, size) for size in sizes)  # a size of 0 must not hide the others: sums may leave it out
+        return math.prod(max(1, size) for size in sizes)  # a size of 0 must not hide the others: sums may omit it
     if kind == "Gather":
         table, indices = inputs
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
@@ -211,7 +217,7 @@ def _hide(model: ModelProto, unknown: Container[str]) -> list[NodeProto]:
 
 
 def _copy_constants(graph: GraphProto, outer: Mapping[str, np.ndarray]) -> None:
-    """Puts copies of the small constants that bodies take from around them into them."""
+    """Copies small constants that bodies read from outside into the bodies."""
     bodies = list(bodies_in(graph))
     values = {**outer, **known_values(graph)} if bodies else {}
     for body in bodies:

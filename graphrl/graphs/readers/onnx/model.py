@@ -1,13 +1,13 @@
 """ONNX models read without their weights, checked, and with their functions inlined.
 
 - `load`: the model of a file's bytes, its functions inlined; `check_and_sort` checks and sorts its nodes.
-- `without_weights`: `onnx.load(load_external_data=False)` still reads every byte that is embedded, and parses it into
-  a second copy. Here the file is mapped, a walk over the protobuf wire format touches only the headers of large
-  tensors, and what is parsed afterwards has no weights. Small tensors stay whole: shape inference needs the shapes and
-  axes that they carry. (Encoding: protobuf.dev, "Encoding"; field numbers: onnx/onnx.proto.)
+- `without_weights`: `onnx.load(load_external_data=False)` still reads every embedded byte, and parses it into a second
+  copy. Here the file is mapped, a pass over the protobuf wire format touches only the headers of large tensors, and the
+  parsed message has no weights. Small tensors stay whole: shape inference needs their values, such as shapes and axes.
+  (Encoding: protobuf.dev, "Encoding"; field numbers: onnx/onnx.proto.)
 - `prepare_inlining`: a function may be written for another operator set than the model. Each of its nodes keeps that
-  version: one whose operator is another in the model's version (`Squeeze` had an attribute where it has an input now)
-  is tagged with its own.
+  version: a node whose operator differs in the model's version (`Squeeze` had an attribute that is an input now) is
+  tagged with its own version.
 """
 
 import re
@@ -24,13 +24,13 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.readers.foreign import Foreign
 from graphrl.graphs.readers.onnx.values import constant_of, is_standard, reads_of, replace, subgraphs, weight_names
 
-_TAG = "graphrl.opset"  # in a node's metadata: the version of its operator set, where it is not the model's
-# Their versions differ in the element types that they allow only; Constant's also in attributes, see `plain_constants`.
+_TAG = "graphrl.opset"  # in a node's metadata: the version of its operator set, if it is not the model's
+# Their versions differ only in the allowed element types; Constant's also in attributes, see `plain_constants`.
 _ONLY_TYPES = ("Constant", "If", "Loop")
 
 Identity = tuple[str, str, str]
 
-MAX_VALUES = 4096  # bytes of one tensor's values that are kept
+MAX_VALUES = 4096  # limit on the bytes of a tensor's values that are kept
 
 _CHILDREN = {
     "model": {7: "graph", 25: "function"},
@@ -42,15 +42,15 @@ _CHILDREN = {
     "tensor": {},
 }
 _VALUES = frozenset((4, 5, 7, 9, 10, 11))  # float_data, int32_data, int64_data, raw_data, double_data, uint64_data
-_IS_EXTERNAL = bytes((14 << 3, 1))  # data_location = EXTERNAL: "the values are elsewhere"
-_MAX_DEPTH = 100  # what protobuf itself allows
+_IS_EXTERNAL = bytes((14 << 3, 1))  # data_location = EXTERNAL: the values are in another file
+_MAX_DEPTH = 100  # protobuf's own limit
 
-_BYTES_PER_BYTE = 100  # of memory that our objects take for one byte of a model of many small nodes (measured: 93)
+_BYTES_PER_BYTE = 100  # memory of our objects per byte of a model of many small nodes (measured: 93)
 _EQUATION = re.compile(rb"[A-Za-z., ]*(->[A-Za-z. ]*)?")
 
 
 def load(data: Content, foreign: Foreign) -> ModelProto:
-    """The model without weights, its functions inlined; raises if this `onnx` cannot know what it means."""
+    """The model without weights, its functions inlined; raises GraphError if this `onnx` does not support it."""
     model = _parsed(without_weights(data))
     if not model.HasField("graph") or not model.ir_version:
         raise GraphError("no ONNX model: it has no graph or no ir_version")
@@ -69,9 +69,9 @@ def load(data: Content, foreign: Foreign) -> ModelProto:
 
 
 def check_and_sort(graph: GraphProto) -> None:
-    """Raises GraphError if the nodes are no acyclic graph of known tensors; else names and sorts them topologically.
+    """Names and sorts nodes topologically; raises GraphError if they are not an acyclic graph of known tensors.
 
-    It stands before shape inference, which takes anything and then knows less.
+    Runs before shape inference, which accepts any graph and then infers less.
     """
     if not graph.node:
         raise GraphError("the model has no nodes: there is nothing to plan")
@@ -91,10 +91,10 @@ def check_and_sort(graph: GraphProto) -> None:
 
 
 def native(function: str, model: ModelProto, foreign: Foreign) -> ModelProto:
-    """The model that a function of ONNX's C++ returns.
+    """Calls a function of ONNX's C++ and returns the resulting model.
 
     Raises:
-      GraphError: it refuses the model, crashes or takes too much.
+      GraphError: it rejects the model, crashes or exceeds the limits.
     """
     growth = foreign.limits.memory // _BYTES_PER_BYTE
     return _parsed(foreign.call(function, model.SerializeToString(), growth=growth))
@@ -104,7 +104,7 @@ def without_weights(data: Content) -> bytes:
     """The ONNX model `data` with the values of all large tensors dropped and marked as external.
 
     Raises:
-      GraphError: `data` is no whole protobuf message.
+      GraphError: `data` is not a complete protobuf message.
     """
     return _copy(data, 0, len(data), "model", 0)
 
@@ -120,13 +120,13 @@ def versions_of(proto: ModelProto | FunctionProto) -> dict[str, int]:
 
 
 def own_version(node: NodeProto) -> int | None:
-    """Version of the node's operator set where it is not the model's, else None."""
+    """Version of the node's operator set if it is not the model's, else None."""
     values = [entry.value for entry in node.metadata_props if entry.key == _TAG]
     return int(values[0]) if values else None
 
 
 def clear_versions(model: ModelProto) -> None:
-    """Removes what a file itself has under the key of our tags."""
+    """Removes metadata that a file itself has under the key of our tags."""
     functions = (node for function in model.functions for node in function.node)
     for node in all_nodes((*model.graph.node, *functions)):
         if any(entry.key == _TAG for entry in node.metadata_props):
@@ -144,11 +144,11 @@ def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def prepare_inlining(model: ModelProto) -> None:
-    """Makes all functions of one operator set, that of the model, so that ONNX's own code inlines each.
+    """Converts all functions to the operator sets of the model, so that ONNX's own code inlines each.
 
     Raises:
       GraphError: a function has an operator set that this `onnx` does not know, or a node with a body of an operator
-        that means something else in the model's.
+        that has another meaning in the model's.
     """
     functions = _called(model)
     versions = versions_of(model)
@@ -173,7 +173,11 @@ def prepare_inlining(model: ModelProto) -> None:
 
 
 def plain_constants(model: ModelProto) -> None:
-    """Writes `Constant`s as tensors: before opset 12 they have no numbers and texts (`value_ints`), functions may."""
+    """Writes the value of each `Constant` as a tensor.
+
+    Before opset 12, `Constant` has no attributes for numbers and texts (`value_ints`), but inlined functions may use
+    them.
+    """
     for node in all_nodes(model.graph.node):
         if node.op_type == "Constant" and is_standard(node) and len(node.attribute) == 1:
             tensor = constant_of(node.attribute[0])
@@ -190,7 +194,7 @@ def _call(node: NodeProto) -> Identity:
 
 
 def _called(model: ModelProto) -> list[FunctionProto]:
-    """The functions that the graph needs; the others must not be looked at."""
+    """The functions that the graph needs; all others are ignored."""
     functions = {_identity(function): function for function in model.functions}
     needed: dict[Identity, None] = {}
     pending = [_call(node) for node in all_nodes(model.graph.node)]
@@ -212,7 +216,7 @@ def _check_version(function: FunctionProto) -> None:
 
 
 def _tag_nodes(function: FunctionProto, versions: dict[str, int], functions: set[Identity]) -> None:
-    """Notes the function's version at each node whose operator is another one in the model's."""
+    """Tags each node whose operator differs in the model's version with the function's version."""
     own = versions_of(function)
     for node in all_nodes(function.node):
         domain = standard(node.domain)
@@ -236,7 +240,7 @@ def _differs(node: NodeProto, version: int, other: int) -> bool:
 
 
 def _since(node: NodeProto, version: int) -> int:
-    """Version that brought the operator as it is in `version`; 0 if it is unknown."""
+    """Version that introduced the operator as it is in `version`; 0 if it is unknown."""
     schema = schema_of(node, {standard(node.domain): version})
     return 0 if schema is None else schema.since_version
 
@@ -292,7 +296,7 @@ def _field(data: Content, position: int, end: int) -> tuple[int, int, int]:
 
 
 def _varint(data: Content, position: int, end: int) -> tuple[int, int]:
-    """The integer at `position`, and where it ends."""
+    """The integer at `position`, and its end."""
     value = shift = 0
     while position < end and shift < 70:
         byte = data[position]
@@ -316,7 +320,7 @@ def _parsed(message: bytes) -> ModelProto:
     model = ModelProto()
     try:
         model.ParseFromString(message)
-    except Exception:  # protobuf has its own, in a module without types
+    except Exception:  # protobuf's own exception is in a module without types
         raise GraphError("broken ONNX: a message inside does not parse") from None
     return model
 
@@ -328,7 +332,7 @@ def opset_of(model: ModelProto, domain: str) -> int:
 
 
 def _names(nodes: Sequence[NodeProto]) -> list[str]:
-    """Unique names: the nodes' own where they have one, else after their type and place."""
+    """Unique names: the nodes' own if they have one, else from their type and index."""
     given, taken, names = {node.name for node in nodes}, set(), []
     for index, node in enumerate(nodes):
         name = node.name
@@ -342,10 +346,10 @@ def _names(nodes: Sequence[NodeProto]) -> list[str]:
 
 
 def _check_text(graph: GraphProto) -> None:
-    """Raises GraphError for names that are no text, and for equations on which shape inference does not return."""
+    """Raises GraphError for names that are not text, and for equations on which shape inference does not return."""
     for node in graph.node:
         names = (node.name, node.op_type, node.domain, *node.input, *node.output)
-        if not all(isinstance(name, str) for name in names):  # protobuf gives bytes for what it cannot decode
+        if not all(isinstance(name, str) for name in names):  # protobuf returns bytes that it cannot decode
             raise GraphError("broken ONNX: a name is not UTF-8 text")
         for attribute in node.attribute:
             if attribute.name == "equation" and not _EQUATION.fullmatch(attribute.s):

@@ -1,26 +1,25 @@
 """Computation graphs from ONNX models: their structure and shapes; the weights' values are never loaded.
 
-One op per node, with these exceptions, which are what runtimes do before the first inference:
+One op per node, with exceptions that match the optimisations of runtimes before the first inference:
 
-- what depends on weights and constants only is computed once and is a weight itself (`Constant`, a reshaped weight; not
-  random numbers, nor `DequantizeLinear`, which would undo the compression), as are the `Shape` and `Size` of tensors of
-  known shape, and the lengths of sequences;
-- an `If` whose condition is a constant or follows from shapes is the nodes of the branch that it takes;
-- what no output of the model depends on is dropped;
-- an output that a node may leave out and nobody reads is left out (the mask of `Dropout`), as are inputs of unknown
-  size that nobody reads.
+- results that depend on weights and constants only are computed once and are weights (`Constant`, a reshaped weight;
+  not random numbers, nor `DequantizeLinear`, which would undo the compression), as are the `Shape` and `Size` of
+  tensors of known shape, and the lengths of sequences;
+- an `If` whose condition is a constant or follows from shapes is replaced by the nodes of its taken branch;
+- nodes that no output of the model depends on are dropped;
+- an optional output without readers is left out (the mask of `Dropout`), as are inputs of unknown size without readers.
 
-Other `If`s, `Loop` and `Scan` are single ops that also read what their bodies take from around them: a branch costs the
-most expensive body, a loop its body times the trip count (1 if it is not known), and their workspace is what the body
-holds at most. A loop's state that grows, such as a list of tokens, or shrinks has the larger of its first and last size
-in every iteration: an upper bound. A `SequenceMap` is its body for each tensor. Views such as `Reshape` are ops whose
-outputs have bytes of their own, and so are ops that put tensors into sequences and optionals or take them out: they
-copy. Functions of the model are inlined, also those written for another operator set.
+Other `If`s, `Loop` and `Scan` are single ops that also read the outer values of their bodies: an `If` costs its most
+expensive branch, a loop its body times the trip count (1 if it is not known), and their workspace is the peak memory of
+the body. A loop's state that grows, such as a list of tokens, or shrinks has the larger of its first and last size in
+every iteration: an upper bound. A `SequenceMap` is replaced by its body for each tensor. Views such as `Reshape` are
+ops whose outputs have their own bytes, and so are ops that put tensors into sequences and optionals or take them out:
+they copy. Functions of the model are inlined, also those written for another operator set.
 
-Types and shapes follow from the inputs and weights. What the model declares of other tensors (`value_info`, outputs)
-counts only where nothing follows: for operators that ONNX does not know, and for sizes that depend on data. A sequence
-or an optional has the bytes of what it holds (`sequences.py`), constant text those of its UTF-8. ONNX gives no size to
-other text and to maps: models whose outputs depend on them are refused.
+Types and shapes follow from the inputs and weights. The model's declarations for other tensors (`value_info`, outputs)
+count only where nothing follows: for operators that ONNX does not know, and for sizes that depend on data. A sequence
+or an optional has the bytes of its elements (`sequences.py`), constant text those of its UTF-8. ONNX defines no size
+for other text and for maps: models whose outputs depend on them are rejected.
 """
 
 import os
@@ -56,28 +55,28 @@ def parse_onnx(
     dims: Mapping[str, int] | None = None,
     limits: ReadLimits = DEFAULT_LIMITS,
 ) -> ComputationGraph:
-    """The graph of an ONNX model, named after its file.
+    """Parses an ONNX model into a graph, named after its file.
 
     Args:
-      data: the model; weights in separate files need not be there.
+      data: the model; weights in separate files may be missing.
       source: the file's name.
-      chip: whose run times the ops get, by `roofline.runtime`: a name in `roofline.CHIPS` or a `Chip`.
+      chip: for run times by `roofline.runtime`: a name in `roofline.CHIPS` or a `Chip`.
       dims: sizes, from 0, of dimensions that the model leaves open, by their name in the model (`{"batch": 8}`), or by
-        tensor and axis (`{"input_ids:1": 128}`) if they have none or depend on data, in bodies too. A negative size in
-        a model is an open one. Where even the number of axes is unknown, `{"y:0": 24, "y:1": 8}` gives all of them. Of
-        a loop's state that grows, the size is that after the last iteration. A model whose sizes do not all follow
-        from these is refused: a guess would give a plan for another model.
-      limits: of what ONNX's own code, in a process of its own, may take.
+        tensor and axis (`{"input_ids:1": 128}`) if they have no name or depend on data, in bodies too. A negative size
+        in a model means an open dimension. If even the number of axes is unknown, `{"y:0": 24, "y:1": 8}` gives all of
+        them. For a loop's state that grows, give the size after the last iteration. A model whose sizes do not all
+        follow from these is rejected: a guess would give a plan for another model.
+      limits: for ONNX's own code, which runs in a separate process.
 
     Returns:
       The graph. Weights are external inputs, and their bytes the `weight_bytes` of the first op that reads each, so
-      that the sum over the ops is the model's.
+        that the sum over the ops is the model's.
 
     Raises:
       GraphrlError: the chip is unknown.
       GraphError: one line that names the file and the op, if the file is broken or truncated, needs a newer `onnx`, is
-        no directed acyclic graph, needs values of unknown size (sequences of unknown length, maps, text), has types and
-        shapes that cannot be, contradicts `dims`, or takes more than the limits.
+        not a directed acyclic graph, needs values of unknown size (sequences of unknown length, maps, text), has
+        impossible types or shapes, contradicts `dims`, or exceeds the limits.
     """
     figures = find_chip(chip)
     try:
@@ -134,14 +133,14 @@ def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
 
 
 def _constants(graph: GraphProto, reads: Sequence[list[str]], scope: Scope) -> tuple[set[str], list[int]]:
-    """Names of all tensors that are known before the model runs, and the other nodes' places."""
+    """Names of all tensors that are known before the model runs, and the indices of the other nodes."""
     constants, computed = set(weight_names(graph)), []
     for i, node in enumerate(graph.node):
         if _is_constant(node, reads[i], constants, scope):
             constants.update(node.output)
         else:
             computed.append(i)
-    if not computed:  # a model without inputs: its ops are what there is to plan
+    if not computed:  # a model without inputs: plan its ops
         computed = [i for i, node in enumerate(graph.node) if node.op_type != "Constant"]
         constants -= {name for i in computed for name in graph.node[i].output}
     return constants, computed
@@ -156,7 +155,7 @@ def _is_constant(node: NodeProto, reads: Sequence[str], constants: set[str], sco
 
 
 def _is_function(node: NodeProto) -> bool:
-    """Whether the node gives the same for the same inputs, in every run and at no cost in memory."""
+    """True if the node gives the same for the same inputs, in every run and at no cost in memory."""
     if node.domain not in _STANDARD or node.op_type in _NEVER_CONSTANT:
         return False
     return all(_is_function(inner) for body in subgraphs(node).values() for inner in body.node)
@@ -165,7 +164,7 @@ def _is_function(node: NodeProto) -> bool:
 def _live(
     graph: GraphProto, reads: Sequence[list[str]], computed: Sequence[int], outputs: Mapping[str, None]
 ) -> list[int]:
-    """Places of the nodes that the outputs depend on; all if no output does."""
+    """Indices of the nodes that the outputs depend on; all of `computed` if no output does."""
     needed, live = set(outputs), []
     for i in reversed(computed):
         if needed.intersection(graph.node[i].output):
@@ -175,7 +174,7 @@ def _live(
 
 
 def _written(node: NodeProto, versions: Mapping[str, int], scope: Scope, read: set[str]) -> list[str]:
-    """Outputs that the node really gives: those that someone reads, and others that it cannot leave out."""
+    """Outputs that the node writes: those with readers, and others that it cannot omit."""
     outputs = [name for name in node.output if name]
     if all(name in read for name in outputs):
         return outputs
@@ -191,7 +190,7 @@ def _written(node: NodeProto, versions: Mapping[str, int], scope: Scope, read: s
 
 
 def _layer(node: NodeProto, scope: Scope) -> Layer | None:
-    """Shapes of a node's first input and output, channels last; None where they are not known.
+    """Shapes of a node's first input and output, channels last; None if they are not known.
 
     Tensors of four dimensions and more have their channels second in ONNX, others last.
     """
@@ -218,5 +217,5 @@ def _window(node: NodeProto, scope: Scope) -> Window | None:
     y = kernel[-2] if len(kernel) > 1 else 1
     stride, dilation = ((lists.get(key) or [1])[-1] for key in ("strides", "dilations"))
     pads = lists.get("pads", [])
-    padding = pads[len(kernel) - 1] if len(pads) == 2 * len(kernel) else 0  # operators of others may mean it otherwise
+    padding = pads[len(kernel) - 1] if len(pads) == 2 * len(kernel) else 0  # other operators may differ
     return Window(groups, kernel[-1], y, stride, padding, dilation)

@@ -1,8 +1,8 @@
 """Sequences and optionals in ONNX graphs: number and shapes of their tensors, which ONNX's types leave open.
 
-The bytes of a sequence are the sum of its tensors', and those of an optional what it holds. An op that puts tensors
-into a sequence or takes them out copies them, as `Split`, `Concat` and `Identity` do: it computes nothing, and its
-result has bytes of its own. A loop is taken to run as often as its trip count says.
+The bytes of a sequence or an optional are the sum over its tensors. An op that puts tensors into a sequence or takes
+them out copies them, as `Split`, `Concat` and `Identity` do: it computes nothing, and its result has its own bytes. A
+loop is assumed to run its full trip count.
 """
 
 from collections.abc import Callable
@@ -24,10 +24,10 @@ from graphrl.graphs.readers.onnx.values import (
     value_of,
 )
 
-MAX_TENSORS = 4096  # of a sequence, and runs of loops that are followed one by one
+MAX_TENSORS = 4096  # limit on the tensors of a sequence, and on the runs of loop bodies that are simulated one by one
 
 _CONTAINERS = ("sequence", "optional")
-# Place of the position among the inputs of an operator, and how many positions there are behind the last tensor.
+# Index of the position among the inputs of an operator, and the number of valid positions after the last tensor.
 _POSITIONS = {"SequenceAt": (1, 0), "SequenceErase": (1, 0), "SequenceInsert": (2, 1)}
 
 
@@ -37,9 +37,10 @@ def scope_of(
     """Types, shapes and constants of the values of a sorted graph and of the graphs around it, by name.
 
     Args:
+      graph: with sorted nodes.
       outer: the values around it.
-      given: values of its inputs, where more is known than it says.
-      runs: of bodies that may be followed.
+      given: values of its inputs, if more is known than the graph declares.
+      runs: limit on the runs of bodies that may be simulated.
     """
     scope = {**typed_scope(graph, outer), **(given or {})}
     for node in graph.node:
@@ -57,7 +58,7 @@ def scope_of(
 
 
 def has_sequences(graph: GraphProto) -> bool:
-    """Whether a graph or a body in it has nodes that put tensors into sequences and optionals or take them out."""
+    """True if a graph or a body in it has nodes that put tensors into sequences and optionals or take them out."""
     return any(
         (node.op_type in _RULES and node.op_type != "Identity") or any(map(has_sequences, subgraphs(node).values()))
         for node in graph.node
@@ -65,7 +66,7 @@ def has_sequences(graph: GraphProto) -> bool:
 
 
 def static_result(node: NodeProto, scope: Scope) -> int | None:
-    """The result of a `SequenceLength` or an `OptionalHasElement` (a bool); None if it is unknown or another op's."""
+    """The result of a `SequenceLength` or an `OptionalHasElement` (a bool); None if it is unknown, or for other ops."""
     if not is_standard(node) or node.op_type not in ("SequenceLength", "OptionalHasElement"):
         return None
     value = _input(node, 0, scope)
@@ -79,7 +80,7 @@ def static_result(node: NodeProto, scope: Scope) -> int | None:
 
 
 def sequence_fault(node: NodeProto, scope: Scope) -> str:
-    """Reason why no run can use a sequence as a node does: a wrong position, tensors that do not fit; "" if none."""
+    """Reason why no run can use a sequence as a node does: a wrong position, or tensors that do not fit; else ""."""
     elements = _input(node, 0, scope).elements
     if not is_standard(node) or elements is None:
         return ""
@@ -113,7 +114,7 @@ def _misfit(node: NodeProto, elements: tuple[Value, ...]) -> str:
 def loop_states(node: NodeProto, scope: Scope, times: int, runs: int = MAX_TENSORS) -> dict[str, Value]:
     """The sequences and optionals that a Loop carries after it has run a number of times, by their names in its body.
 
-    Each may still be unknown. Empty if the body does not fit the node, or if that is more often than `runs`.
+    Each may still be unknown. Empty if the body does not fit the node, or if `times` exceeds `runs`.
     """
     scope = _around(node, scope)
     states, run = _first_states(node, scope) if times <= runs else {}, 0
@@ -157,7 +158,7 @@ def _next_states(node: NodeProto, scope: Scope, states: Scope, counter: Value, r
 
 
 def _fits(type: TypeProto, value: Value) -> bool:
-    """Whether the tensors of a sequence have the shape that its type says, which the body's shapes follow from."""
+    """True if the tensors of a sequence have the shape that its type declares, which determines the body's shapes."""
     element = value_of(type.sequence_type.elem_type)
     return not element.is_static or all(tensor.shape == element.shape for tensor in value.elements or ())
 
@@ -186,7 +187,7 @@ def _insert(node: NodeProto, scope: Scope) -> Value | None:
     if place is None:
         if elements.count(tensor) < len(elements):
             return None
-        place = 0  # any place is right
+        place = 0  # all positions give the same result
     return Value("sequence", elements=(*elements[:place], tensor, *elements[place:]))
 
 
@@ -222,7 +223,7 @@ def _split(node: NodeProto, scope: Scope) -> Value | None:
 
 
 def _lengths(size: int, split: np.ndarray | None) -> list[int] | None:
-    """Lengths of the parts of an axis: `split` has all of them, or the one of all but the last."""
+    """Lengths of the parts of an axis: `split` has all of them, or the common one of all but the last."""
     if split is None or split.dtype.kind not in "iu" or split.size == 0 or split.min() < 0:
         return None
     if split.ndim:
@@ -278,13 +279,13 @@ def _input(node: NodeProto, index: int, scope: Scope) -> Value:
 
 
 def _place_among(node: NodeProto, scope: Scope, elements: tuple[Value, ...]) -> int | None:
-    """The place of one of the elements, by the second input; any where they are alike. The last one is the default."""
+    """The index of an element, by the second input, by default the last; 0 if unknown and all are equal."""
     place = _position(node, 1, scope, len(elements) - 1, len(elements))
     return 0 if place is None and elements.count(elements[0]) == len(elements) else place
 
 
 def _position(node: NodeProto, index: int, scope: Scope, last: int, count: int) -> int | None:
-    """The place from 0 to `last` that an input says, or `last` if it is left out; None if it is unknown or wrong.
+    """The position from 0 to `last` that an input gives, or `last` if it is omitted; None if it is unknown or wrong.
 
     Negative ones count from `count`.
     """

@@ -1,4 +1,4 @@
-"""Shapes of the tensors of an ONNX model: ONNX's inference, repeated with the steps that help it on.
+"""Shapes of the tensors of an ONNX model: ONNX's inference, alternating with steps that give it more information.
 
 - `inferred` repeats inference and the other steps (listed in the package's docstring) until no shape is new.
 - `fill_loops` gives loops the shapes of their results, which inference leaves open because a body might change them.
@@ -37,19 +37,19 @@ from graphrl.graphs.readers.onnx.values import (
     typed_scope,
 )
 
-_PRELIMINARY = "graphrl.preliminary"  # marks a state whose first value's shape was not all known
+_PRELIMINARY = "graphrl.preliminary"  # marks a state whose first value's shape was not fully known
 
-_MAX_ROUNDS = 1000  # of inference: each layer whose shapes are computed from those of the last can need one more
+_MAX_ROUNDS = 1000  # of inference: each layer whose shapes depend on those of the previous one can need one more
 
 
 def inferred(model: ModelProto, dims: Mapping[str, int], foreign: Foreign) -> ModelProto:
     """The model with all shapes that follow from its inputs and `dims` (see `parse_onnx`).
 
-    What inference knows outweighs what the model declares; that counts where inference does not know.
+    Inferred types take precedence over declared ones, which count only where inference gives nothing.
 
     Raises:
-      GraphError: a size in `dims` is no integer from 0, names no unknown dimension of the model or contradicts it; the
-        model's shapes or types are impossible; inference fails.
+      GraphError: a size in `dims` is not an integer from 0 to 2^62 - 1, names no unknown dimension of the model or
+        contradicts it; the model's shapes or types are impossible; inference fails.
     """
     sizes = Dims(dims)
     clear_negative_sizes(model.graph)
@@ -57,7 +57,7 @@ def inferred(model: ModelProto, dims: Mapping[str, int], foreign: Foreign) -> Mo
     for info in model.graph.input:
         sizes.fill(info.name, info.type)
     model = _inferred(model, sizes, foreign)
-    check_and_sort(model.graph)  # names and sorts what came out of bodies
+    check_and_sort(model.graph)  # names and sorts the nodes of inlined bodies
     check_model(model, foreign)
     _check_dims(model.graph, sizes)
     drop_declared(model.graph)
@@ -65,7 +65,7 @@ def inferred(model: ModelProto, dims: Mapping[str, int], foreign: Foreign) -> Mo
 
 
 def _inferred(model: ModelProto, dims: Dims, foreign: Foreign) -> ModelProto:
-    """Repeats inference, and after it the first of the other steps that gives anything new, until none does."""
+    """Repeats inference, followed by the first of the other steps that gives anything new, until none does."""
     opset = opset_of(model, "")
     inline_bodies(model.graph, opset)
     pass_types(model.graph)
@@ -84,12 +84,12 @@ def _inferred(model: ModelProto, dims: Dims, foreign: Foreign) -> ModelProto:
 
 
 def fill_loops(graph: GraphProto, outer: Scope) -> bool:
-    """Gives the states and results of loops, those in bodies included, the shapes that follow; whether any is new.
+    """Adds the shapes of states and results of loops, also in bodies; returns True if any is new.
 
-    A body's state is taken to have the shape of its first value. A dimension in which the body's result differs is
+    A body's state is assumed to have the shape of its first value. A dimension in which the body's result differs is
     left open, for the state and for the loop's result: the result's is the size after the last iteration, which
-    declared types or `dims` have to give. In every iteration, the state then has the larger of its first and last
-    size, an upper bound. What a body gives out per iteration is stacked as often as it runs.
+    declared types or `dims` must give. In every iteration, the state then has the larger of its first and last size, an
+    upper bound. The outputs of a body in each iteration are stacked, with the trip count as the first size.
     """
     scope, new = scope_of(graph, outer), False
     infos = {info.name: info for info in (*graph.value_info, *graph.output)}
@@ -115,7 +115,7 @@ def fill_loops(graph: GraphProto, outer: Scope) -> bool:
 
 
 def _fill_sequence(state: TypeProto, first: Value, last: Value) -> bool:
-    """Gives a state the shape of the tensors of its first value, or else its last, if all are alike; whether it is new.
+    """Gives a state the shape of the tensors of its first value, or else its last, if all are alike; True if it is new.
 
     `sequences.py` checks it against the last value.
     """
@@ -130,15 +130,15 @@ def _fill_sequence(state: TypeProto, first: Value, last: Value) -> bool:
 def _fill_state(
     body: GraphProto, index: int, result: Value, first: Value, info: ValueInfoProto, trips: int | None
 ) -> bool:
-    """One step for one state of a loop; whether it gave anything new.
+    """One step for one state of a loop; returns True if it gave anything new.
 
     Args:
       body: of the loop.
       index: of the state among the inputs of the body.
       result: of one iteration.
       first: value of the state.
-      info: of the loop's result; without a name if nobody reads it.
-      trips: how often the body runs; None if it is not known.
+      info: of the loop's result; without a name if it has no readers.
+      trips: number of runs of the body; None if it is not known.
     """
     state = scope_of(body)[body.input[index].name]
     last = scope_of(GraphProto(output=[info])).get(info.name, UNKNOWN)
@@ -166,7 +166,7 @@ def _fill_state(
 
 
 def _set_state(body: GraphProto, index: int, shape: Sequence[int | str]) -> bool:
-    """Gives a body's input a shape, and clears the shapes inferred from another one."""
+    """Sets the shape of a body's input, and clears the shapes inferred from another one."""
     clear_inferred_shapes(body)
     type = body.input[index].type
     type.tensor_type.ClearField("shape")
@@ -174,7 +174,7 @@ def _set_state(body: GraphProto, index: int, shape: Sequence[int | str]) -> bool
 
 
 def _fill_sequences(graph: GraphProto, outer: Scope) -> bool:
-    """Shapes of tensors that come out of sequences and optionals; whether any is new."""
+    """Adds shapes of tensors that are taken out of sequences and optionals; returns True if any is new."""
     if not has_sequences(graph):
         return False
     scope, typed = scope_of(graph, outer), typed_scope(graph, outer)
@@ -194,7 +194,7 @@ def _has_unknown(graph: GraphProto) -> bool:
 
 
 def _check_dims(graph: GraphProto, dims: Dims) -> None:
-    """Raises GraphError for sizes in `dims` that name nothing, or that contradict the model."""
+    """Raises GraphError for sizes in `dims` that match no dimension, or that contradict the model."""
     if dims.used.issuperset(dims.sizes):
         return
     unknown = dict.fromkeys(dims.used)

@@ -19,7 +19,7 @@ def _bits(name: str) -> int | None:
 
 
 ELEMENT_BITS = {number: bits for name, number in TensorProto.DataType.items() if (bits := _bits(name))}
-MAX_ELEMENTS = 1024  # of a constant that is looked at: shapes, axes, and indices into them are smaller
+MAX_ELEMENTS = 1024  # limit on the constants that are evaluated: shapes, axes, and indices into them are smaller
 _MAX_TRIPS = 2**31  # exporters write "until the condition fails" as the largest integer
 
 
@@ -27,12 +27,12 @@ class Value(NamedTuple):
     """Type, shape and contents of one value, as far as they are known.
 
     Attributes:
-      kind: "tensor" (of numbers), "text" (a tensor of strings), "sequence", "optional", or what else it is ("map",
+      kind: "tensor" (of numbers), "text" (a tensor of strings), "sequence", "optional", or another kind ("map",
         "sequence of maps", "sparse tensor", "unknown").
       element_bits: bits of one element; 0 unless it is a tensor.
       shape: a size, or the name of an unknown one ("" if it has none), per dimension; None if the rank is unknown.
-      elements: what a sequence holds, in order, or an optional, at most one; None if that is unknown.
-      constant: the tensor of the model that it is, if it is one.
+      elements: of a sequence, in order, or of an optional, at most one; None if unknown.
+      constant: the constant tensor of the model, if the value is one.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class Value(NamedTuple):
 
     @property
     def is_static(self) -> bool:
-        """Whether it is a tensor, of numbers or text, of known shape."""
+        """True for a tensor, of numbers or text, of known shape."""
         return self.shape is not None and all(isinstance(size, int) for size in self.shape)
 
     @property
@@ -85,7 +85,7 @@ def typed_scope(graph: GraphProto, outer: Scope | None = None) -> dict[str, Valu
     """The values that a graph's types and constants declare, and those around it (`outer`), by name."""
     own: dict[str, Value] = {}
     for info in (*graph.input, *graph.output, *graph.value_info):
-        # A result can stand in both lists, and inference completes only one of them.
+        # A result can be in both lists, and inference completes only one of them.
         value = value_of(info.type)
         if info.name not in own or _knows_more(value, own[info.name]):
             own[info.name] = value
@@ -118,7 +118,7 @@ def of_constant(tensor: TensorProto) -> Value:
 
 
 def constant_of(attribute: AttributeProto) -> TensorProto | None:
-    """The tensor that an attribute of a Constant stands for; None if it is sparse or of a wrong type."""
+    """The tensor that an attribute of a Constant defines; None if it is sparse or of a wrong type."""
     if attribute.name == "value" and attribute.HasField("t"):
         return attribute.t
     values = {
@@ -154,22 +154,22 @@ def _tensor(element_type: int, shape: tuple[int | str, ...] | None) -> Value:
 
 
 def is_unknown(dim: Any) -> bool:
-    """Whether a dimension of a protobuf shape has no size."""
+    """True if a dimension of a protobuf shape has no size."""
     return not dim.HasField("dim_value") or dim.dim_value < 0
 
 
 def dimension(tensor: str, axis: int, name: str) -> str:
-    """What users call an unknown dimension: its name in the model if it has one that inference did not make up."""
+    """The key in `dims` of an unknown dimension: its name in the model, or tensor and axis without one."""
     return f"{tensor}:{axis}" if is_made_up(name) else name
 
 
 def is_made_up(name: str) -> bool:
-    """Whether an unknown dimension has no name, or one from inference."""
+    """True if an unknown dimension has no name, or one from inference."""
     return not name or name.startswith("unk__")
 
 
 def is_standard(node: NodeProto) -> bool:
-    """Whether a node is of ONNX's own operators."""
+    """True if a node is of ONNX's own operators."""
     return node.domain in ("", "ai.onnx")
 
 
@@ -189,7 +189,7 @@ def bodies_in(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def reads_of(node: NodeProto) -> list[str]:
-    """Distinct names of what a node reads, what its bodies take from around it included."""
+    """Distinct names of the values that a node reads, including the outer values of its bodies."""
     names = dict.fromkeys(node.input)
     for body in subgraphs(node).values():
         names |= dict.fromkeys(captured(body))
@@ -197,7 +197,7 @@ def reads_of(node: NodeProto) -> list[str]:
 
 
 def captured(body: GraphProto) -> list[str]:
-    """Distinct names of what a body takes from around it."""
+    """Distinct names of the outer values that a body reads."""
     own = {info.name for info in body.input} | set(weight_names(body))
     own |= {name for inner in body.node for name in inner.output}
     inside = [name for inner in body.node for name in reads_of(inner)] + [info.name for info in body.output]
@@ -210,7 +210,7 @@ def weight_names(graph: GraphProto) -> list[str]:
 
 
 def trip_count(node: NodeProto, scope: Scope) -> int | None:
-    """How often a Loop runs at most, where that is a constant; else None."""
+    """Largest number of runs of a Loop, if it is a constant; else None."""
     value = scope.get(node.input[0]) if node.input else None
     array = None if value is None else value.array
     trips = int(array.item()) if array is not None and array.size == 1 and array.dtype.kind in "iu" else -1
@@ -218,7 +218,7 @@ def trip_count(node: NodeProto, scope: Scope) -> int | None:
 
 
 def replace(graph: GraphProto, **lists: Any) -> None:
-    """Puts other messages in the place of lists of a graph; they may be the graph's own."""
+    """Replaces lists of messages of a graph; the new messages may be the graph's own."""
     copy = GraphProto(**lists)
     for name in lists:
         graph.ClearField(name)

@@ -1,8 +1,8 @@
 """Cost of an ONNX node: single ops by their FLOPs, traffic and the roofline; loops and branches by their bodies.
 
-Conventions for FLOPs, as in `jaxpr/work.py`: a multiply-add is two operations; everything element-wise is one per
-output element; moving data is none; padding is counted (as kernels compute it). Ops that ONNX defines by a formula
-count the formula's element-wise steps and reductions. Types that nobody knows count one per output element.
+Conventions for FLOPs, as in `jaxpr/work.py`: a multiply-add is two operations; every element-wise op is one per output
+element; moving data costs none; padding is counted (as kernels compute it). Ops that ONNX defines by a formula count
+the formula's element-wise steps and reductions. Unknown types count one per output element.
 """
 
 import math
@@ -19,7 +19,7 @@ from graphrl.graphs.readers.work import Step, Work, dearest, in_turn, peak_bytes
 from graphrl.graphs.roofline import Chip, runtime
 
 Shape = tuple[int, ...]
-# What costs depend on, by type.
+# Types of the attributes that costs depend on.
 INTEGER, INTEGERS, TEXT = "INT", "INTS", "STRING"
 ATTRIBUTES = {
     **dict.fromkeys(["axis", "group", "kv_num_heads", "num_scan_inputs", "q_num_heads", "size", "transA"], INTEGER),
@@ -37,7 +37,7 @@ DATA_MOVEMENT = frozenset(
         """
     )
 )
-# Ops that touch no more of their first input than they write.
+# Ops that read no more of their first input than they write.
 PARTIAL_READS = frozenset(("Gather", "GatherElements", "GatherND", "SequenceAt", "SequenceErase", "Slice"))
 # Steps per element of the first input: reductions one, the rest by the formula in the ONNX specification.
 _PER_INPUT = {
@@ -69,7 +69,7 @@ _PER_OUTPUT = {
 
 
 def node_work(node: NodeProto, scope: Scope, chip: Chip) -> Work:
-    """Work of a node of the graph whose values `scope` knows; what is unknown inside bodies counts nothing."""
+    """Work of a node, with the values in `scope`; values of unknown size inside bodies count as 0."""
     bodies = subgraphs(node)
     if not bodies:
         return _single(node, scope, chip)
@@ -82,7 +82,7 @@ def node_work(node: NodeProto, scope: Scope, chip: Chip) -> Work:
 
 
 def node_attributes(node: NodeProto) -> dict[str, Any]:
-    """Attributes that costs depend on; one of another type than ONNX says counts as left out."""
+    """Attributes that costs depend on; one with another type than ONNX defines is ignored."""
     return {
         a.name: onnx.helper.get_attribute_value(a)
         for a in node.attribute
@@ -107,7 +107,10 @@ def _single(node: NodeProto, scope: Scope, chip: Chip) -> Work:
 
 
 def _loop_work(node: NodeProto, body: GraphProto, scope: Scope, chip: Chip) -> Work:
-    """Work of a Loop. What it carries in sequences grows by the same in each run: the mean run is that of both ends."""
+    """Work of a Loop.
+
+    Its sequences grow by the same amount in each run, so the mean run time is that of the first and the last run.
+    """
     count = trip_count(node, scope)
     trips = 1 if count is None else count
     first, last = (
@@ -151,12 +154,12 @@ def _scan_length(node: NodeProto, scope: Scope) -> int:
 
 
 class Call(NamedTuple):
-    """One op as its cost sees it.
+    """The inputs of an op's cost rule.
 
     Attributes:
       type: e.g. "Conv".
-      attributes: by name, those in `ATTRIBUTES` that have its type.
-      inputs: shape of each input; () for one that is left out or unknown.
+      attributes: by name, those in `ATTRIBUTES` with the type given there.
+      inputs: shape of each input; () for one that is omitted or unknown.
       outputs: shape of each output.
     """
 
@@ -170,17 +173,17 @@ class Call(NamedTuple):
 
     @property
     def written(self) -> int:
-        """Elements of all outputs."""
+        """Number of elements of all outputs."""
         return sum(map(math.prod, self.outputs))
 
     @property
     def read(self) -> int:
-        """Elements of the first input."""
+        """Number of elements of the first input."""
         return math.prod(self.input(0))
 
 
 def flops(call: Call) -> int:
-    """Operations of one op without a body (loops and branches are costed by their reader)."""
+    """Operations of one op without a body (`node_work` costs loops and branches)."""
     if call.type in DATA_MOVEMENT:
         return 0
     if call.type in _PER_INPUT:
@@ -203,7 +206,7 @@ def _gemm(call: Call) -> int:
 
 
 def _einsum(call: Call) -> int:
-    """The naive sum over all letters; an ellipsis counts as the dimensions that it stands for."""
+    """The naive sum over all letters; an ellipsis counts as the dimensions that it represents."""
     equation = call.attributes.get("equation", b"")
     terms = (equation.decode("utf-8", "replace") if isinstance(equation, bytes) else "").replace(" ", "")
     sizes: dict[object, int] = {}
