@@ -81,8 +81,7 @@ class Annealing(Generic[C]):
         self.level = -1
 
     def walk(self, chain: C, steps: int, begin: float, end: float) -> int:
-        """Makes steps of a chain, at the temperatures between two shares of the run; returns the number of evaluations.
-        """
+        """Makes steps of a chain, at the temperatures between two shares of the run; returns the evaluations made."""
         raise NotImplementedError
 
     def value(self) -> float:

@@ -235,8 +235,7 @@ def _round(step: Step, rounds: _Rounds, until: Threshold, goal: jax.Array, rule:
 
 
 def _peak_after(threshold: Threshold, rule: Rule) -> jax.Array:
-    """A bound of the peaks of the candidates after a threshold: keys are peaks only with the rank "peak", else it is 0.
-    """
+    """A bound of the peaks of the candidates after a threshold; 0 unless the rank is "peak", where keys are peaks."""
     return threshold.first if rule.rank == "peak" else jnp.int32(0)
 
 
@@ -266,8 +265,7 @@ def members(sets: jax.Array, size: int) -> tuple[jax.Array, jax.Array, jax.Array
 
 
 def _bisect(holds: Callable[[jax.Array], jax.Array], low: jax.Array, high: jax.Array) -> jax.Array:
-    """The least value from low to high for which the monotone `holds` is true; high if it is true for no smaller one.
-    """
+    """The least value from low to high for which `holds`, monotone, is true; high if it is true for no smaller one."""
 
     def narrow(bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = bounds
