@@ -146,8 +146,7 @@ def _with_lists(search: Solver[Any], exact: float) -> Iterator[Stage]:
 
 def _with_bundles(search: Solver[Any], exact: float) -> Iterator[Stage]:
     """Stages under `rendezvous`, where only `anneal-ops` can continue from its plans. The other annealing restarts
-    after
-    its trial, as its temperature depends on the time.
+    after its trial, as its temperature depends on the time.
     """
     yield Stage(sending.solve, TRIAL_SHARE, options=_best_of_kind)
     if exact:
@@ -218,10 +217,8 @@ def begun(task: Task) -> Portfolio:
 
 def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[PlacedOrder]:
     """Yields the plans that need no search, in this order. List scheduling; stages of layers, if layers have names;
-    `etf`,
-    if it is quick for the time; the given order; list scheduling on fewer devices, which is sometimes better; and
-    `hlfet`.
-    With little time, those before the given order, and a quick list schedule as the first.
+    `etf`, if it is quick for the time; the given order; list scheduling on fewer devices, which is sometimes better;
+    and `hlfet`. With little time, those before the given order, and a quick list schedule as the first.
     """
     seconds = math.inf if budget.seconds is None else budget.seconds
     yield timely_schedule(graph, problem, seconds)

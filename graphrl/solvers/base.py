@@ -30,11 +30,9 @@ MAX_EVALUATIONS = 2**31 - 1  # counters are int32 on the device
 class Budget:
     """Limits of a solver: it stops at whichever limit comes first.
 
-    Attributes:
-      evaluations: decoded and costed solutions, or None for no limit.
-      seconds: of wall clock, or None for no limit. JAX's compilation counts; numba's, once per machine, does not. A
-          solver
-        may exclude its first steps: "auto" and "regal+" exclude the first list schedule and the bound.
+    Attributes: evaluations: decoded and costed solutions, or None for no limit. seconds: of wall clock, or None for no
+      limit. JAX's compilation counts; numba's, once per machine, does not. A solver may exclude its first steps: "auto"
+      and "regal+" exclude the first list schedule and the bound.
 
     Raises:
       ProblemError: neither is given, or one is out of range.
@@ -160,12 +158,10 @@ class Search(Generic[A]):
 
     def share(self, steps: int, total: int | None) -> tuple[float, float]:
         """Progress of a search of equal steps, for temperatures that fall: the share of the budget that is spent before
-        its
-        next step, and the share of that step; both in [0, 1].
+        its next step, and the share of that step; both in [0, 1].
 
         If only evaluations are limited, the result depends on the steps alone, so that runs repeat exactly. Time counts
-        from
-        the end of the first step, which compiles.
+        from the end of the first step, which compiles.
 
         Args:
           steps: steps so far.
@@ -189,8 +185,7 @@ class Search(Generic[A]):
 
     def report(self, evaluations: int, value: float, *, at_once: bool = False) -> None:
         """Calls `progress`, if there is one, with `best`, whose objective is `value`. Skips the call within
-        `REPORT_SECONDS`
-        of the last report, unless `at_once`.
+        `REPORT_SECONDS` of the last report, unless `at_once`.
         """
         now = time.perf_counter()
         if self.progress is not None and self.best is not None and (at_once or now - self._reported >= REPORT_SECONDS):
@@ -201,11 +196,8 @@ class Search(Generic[A]):
 class Task(Search[Plan]):
     """A search for one plan: a `Search` with its graph and problem.
 
-    Attributes:
-      graph, problem: of the plan.
-      sizes: to pad the graph to, so that several graphs share one compiled program; None is the graph's own bucket.
-          Only
-        solvers whose results do not depend on the padding read it.
+    Attributes: graph, problem: of the plan. sizes: to pad the graph to, so that several graphs share one compiled
+      program; None is the graph's own bucket. Only solvers whose results do not depend on the padding read it.
     """
 
     def __init__(

@@ -33,8 +33,7 @@ class Clusters:
 
     def of(self, placement: np.ndarray, count: int) -> np.ndarray:
         """The cluster of each op, `[n]` int64, named by one of its ops; about `count` clusters, or more if some may not
-        join.
-        All ops of a cluster are on one device of `placement` `[n]`, and colocated groups stay whole.
+        join. All ops of a cluster are on one device of `placement` `[n]`, and colocated groups stay whole.
         """
         cluster = self._leaders.copy()
         most = HEAVIEST * self._total / count
@@ -43,8 +42,8 @@ class Clusters:
 
     def mates(self, placement: np.ndarray, count: int) -> np.ndarray:
         """The next op of each op's cluster, in the form of `ComputationGraph.mates`; the graph's own mates if there are
-        fewer
-        than two ops for each cluster."""
+        fewer than two ops for each cluster.
+        """
         return self._own if 2 * count > len(self._own) else rings(self.of(placement, count))
 
 
@@ -55,8 +54,7 @@ def clustered(graph: ComputationGraph, problem: Problem) -> Clusters | None:
 
 def moves_clusters(graph: ComputationGraph, problem: Problem) -> bool:
     """True if `anneal-schedule` should move clusters for a makespan. The gain is large under `rendezvous`, where two
-    devices
-    wait for each other at each transfer, and none elsewhere.
+    devices wait for each other at each transfer, and none elsewhere.
     """
     takes = problem.objective == "makespan" and problem.transfer == "rendezvous" and problem.devices > 1
     return takes and has_parts(graph)

@@ -37,8 +37,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 class Pace(NamedTuple):
     """How a run is cut into pieces, between which the driver checks the clock. A step is the chain's unit of work: a
-    move,
-    or a window of moves.
+    move, or a window of moves.
 
     Attributes:
       steps: of a chain in a piece at most, where the budget is in evaluations.

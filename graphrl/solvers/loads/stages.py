@@ -49,8 +49,7 @@ def stage_dp(task: Task, *, ideals: int = IDEALS, hint: Plan | None = None) -> P
     """The best contiguous split, whatever the evaluations, if the seconds suffice; never worse than equal stages.
 
     It starts with the splits of some topological orders of the blocks; the best of them bounds the search over all
-    splits.
-    An evaluation is a plan that was costed.
+    splits. An evaluation is a plan that was costed.
 
     Args:
       ideals: limit of the ideals (prefixes of the graph), above which only the splits of those orders are searched.
@@ -77,7 +76,8 @@ def stage_dp(task: Task, *, ideals: int = IDEALS, hint: Plan | None = None) -> P
 
 def equal_placement(blocks: Blocks) -> np.ndarray:
     """The device of each op, `[n]`, for stages of equal run time on the accelerators, or on the CPUs if there are none.
-    Blocks that cannot run there go to the first CPU."""
+    Blocks that cannot run there go to the first CPU.
+    """
     groups, order = blocks.groups, blocks.orders()[0]
     accelerators = groups.accelerators
     kind = 0 if accelerators else 1
@@ -248,7 +248,8 @@ class _Search:
 
     def run(self, ideals: Ideals) -> None:
         """Searches a lattice for its best split, and keeps it if it is better than the best so far; no result if time
-        ends."""
+        ends.
+        """
         groups = self.blocks.groups
         assert self._best is not None
         upper = self._best.value * (1 + 1e-12) if self._best.excess == 0 else math.inf

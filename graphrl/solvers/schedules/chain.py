@@ -330,8 +330,7 @@ def _same(s: Schedule, checkpoint: int) -> bool:
 @part
 def _unread(s: Schedule, seen: int, changes: int, place: int) -> int:
     """Number of changed ends and arrivals, counted from `seen` on, that no op reads from a place on; it stops at the
-    first
-    that is read.
+    first that is read.
     """
     ops, begins, copies, rows, changed = s.ops, s.begins, s.copies, s.rows, s.changed
     n = len(s.order)

@@ -173,13 +173,14 @@ def least_heat(problem: Problem, plan: PlacedOrder) -> float:
 
 def is_lone(problem: Problem, plan: PlacedOrder) -> bool:
     """True if a plan for the makespan uses only one of several devices, as list schedules do where transfers cost more
-    than they gain."""
+    than they gain.
+    """
     return problem.devices > 1 and problem.objective == "makespan" and bool(plan[0].min() == plan[0].max())
 
 
 def effective_ops(graph: ComputationGraph) -> float:
-    """Effective number of ops, (sum of r)^2 / sum of r^2 for run times r: as many ops of equal run time would have the
-    same ratio. In real programs a few ops take most of the time.
+    """Effective number of ops, (sum of r)^2 / sum of r^2 for run times r: the number of ops if all took equally long.
+    In real programs a few ops take most of the time.
     """
     runtime = graph.arrays.runtime
     squares = float((runtime**2).sum())

@@ -162,8 +162,7 @@ def _early(
     placement: np.ndarray,
 ) -> np.ndarray:
     """Mask `[t * d]` of early copies: those right after their producer that are not in the ascending row of copies
-    right
-    before an op that is their first reader.
+    right before an op that is their first reader.
     """
     first = np.full(len(producer) * devices, n)
     np.minimum.at(first, use_tensor * devices + placement[use_op], place[use_op])

@@ -121,7 +121,8 @@ class BeamSearch:
 
     def _value(self) -> float:
         """The objective of the best order so far; before the first one, of the best state after the greedy rule
-        completed it."""
+        completed it.
+        """
         begun = self._begun if not self.best else None
         peak = self.best_peak if begun is None else self.flow.peak(greedy(self.flow, begun))
         return self.task.order_value(peak)
@@ -182,10 +183,8 @@ def solve(task: Task, *, width: int = 10_000, tie: str = "random", rank: str = "
     """Dynamic programming with a beam, see the module.
 
     An evaluation is a beam's state taken through all steps: a beam of k states spends k. A beam is at most as wide as
-    the
-    evaluations that are left. Graphs of up to 128 ops start with 256 states, and a wider beam follows only if some were
-    cut
-    off. Under a limit of seconds a beam of 1,024 comes first; the next width is estimated from its time.
+    the evaluations that are left. Graphs of up to 128 ops start with 256 states, and a wider beam follows only if some
+    were cut off. Under a limit of seconds a beam of 1,024 comes first; the next width is estimated from its time.
 
     Args:
       width: states kept at each step.
