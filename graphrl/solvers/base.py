@@ -30,9 +30,10 @@ MAX_EVALUATIONS = 2**31 - 1  # counters are int32 on the device
 class Budget:
     """Limits of a solver: it stops at whichever limit comes first.
 
-    Attributes: evaluations: decoded and costed solutions, or None for no limit. seconds: of wall clock, or None for no
-      limit. JAX's compilation counts; numba's, once per machine, does not. A solver may exclude its first steps: "auto"
-      and "regal+" exclude the first list schedule and the bound.
+    Attributes:
+      evaluations: decoded and costed solutions, or None for no limit.
+      seconds: of wall clock, or None for no limit. JAX's compilation counts; numba's, once per machine, does not. A
+        solver may exclude its first steps: "auto" and "regal+" exclude the first list schedule and the bound.
 
     Raises:
       ProblemError: neither is given, or one is out of range.
@@ -196,8 +197,10 @@ class Search(Generic[A]):
 class Task(Search[Plan]):
     """A search for one plan: a `Search` with its graph and problem.
 
-    Attributes: graph, problem: of the plan. sizes: to pad the graph to, so that several graphs share one compiled
-      program; None is the graph's own bucket. Only solvers whose results do not depend on the padding read it.
+    Attributes:
+      graph, problem: of the plan.
+      sizes: to pad the graph to, so that several graphs share one compiled program; None is the graph's own bucket.
+        Only solvers whose results do not depend on the padding read it.
     """
 
     def __init__(

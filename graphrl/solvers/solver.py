@@ -82,9 +82,12 @@ class Method(Generic[T, P, A]):
 class Solver(Method[Task, P, Plan]):
     """A search for a good plan, by name.
 
-    Attributes: one_device: True if it orders the ops of one device. colocates: True if its schedules for several
-      devices keep colocated ops together. objectives: that it minimises. digest: (problem, **options) -> text that
-      identifies the trained policies that it uses; None if it uses no policies.
+    Attributes:
+      one_device: True if it orders the ops of one device.
+      colocates: True if its schedules for several devices keep colocated ops together.
+      objectives: that it minimises.
+      digest: (problem, **options) -> text that identifies the trained policies that it uses; None if it uses no
+        policies.
     """
 
     one_device: bool = False
