@@ -26,7 +26,7 @@ class Method(Generic[T, P, A]):
 
     Attributes:
       name: of the method.
-      help: one line: what it does.
+      help: one-line description.
       search: the decorated function.
       settings: options that override the defaults, see `given`; options of a call override them.
       prepare: compiles the code that it needs, once on a machine, which does not count.

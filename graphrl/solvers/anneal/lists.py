@@ -3,7 +3,7 @@
 Without transfers a schedule follows from a list: time runs along the device that is free first, and of the ops whose
 predecessors have ended by then the first in the list is next there (Graham 1966; the parallel schedule generation
 scheme of resource-constrained project scheduling, Kolisch 1996). No device waits while an op is ready. That excludes
-some schedules: if a device should wait for an op of the longest path, all optimal ones.
+some schedules: if a device should wait for an op of the longest path, it excludes all optimal ones.
 
 The makespan of almost all lists is one of a few numbers. The energy is finer: the device seconds that run beyond a
 bound of the makespan. It is 0 where the bound is reached, and idle time before the bound shows early that it will be

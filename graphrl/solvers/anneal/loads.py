@@ -29,7 +29,7 @@ PACE = Pace(steps=10_000, pieces=100)
 NEAR, ANY, SWAP = 0.3, 0.35, 0.75  # shares of moves, added up: to a neighbour's device, to any, swap of two
 MOST = 64  # groups that move together at most, in the rest of the moves
 SMOOTH = 4.0  # weight of the loads' norm of order 8 in the energy: many placements have the same largest load
-PENALTY = 4.0  # cost of an excess of the whole limit, in mean loads
+PENALTY = 4.0  # cost of an excess of the whole limit, in mean loads at the least run times
 TRIES = 8  # draws of a neighbour on another device, before any device is drawn
 ROUNDING = 1e-12  # relative, of sums that are added in another order
 

@@ -329,8 +329,7 @@ def _log_density(logit: jax.Array, alpha: jax.Array, beta: jax.Array) -> jax.Arr
 
 
 def shared_betas(shapes: Sequence[tuple[float, float]], genes: int, uniform: int, graphs: int) -> BetaTable:
-    """Tabulates one Beta(alpha, beta) for the first `genes` genes of a graph; the `uniform` genes after them are
-    uniform.
+    """Tabulates one Beta(alpha, beta) for the first `genes` genes of a graph; the next `uniform` genes are uniform.
 
     The first `graphs` graphs have the first pair of `shapes`, the next ones the second, and so on.
     """

@@ -304,9 +304,7 @@ def stored_setting(objective: str) -> Setting:
 
 
 def stored() -> dict[str, Any]:
-    """The contents of the file that scripts/tune_brkga.py stored: the settings by objective, and how they were
-    found.
-    """
+    """Contents of the file of scripts/tune_brkga.py: the settings by objective, and how they were found."""
     return json.loads(importlib.resources.files(__package__).joinpath(STORED).read_text(encoding="utf-8"))
 
 

@@ -47,7 +47,7 @@ def peak_model(
     Args:
       reference: a plan.
       unit: bytes, of `check_memory`.
-      low: units below which a lower peak has no value.
+      low: units; a lower peak has no value.
       high: units of the reference's peak, at least `low`.
     """
     model = Model()
@@ -155,7 +155,7 @@ class Memory:
                 held.append((run, self.size[tensor]))
 
     def _takeovers(self) -> dict[int, tuple[int, Literal]]:
-        """By tensor that reuses: the buffer that it may take over, and a literal that it does."""
+        """By tensor that reuses: the buffer that it may take over, and a literal that is true if it does."""
         takes: dict[int, tuple[int, Literal]] = {}
         if self.where.devices > 1:
             return takes

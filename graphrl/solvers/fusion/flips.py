@@ -73,9 +73,7 @@ def prepare() -> None:
 
 
 class Kernels(NamedTuple):
-    """A fusion of n ops, t tensors (external inputs included), e reads and f pairs of an op and a reader of its
-    outputs.
-    """
+    """A fusion: n ops, t tensors (with external inputs), e reads and f pairs of an op and a reader of its outputs."""
 
     read_start: np.ndarray  # [n + 1] int64
     read_tensor: np.ndarray  # [e] int64, as in `FusionProblem`

@@ -157,7 +157,7 @@ def fill(p: Program, first: int, last: int) -> None:
             fits = fits and accelerators > 0 and on_accelerator < upper
             runs = p.sums[depth, BARS + CPU] == 0 and cpus > 0 and on_cpu < upper
             if not fits and not runs:
-                p.stack[depth, 1] = p.start[below + 1]  # no larger load fits either
+                p.stack[depth, 1] = p.start[below + 1]  # no smaller ideal fits either: loads only grow
                 continue
             load = on_accelerator + moved
             if fits and load < upper:

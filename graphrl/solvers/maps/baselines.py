@@ -108,8 +108,8 @@ def solve_compiler(task: MapTask) -> MemoryMap:
 
 @map_solver("benefit", "benefit per byte: whatever saves most seconds a byte goes first, where it fits")
 def solve_benefit(task: MapTask) -> MemoryMap:
-    """Starts from everything in the slowest memory. An evaluation for each tensor and faster memory, unless the tensor
-    is in one as fast.
+    """Starts from everything in the slowest memory and moves tensors to faster ones. That takes an evaluation for each
+    tensor and faster memory, unless the tensor is in one at least as fast.
 
     The saving is the reduction in the seconds of its reads and writes, as if nothing overlapped.
     """

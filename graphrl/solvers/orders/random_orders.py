@@ -96,9 +96,7 @@ class Drawing:
         return orders
 
     def _made_ready(self, ops: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Counts one dependency of the successors of each lane's op as done; returns (lane, op) of those with none
-        left.
-        """
+        """Counts a dependency of the successors of each lane's op as done; returns (lane, op) of the ready ones."""
         degree = self._out_degree[ops]
         row = np.repeat(np.arange(len(ops)), degree)
         op = self._successors[np.repeat(self._first[ops], degree) + _places(degree)]

@@ -6,7 +6,7 @@ PostOrderScheduler, DefaultMemoryScheduler), and the traversals in hlo_computati
 call.
 
 Depth first and post-order agree op by op with jaxlib 0.10.2 (tests/solvers/test_orders.py), whose CPU compiler's
-CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED is depth first alone; no available program runs XLA's list alone.
+CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED is depth first alone; no program at hand runs XLA's list alone.
 
 Mapping of a graph to HLO:
 - An op is an instruction, its operands are the producers of its inputs in the op's own order, its values are the
@@ -17,7 +17,7 @@ Mapping of a graph to HLO:
 - Workspace is ignored: the list considers an op "right before it runs, and after it finishes".
 
 Deviation: where several tensors share a buffer, XLA's list notices late that an op has become the last user of a value
-if it got there through another instruction; here it notices at once.
+if it got there through another instruction; here it notices immediately.
 
 All three are O((n + e) log n). The best-of compares our exact peak, XLA's its heap simulator's without fragmentation;
 ties prefer list, then depth first.
@@ -110,9 +110,7 @@ class _ReadyQueue:
         return None
 
     def ran(self, op: int) -> list[int]:
-        """Counts the op's uses as done; returns the ready ops that are now last users, in the order in which XLA visits
-        them.
-        """
+        """Counts the op's uses as done; returns the ready ops that are now last users, in XLA's order of visits."""
         raised = set()
         for buffer in self._flow.reads[op]:
             self._uses_left[buffer] -= 1

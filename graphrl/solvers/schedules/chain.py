@@ -329,8 +329,8 @@ def _same(s: Schedule, checkpoint: int) -> bool:
 
 @part
 def _unread(s: Schedule, seen: int, changes: int, place: int) -> int:
-    """Number of changed ends and arrivals, counted from `seen` on, that no op reads from a place on; it stops at the
-    first that is read.
+    """Index of the first changed end or arrival, from `seen` on, that an op at or after a place reads; `changes` if no
+    op does.
     """
     ops, begins, copies, rows, changed = s.ops, s.begins, s.copies, s.rows, s.changed
     n = len(s.order)

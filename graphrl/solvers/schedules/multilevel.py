@@ -35,9 +35,7 @@ LEAST_JOINED = 0.05  # share of segments joined in a round, below which neighbou
 
 
 def segments(graph: ComputationGraph, problem: Problem, order: np.ndarray, count: int) -> np.ndarray:
-    """The segment `[n]` of every op: `count` segments, or n if that is less, numbered along the order `[n]` of the
-    ops.
-    """
+    """The segment `[n]` of every op: `count` segments, or n if that is less, numbered along the order `[n]`."""
     a = graph.arrays
     segment = np.empty(a.num_ops, np.int64)
     segment[order] = np.arange(a.num_ops)

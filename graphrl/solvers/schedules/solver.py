@@ -217,7 +217,7 @@ class _Schedules(Annealing[Chain]):
         began = time.perf_counter()
         first = task.known(plan) if isinstance(plan, Plan) else task.plan(*plan, evaluations=1)
         costing = time.perf_counter() - began
-        self._first = first  # may be better than any schedule of the chains, which add transfers
+        self._first = first  # may be better than all schedules of the chains, whose transfers have few places
         task.best = lambda: first
         seeds = np.random.SeedSequence(task.seed).spawn(chains)
         with task.uncounted():

@@ -249,8 +249,8 @@ def with_sends(graph: ComputationGraph, problem: Problem, placement: np.ndarray,
     """The order `[m] int64` of node ids: ops `[n]` in a topological order, and between them the transfers.
 
     They are bundled under `rendezvous`, else right before the first op that waits for them. Transfers before the same
-    op go in the order in which their tensors are written, under `rendezvous` pair of devices by pair. O((n + e) log (n
-    + e)).
+    op go in the order in which their tensors are written, under `rendezvous` pair of devices by pair.
+    O((n + e) log (n + e)).
     """
     a, n, devices = graph.arrays, len(ops), problem.devices
     rank = np.empty(n, np.int64)
@@ -273,10 +273,8 @@ def with_sends(graph: ComputationGraph, problem: Problem, placement: np.ndarray,
 
 
 def _bundled(pair: np.ndarray, written: np.ndarray, needed: np.ndarray, pairs: int) -> np.ndarray:
-    """For each use, given by its place in `needed`, the use that triggers its transfer, before its own op: `[k]
-    int64`.
-    """
-    begins = np.concatenate([[0], np.cumsum(np.bincount(pair, minlength=pairs))])  # starts of the pairs' rows in `causes`
+    """For each use, needed at a place, the use that triggers its transfer, before its own op: `[k] int64`."""
+    begins = np.concatenate([[0], np.cumsum(np.bincount(pair, minlength=pairs))])  # starts of rows in `causes`
     causes, cause = np.zeros((2, len(pair)), np.int64)
     bundle(pair, written, needed, begins, np.zeros(pairs, np.int64), causes, cause)
     return cause

@@ -226,9 +226,7 @@ def _place(plan: Placed, v: int, device: int, several: bool, moved: np.ndarray, 
 
 @part
 def _place_group(plan: Placed, v: int, device: int, moved: np.ndarray, count: int) -> int:
-    """Moves an op and the ops colocated with it to another device and appends them to `moved`; returns the new
-    count.
-    """
+    """Moves an op and its colocated ops to another device and appends them to `moved`; returns the new count."""
     ops, member = plan.ops, v
     while True:
         ops[member].device = device

@@ -93,9 +93,7 @@ def quick_start(
 
 
 def _plans(graph: ComputationGraph, problem: Problem, end: float) -> Iterator[PlacedOrder]:
-    """Yields the schedules that are estimated to end before `end`, as `time.perf_counter` counts; the first one
-    always.
-    """
+    """Yields the schedules that should be ready by `end`, as `time.perf_counter` counts; the first one always."""
     by_layer = layer_stages(graph, problem) if problem.devices > 1 else None
     if by_layer is not None:
         yield by_layer
@@ -225,7 +223,7 @@ class _Sendings(Annealing[Chain]):
         return self._unit <= 0
 
     def after(self, share: float) -> None:
-        """Checks chains under a memory limit, at most `LOOKS` times: a chain whose best plan is further above the limit
+        """Checks chains under a memory limit, every 1 / `LOOKS` of the budget or less often: a chain whose best plan is further above the limit
         than the best plan of all restarts from the latter.
         """
         if self._task.problem.memory_limit is None or share < self._looks_at:
