@@ -56,7 +56,7 @@ LISTS_SHARE = 0.3  # of annealing of lists before CP-SAT, at most SOON_SECONDS; 
 TRIAL_SHARE, LEVELS_SHARE = 0.1, 0.25  # of each of two ways to anneal, in levels or not, before one has the rest
 TRIAL_GAIN = 0.01  # that the first must have
 TRIAL_OPS = 5_000  # from which it is tried under `link`: smaller random DAGs gain nothing
-POLISH_SHARE = 0.2  # of what is left then, for the second from its plan
+POLISH_SHARE = 0.2  # of the budget left then, for the second from its plan
 BY_RULE = ("anneal-ops", "go")  # methods whose plans have their sends by the rule, bundled under `rendezvous`
 # The largest load
 STAGES_SHARE, LOADS_SHARE, EXACT_SHARE = 0.25, 0.3, 0.5
@@ -245,7 +245,7 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
 
 
 def _prepare(problem: Problem) -> None:
-    """Compiles what the plans without search and the searches on several devices need, once on a machine."""
+    """Compiles the code that the plans without search and the searches on several devices need, once on a machine."""
     if problem.objective == "max_load":
         return  # each method compiles its own code
     if problem.devices == 1:

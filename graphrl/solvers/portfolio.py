@@ -21,7 +21,7 @@ class Stage(NamedTuple):
     """One method of a portfolio."""
 
     solver: Solver[Any]
-    share: float = 1.0  # of what is left of the budget
+    share: float = 1.0  # of the remaining budget
     seconds: float = math.inf  # at most
     options: Callable[[list[Plan]], dict[str, Any]] = lambda plans: {}  # from the plans so far, the best first
     when: Callable[[list[Plan]], bool] = lambda plans: True  # from the plans so far, the best first: True if it runs

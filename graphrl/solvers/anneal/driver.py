@@ -36,7 +36,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class Pace(NamedTuple):
-    """How a run is cut into pieces, between which the driver checks the clock. A step is the chain's unit of work: a
+    """Lengths of the pieces of a run, between which the driver checks the clock. A step is the chain's unit of work: a
     move, or a window of moves.
 
     Attributes:
@@ -63,7 +63,7 @@ class Annealing(Generic[C]):
     Attributes:
       search: budget, clock and progress of the run.
       chains: at least one.
-      pace: how the run is cut into pieces.
+      pace: lengths of the run's pieces.
       budget: of the whole search; a part of it for some.
       evaluations: so far.
       expected: steps of each chain in the whole run, as estimated so far.

@@ -63,7 +63,7 @@ class BetaTable(NamedTuple):
     logit: jax.Array  # [c, cells + 1] float32, logit of the quantile at i / cells; both ends repeat their neighbours
     lower_rate: jax.Array  # [c] float32, density over mass at the lowest tabulated quantile
     upper_rate: jax.Array  # [c] float32, the same at the highest, for the mass above it
-    choice: jax.Array  # [k, g] int32, index of the table, or UNIFORM
+    choice: jax.Array  # [k, g] int32, index of the distribution, or UNIFORM
 
 
 def beta_table(alpha: jax.Array, beta: jax.Array) -> BetaTable:

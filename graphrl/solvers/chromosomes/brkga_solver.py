@@ -53,7 +53,7 @@ def chromosome(
 ) -> np.ndarray:
     """Genes that decode to this placement and order: `[k]` float32 (`costs.device.decisions` has their layout).
 
-    Keys fall along the order. If an order is longer than a quantised key has levels (above some 16,000 nodes),
+    Keys fall along the order. If an order is longer than a quantised key has levels (above about 16,000 nodes),
     neighbours may change places.
 
     Args:

@@ -58,7 +58,7 @@ def solve(task: Task, *, workers: int = 0, gap: float = 1e-6, hint: Plan | None 
 
     Raises:
       ProblemError: ortools is missing, an option is out of range, the graph has more than 5,000 ops (under a memory
-        limit on several devices some 80 to 280), or, where memory counts, outputs reuse buffers on several devices.
+        limit on several devices about 80 to 280), or, where memory counts, outputs reuse buffers on several devices.
       PlanError: the hint is no plan of this graph.
     """
     graph, problem = task.graph, task.problem

@@ -1,7 +1,7 @@
 """Method "cp-sat" on memory maps: CP-SAT from the compiler's map, with a proof if it finishes.
 
 Measured on the default chip with two cores: annealing alone has ResNet-50 at 285 us after a second and stays there, and
-CP-SAT from its map proves 283.4 us after some 7 s; BERT-base has 1,736 us and, after a minute of CP-SAT, 1,731.
+CP-SAT from its map proves 283.4 us after about 7 s; BERT-base has 1,736 us and, after a minute of CP-SAT, 1,731.
 """
 
 from typing import NamedTuple
@@ -67,7 +67,7 @@ def prove(task: MapTask, workers: int = 0, gap: float = 1e-5) -> None:
         return False
 
     proved = minimise(model.model, model.objective, model.variables, limits, take, tick)
-    if proved:  # a bound of 0 says nothing
+    if proved:  # a bound of 0 has no value
         task.bound = min(task.latency, proved * quantum)
 
 

@@ -6,7 +6,7 @@ The rules:
 - greedy: the ready op that frees most and allocates least, ties to the newest (XLA's list scheduler is like it);
 - postorder: depth first from the sinks backwards, the operand with most bytes above it first (XLA's DFS is like it);
 - reverse greedy: greedy from the end of the order to its start;
-- late: improves any order: an op that holds at least what it frees moves to just before its first successor.
+- late: improves any order: an op that adds at least as many bytes as it frees moves to just before its first successor.
 
 Shared buffers (alias) count once. The rules ignore that an output may reuse an input's buffer; the exact costs decide.
 """

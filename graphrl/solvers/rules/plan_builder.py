@@ -196,7 +196,7 @@ def place(b: Builder, op: int, device: int, count: int) -> int:
     ops[op].end = run_op(b.clocks, device, start, ops[op].runtime) + ops[op].runtime
     b.nodes[count] = op
     devices[device].weights += ops[op].weight
-    for e in range(ops[op + 1].writes - 1, ops[op].writes - 1, -1):  # the buffer that is taken over comes last
+    for e in range(ops[op + 1].writes - 1, ops[op].writes - 1, -1):  # a buffer that takes another one over comes last
         size, takes = _room(b, integer(rows[e]), device)
         if takes:
             source = b.copies[b.tensors[rows[e]].source * len(devices) + device]

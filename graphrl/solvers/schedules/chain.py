@@ -40,8 +40,8 @@ FRUITLESS, LEAST_DRAWS = 50, 2_000  # draws per move, and in all, after which no
 class Best(NamedTuple):
     """The best schedule so far: the least excess, then the least makespan."""
 
-    placement: np.ndarray  # [n + t * d] int64, ids as in `costs`
-    nodes: np.ndarray  # [n + t * d] int64, ids as costs have them
+    placement: np.ndarray  # [n] int64
+    nodes: np.ndarray  # [n + t * d] int64, ids as in `costs`
     facts: np.ndarray  # [2] int64: the number of nodes, and the excess in bytes; -1 before the first schedule
     makespan: np.ndarray  # [1] float64, seconds
 
@@ -215,7 +215,7 @@ def walk(s: Schedule, first: int, settled: int, limit: float, weight: float) -> 
 
     Returns:
       Makespan and mean last clock in seconds (the makespan is infinite if above the limit), the checkpoint where the
-      walk ended, and how many ends and arrivals changed.
+      walk ended, and the number of changed ends and arrivals.
     """
     ops, begins, copies, rows, order = s.ops, s.begins, s.copies, s.rows, s.order
     clocks, trial, now, changed, score, fresh = s.clocks, s.trial, s.now, s.changed, s.score, s.fresh

@@ -32,7 +32,7 @@ LOW, PLACES, OPS, COPIES, FLIPPED, FIRST, SETTLED, STAMP = range(8)  # of Move.f
 class Move(NamedTuple):
     """A move that has been applied, and the state that undoes it."""
 
-    facts: np.ndarray  # [8] int64: the first of the places that changed, how many places, ops and copies did, the copy
+    facts: np.ndarray  # [8] int64: first changed place; numbers of changed places, ops and copies; the copy
     # that is sent at another time or ABSENT, `first` and `settled` of clocks.walk, the stamp of marks
     old_order: np.ndarray  # [n] int64, the ops that were at those places
     ops: np.ndarray  # [2n] int64, ops that went to another device, and, n places on, from which

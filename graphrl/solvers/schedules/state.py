@@ -38,7 +38,7 @@ OP = np.dtype(
         ("device", np.uint32),
         ("copies", np.uint32),  # the first of the copies of which it is the first reader, or ABSENT; they are linked
         ("last", np.uint32),  # the last of them
-        ("awaits", np.uint32),  # how many control predecessors are in its row
+        ("awaits", np.uint32),  # number of control predecessors in its row
         ("early", np.uint32),  # copies of its tensors that are sent early where they are needed
         ("place", np.uint32),  # in the order
         ("mate", np.uint32),  # the next of the ops that it is colocated with, in a ring: itself if it is alone

@@ -68,8 +68,7 @@ def quick_start(
 ) -> Start:
     """The best of a few quick list schedules.
 
-    Under `rendezvous` a list schedule that accounts for it leaves most devices with few ops. One for transfers that
-    block nobody uses all devices, and is mostly better with bundled sends. If the time suffices, the best of all list
+    Under `rendezvous` a list schedule that accounts for it leaves most devices with few ops. One for transfers that block no device uses all devices, and is mostly better with bundled sends. If the time suffices, the best of all list
     schedules is among them; under other transfer models also `etf`'s, if it is quick. If op names contain layers,
     stages of layers are among them.
 
@@ -155,7 +154,7 @@ def solve(
         is for 30 moves an op or more: see `first_heat`. A `hot` of 0 is 0.002; if all ops start on one of several
         devices, from which a search must escape, 0.02.
       hint: a plan to start from in place of these; its transfers go by the rule.
-      starts: plans to add to these, likewise.
+      starts: plans to add to these; their transfers go by the rule, too.
 
     Raises:
       ProblemError: an option is out of range.
@@ -223,8 +222,8 @@ class _Sendings(Annealing[Chain]):
         return self._unit <= 0
 
     def after(self, share: float) -> None:
-        """Checks chains under a memory limit, every 1 / `LOOKS` of the budget or less often: a chain whose best plan is further above the limit
-        than the best plan of all restarts from the latter.
+        """Checks chains under a memory limit, every 1 / `LOOKS` of the budget or less often. A chain whose best plan is
+        further above the limit than the best plan of all restarts from the latter.
         """
         if self._task.problem.memory_limit is None or share < self._looks_at:
             return
