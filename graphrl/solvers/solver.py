@@ -66,7 +66,7 @@ class Method(Generic[T, P, A]):
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The values of those options."""
+        """Values of the options where a call gives none."""
         return {name: {**self._keywords, **self.settings}[name] for name in self.options}
 
     def given(self, settings: Mapping[str, Any]) -> Self:

@@ -16,7 +16,7 @@ TICK = 0.2  # seconds between two checks of a running search
 # A variable, a literal or a linear expression of OR-Tools, which is loaded only when the method is used.
 Expression = Any
 Literal = Any
-MAX_EXACT = 2**32  # quanta of all lengths together, if they are exact: with many more, bounds only creep
+MAX_EXACT = 2**32  # quanta of all lengths together, if they are exact: with many more, bounds rise slowly
 FINE = 2**20  # average quanta, at least, of the lengths above 0 if they must be rounded: an error of 1e-6 at most
 COARSE = 2**6  # the same for `coarse` quanta, few enough for a quick search
 MAX_UNITS = 2**50  # units of memory: products with positions stay inside int64

@@ -89,7 +89,7 @@ class _Frame(NamedTuple):
 
 
 class DepthFirst:
-    """The search.
+    """Depth-first search over the orders of a graph.
 
     Attributes:
       best, best_peak: the best complete order so far, empty at first, and its peak, without resident weights.

@@ -161,7 +161,7 @@ def _neighbour_device(s: Schedule, x: int, rng: np.ndarray) -> int:
 
 @part
 def _place_all(s: Schedule, m: Move, x: int, there: int) -> None:
-    """Sends an op and those that it is colocated with to another device, and marks them."""
+    """Moves an op and its colocated ops to another device, and marks them."""
     ops, member = s.ops, x
     while True:
         ops[member].mark = m.facts[STAMP]
@@ -173,7 +173,7 @@ def _place_all(s: Schedule, m: Move, x: int, there: int) -> None:
 
 @part
 def _place(s: Schedule, m: Move, x: int, there: int) -> None:
-    """Sends an op to another device."""
+    """Moves an op to another device, and updates the first readers."""
     ops, begins, copies, rows = s.ops, s.begins, s.copies, s.rows
     d, facts, op = s.devices, m.facts, ops[x]
     here = integer(op.device)

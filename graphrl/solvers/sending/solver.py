@@ -68,8 +68,9 @@ def quick_start(
 ) -> Start:
     """The best of a few quick list schedules.
 
-    Under `rendezvous` a list schedule that accounts for it leaves most devices with few ops. One for transfers that block no device uses all devices, and is mostly better with bundled sends. If the time suffices, the best of all list
-    schedules is among them; under other transfer models also `etf`'s, if it is quick. If op names contain layers,
+    Under `rendezvous` a list schedule that accounts for it leaves most devices with few ops. One for transfers that
+    block no device uses all devices, and is mostly better with bundled sends. If the time suffices, the best of all
+    list schedules is among them; under other transfer models also `etf`'s, if it is quick. If op names contain layers,
     stages of layers are among them.
 
     Args:
