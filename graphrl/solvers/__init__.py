@@ -1,1 +1,1 @@
-"""Search without learning. Its methods by name stand in graphrl/methods.py."""
+"""Search without learning. graphrl/methods.py lists its methods by name."""

@@ -1,8 +1,8 @@
 """The default method: the portfolio that was best for the time (docs/systems/opponents.md has the figures).
 
-First the plans that need no search (`candidates`); for the largest load equal stages. Then, as long as no plan reaches
-the bound and the budget lasts, the stages of the problem, one after the other (`stages`; `portfolio.py` runs them).
-docs/methods.md has a table of them, which scripts/methods_table.py makes of `stages` itself. `solve_maps` is "auto" for
+First the plans that need no search (`candidates`); for the largest load equal stages. Then, until a plan reaches the
+bound or the budget is spent, the stages of the problem in sequence (`stages`; `portfolio.py` runs them).
+docs/methods.md has a table of them, which scripts/methods_table.py generates from `stages`. `solve_maps` is "auto" for
 memory maps.
 """
 
@@ -45,7 +45,7 @@ OTHERS_SHARE = 0.05  # of the time for other plans without search than the first
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
 FIRST_SHARE, FIRST_SECONDS = 0.4, 0.5  # of annealing before the minimum cuts
 # Minimum cuts have that share, or the seconds for each op if that is more, which the first pass may take; where that is
-# more than CUT_MOST of the time, annealing has all of it first.
+# more than CUT_MOST of the time, annealing takes all the time first.
 CUT_SHARE, CUT_SECONDS, CUT_MOST = 0.3, 1e-3, 0.5
 # Schedules
 PEAK_OPS, RENDEZVOUS_OPS, OPTIMUM_OPS, PROOF_OPS = 60, 120, 150, 300  # up to which CP-SAT is worth its time
@@ -56,12 +56,12 @@ LISTS_SHARE = 0.3  # of annealing of lists before CP-SAT, at most SOON_SECONDS; 
 TRIAL_SHARE, LEVELS_SHARE = 0.1, 0.25  # of each of two ways to anneal, in levels or not, before one has the rest
 TRIAL_GAIN = 0.01  # that the first must have
 TRIAL_OPS = 5_000  # from which it is tried under `link`: smaller random DAGs gain nothing
-POLISH_SHARE = 0.2  # of what is left then, for the second from its plan
-BY_RULE = ("anneal-ops", "go")  # whose plans have their sends by the rule, bundled under `rendezvous`
+POLISH_SHARE = 0.2  # of the budget left then, for the second from its plan
+BY_RULE = ("anneal-ops", "go")  # methods whose plans have their sends by the rule, bundled under `rendezvous`
 # The largest load
 STAGES_SHARE, LOADS_SHARE, EXACT_SHARE = 0.25, 0.3, 0.5
 EXACT_GROUPS = 1_000  # groups of colocated ops up to which CP-SAT is worth its time
-HOT_LOADS = {"rounds": 20, "hot": 0.06}  # many short rounds: where the few largest groups are is settled early in each
+HOT_LOADS = {"rounds": 20, "hot": 0.06}  # many short rounds: each settles early where the few largest groups are
 COOL_LOADS = {"rounds": 1, "hot": 0.003}  # the last one
 AGAIN_SHARE = 0.5  # of annealing after CP-SAT, before the last
 MAPS_SHARE = 0.2  # of the seconds, for annealing of memory maps
@@ -75,7 +75,7 @@ LEADS, ELSE = f"if its plan is ahead by {TRIAL_GAIN:.0%}", "else anew"  # for th
     objectives=get_args(Objective),
 )
 def solve(task: Task) -> Plan:
-    """Its bound is the best that any of its methods proved."""
+    """Runs the portfolio. The plan's bound is the best that any of its methods proved."""
     with task.uncounted():
         _prepare(task.problem)
     return begun(task).run(stages(task.graph, task.problem, task.budget))
@@ -85,7 +85,7 @@ def solve(task: Task) -> Plan:
     "auto", "annealing, then CP-SAT where the budget is in seconds: what was best for the time", prepare=maps.prepare
 )
 def solve_maps(task: MapTask) -> MemoryMap:
-    """Ends before the budget where the best map is proved to be."""
+    """Anneals maps, then proves with CP-SAT; ends before the budget if the best map is proved optimal."""
     seconds = task.budget.seconds
     if seconds is None or task.problem.steps > MAX_STEPS:
         maps.cool(task, task.budget)
@@ -96,7 +96,7 @@ def solve_maps(task: MapTask) -> MemoryMap:
 
 
 def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
-    """Of a problem, from the first search on."""
+    """Stages of a problem, from the first search on."""
     if problem.objective == "max_load":
         return _loads_stages(graph, budget)
     if problem.devices == 1 and problem.objective == "peak_memory":
@@ -105,7 +105,7 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
 
 
 def _orders_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
-    """Of peak memory of one device."""
+    """Stages for the peak memory of one device."""
     ops, starts = len(graph.ops), functools.partial(_orders, graph)
     yield Stage(series_parallel.solve)  # exact, where the graph is of that kind
     if ops <= DP_OPS:
@@ -119,7 +119,7 @@ def _orders_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
 
 
 def _schedules_stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
-    """Of makespan, and of peak memory of several devices."""
+    """Stages for the makespan, and for the peak memory of several devices."""
     search, exact = _annealing(graph, problem, budget), _exact_share(graph, problem, budget)
     if lists.takes(problem) and graph.colocation is None:
         yield from _with_lists(search, exact)
@@ -136,7 +136,7 @@ def _schedules_stages(graph: ComputationGraph, problem: Problem, budget: Budget)
 
 
 def _with_lists(search: Solver[Any], exact: float) -> Iterator[Stage]:
-    """Where transfers hold nobody up, and an order says all."""
+    """Stages where transfers block no device, and an order determines the schedule."""
     yield Stage(lists.solve, LISTS_SHARE if exact else TRIAL_SHARE, SOON_SECONDS)
     if exact:
         yield Stage(cp_sat.solve, exact, options=best_as_hint)
@@ -145,8 +145,8 @@ def _with_lists(search: Solver[Any], exact: float) -> Iterator[Stage]:
 
 
 def _with_bundles(search: Solver[Any], exact: float) -> Iterator[Stage]:
-    """Under `rendezvous`, where only `anneal-ops` can go on from its plans. The other way to anneal begins anew after
-    its trial, as its temperature depends on the time.
+    """Stages under `rendezvous`, where only `anneal-ops` can continue from its plans. The other annealing restarts
+    after its trial, as its temperature depends on the time.
     """
     yield Stage(sending.solve, TRIAL_SHARE, options=_best_of_kind)
     if exact:
@@ -159,9 +159,9 @@ def _with_bundles(search: Solver[Any], exact: float) -> Iterator[Stage]:
 
 
 def _over_links(search: Solver[Any], grouped: bool) -> Iterator[Stage]:
-    """Under `link`, where `anneal-schedule` can go on from all plans; `grouped`: most ops are colocated."""
+    """Stages under `link`, where `anneal-schedule` can continue from all plans; `grouped`: most ops are colocated."""
 
-    def tries(plans: list[Plan]) -> bool:  # memory is what `anneal-ops` does not look at
+    def tries(plans: list[Plan]) -> bool:  # `anneal-ops` ignores memory
         return not grouped or plans[0].excess > 0
 
     def leads(plans: list[Plan]) -> bool:
@@ -175,12 +175,12 @@ def _over_links(search: Solver[Any], grouped: bool) -> Iterator[Stage]:
 
 
 def _trial(search: Solver[Any], when: Callable[[list[Plan]], bool] = lambda plans: True) -> Stage:
-    """What `anneal-ops` is compared with, from the same plans."""
+    """The trial that `anneal-ops` is compared with, from the same plans."""
     return Stage(search, LEVELS_SHARE if search is multilevel.solve else TRIAL_SHARE, options=_unannealed, when=when)
 
 
 def _loads_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
-    """Of the largest load."""
+    """Stages for the largest load."""
     yield Stage(stage_dp, STAGES_SHARE, options=best_as_hint)
     if budget.seconds is not None:
         yield Stage(loads.solve.given(HOT_LOADS), LOADS_SHARE, options=best_as_hint)
@@ -193,8 +193,8 @@ def _loads_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
 
 
 def begun(task: Task) -> Portfolio:
-    """The portfolio with the plans that need no search. Its seconds count from the first of them and the bound, which
-    take seconds on thousands of ops: a short budget would end without any search.
+    """The portfolio with the plans that need no search. Its clock restarts after the first of them and the bound, which
+    take seconds on thousands of ops: otherwise a short budget would end without any search.
 
     Raises:
       ProblemError: the objective is the largest load, and an op can run nowhere.
@@ -216,9 +216,9 @@ def begun(task: Task) -> Portfolio:
 
 
 def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[PlacedOrder]:
-    """List scheduling, stages of layers where layers have names, `etf` where it is quick for the time, the given order,
-    list scheduling on fewer devices, which is sometimes better, and `hlfet`. Where there is little time, those before
-    the given order; and a quick list schedule.
+    """Yields the plans that need no search, in this order. List scheduling; stages of layers, if layers have names;
+    `etf`, if it is quick for the time; the given order; list scheduling on fewer devices, which is sometimes better;
+    and `hlfet`. With little time, those before the given order, and a quick list schedule as the first.
     """
     seconds = math.inf if budget.seconds is None else budget.seconds
     yield timely_schedule(graph, problem, seconds)
@@ -229,7 +229,7 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
         if etf_seconds(graph, problem) <= ETF_SHARE * seconds:
             yield etf(graph, problem)
     if problem.devices > 1 and not has_time(graph, problem, seconds):
-        return  # of many uses, exact costs alone take a part of a second
+        return  # with many uses, exact costs alone take a part of a second
     yield given_order(graph, problem)
     if not has_time(graph, problem, OTHERS_SHARE * seconds):
         return
@@ -245,9 +245,9 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
 
 
 def _prepare(problem: Problem) -> None:
-    """Compiles what the plans without search and the searches on several devices need, once on a machine."""
+    """Compiles the code that the plans without search and the searches on several devices need, once on a machine."""
     if problem.objective == "max_load":
-        return  # each method does so itself
+        return  # each method compiles its own code
     if problem.devices == 1:
         prepare_lists()
     elif _moves_ops(problem) or lists.takes(problem):
@@ -260,7 +260,7 @@ def _prepare(problem: Problem) -> None:
 
 
 def _annealing(graph: ComputationGraph, problem: Problem, budget: Budget) -> Solver[Any]:
-    """`multilevel` where it is better than `anneal-schedule`, which makes more of clusters."""
+    """`multilevel` where it is better than `anneal-schedule`, which gains more from clusters."""
     large = problem.objective == "makespan" and len(graph.ops) >= MULTILEVEL_OPS and graph.colocation is None
     large &= not moves_clusters(graph, problem)
     large &= budget.seconds is None or budget.seconds >= MULTILEVEL_SECONDS * len(graph.ops)
@@ -268,7 +268,7 @@ def _annealing(graph: ComputationGraph, problem: Problem, budget: Budget) -> Sol
 
 
 def _exact_share(graph: ComputationGraph, problem: Problem, budget: Budget) -> float:
-    """Of the time for CP-SAT, which places ops one by one; 0 where it makes nothing of that."""
+    """CP-SAT's share of the time; it places ops one by one. 0 where it gains nothing."""
     ops = len(graph.ops)
     if problem.objective == "peak_memory":
         share = 0.5 if ops <= PEAK_OPS else 0.0
@@ -281,23 +281,23 @@ def _exact_share(graph: ComputationGraph, problem: Problem, budget: Budget) -> f
 
 
 def _is_grouped(graph: ComputationGraph) -> bool:
-    """Whether most ops are colocated with others."""
+    """True if most ops are colocated with others."""
     return 2 * int((graph.mates != np.arange(len(graph.ops))).sum()) > len(graph.ops)
 
 
 def _moves_ops(problem: Problem) -> bool:
-    """Whether `anneal-ops` is for such problems; under `free` there are better ways."""
+    """True if `anneal-ops` suits such problems; under `free` there are better ways."""
     return problem.devices > 1 and problem.objective == "makespan" and problem.transfer != "free"
 
 
 def _leads(plans: list[Plan]) -> bool:
-    """Whether the best plan has its sends by the rule, and is so by far."""
+    """True if the best plan has its sends by the rule, and leads by `TRIAL_GAIN` or a smaller excess."""
     best, other = plans[0], _of_others(plans)["hint"]
     return best.method in BY_RULE and (best.excess < other.excess or best.value < (1 - TRIAL_GAIN) * other.value)
 
 
 def _lists_lead(plans: list[Plan]) -> bool:
-    """Whether the best plan is of `anneal-list`, which knows none where a device waits while it could run an op."""
+    """True if the best plan is by `anneal-list`, whose plans never let a device wait while it could run an op."""
     return plans[0].method == lists.solve.name
 
 
@@ -306,17 +306,17 @@ def _orders(graph: ComputationGraph, plans: list[Plan]) -> dict[str, Any]:
 
 
 def _best_of_kind(plans: list[Plan]) -> dict[str, Any]:
-    """Options of `anneal-ops`: the best plan of its kind, if there is one, else all others to choose from."""
+    """Options of `anneal-ops`: the best plan of its kind, or None, and all plans to choose from."""
     return {"hint": next((plan for plan in plans if plan.method in BY_RULE), None), "starts": plans}
 
 
 def _of_others(plans: list[Plan]) -> dict[str, Any]:
-    """Options of a stage that starts from the best plan but for those with sends by the rule: from bundled ones only
-    `anneal-ops` can go on.
+    """Options of a stage that starts from the best plan but for those with sends by the rule: only `anneal-ops` can
+    continue from bundled ones.
     """
     return best_as_hint([plan for plan in plans if plan.method not in BY_RULE])
 
 
 def _unannealed(plans: list[Plan]) -> dict[str, Any]:
-    """The same, but for those of `anneal-schedule`, too."""
+    """`_of_others`, without the plans of `anneal-schedule`, too."""
     return best_as_hint([plan for plan in plans if plan.method not in (*BY_RULE, schedules.solve.name)])

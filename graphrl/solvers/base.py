@@ -1,6 +1,6 @@
-"""What a solver works on: one search, with its budget, seed, clock and whoever watches.
+"""Base classes of a solver's input: one search, with its budget, seed, clock and progress callback.
 
-It reports, and says when time is over; a `Task`, which has a graph and a problem, makes plans too.
+A `Search` reports progress and checks the budget. A `Task` adds a graph and a problem, and makes plans.
 """
 
 import contextlib
@@ -28,13 +28,12 @@ MAX_EVALUATIONS = 2**31 - 1  # counters are int32 on the device
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """How much a solver may spend: it stops at whichever limit comes first.
+    """Limits of a solver: it stops at whichever limit comes first.
 
     Attributes:
       evaluations: decoded and costed solutions, or None for no limit.
-      seconds: of wall clock, JAX's compilation included (what numba compiles once on a machine is not), or None for
-        no limit. A solver may leave out what it begins with:
-        "auto" and "regal+" have the first list schedule and the bound on top.
+      seconds: of wall clock, or None for no limit. JAX's compilation counts; numba's, once per machine, does not. A
+        solver may exclude its first steps: "auto" and "regal+" exclude the first list schedule and the bound.
 
     Raises:
       ProblemError: neither is given, or one is out of range.
@@ -55,7 +54,7 @@ class Budget:
             raise ProblemError(f"seconds is {seconds!r}: must be a finite number above 0")
 
     def less(self, evaluations: int, seconds: float) -> "Budget | None":
-        """What is left after spending so much, or None if nothing is."""
+        """The budget that is left after spending some evaluations and seconds, or None if nothing is left."""
         count = None if self.evaluations is None else self.evaluations - evaluations
         time = None if self.seconds is None else self.seconds - seconds
         if (count is not None and count < 1) or (time is not None and time <= 0):
@@ -68,21 +67,21 @@ class Progress(Protocol):
 
     Arguments:
       evaluations: spent so far.
-      seconds: since the solver began.
+      seconds: since the start of the solver.
       plan: makes the best plan so far (exact costs, on the host: call it only where it is needed).
-      value: the best objective so far as the device knows it (float32, bytes or seconds): good enough to show.
+      value: the best objective so far as the device computed it (float32, bytes or seconds): exact enough to display.
     """
 
     def __call__(self, evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None: ...
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C came while a solver had a plan already.
+    """Ctrl-C after a solver found its first plan.
 
-    It is a KeyboardInterrupt, so that code which knows nothing of it stops all the same.
+    It is a KeyboardInterrupt, so that code that does not know this class stops too.
 
     Attributes:
-      plan: the best until then, a `Plan`, or a `MemoryMap` of a search for maps.
+      plan: the best so far, a `Plan`, or a `MemoryMap` of a search for maps.
     """
 
     def __init__(self, plan: Any) -> None:
@@ -91,7 +90,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Answer(Protocol):
-    """What a search gives: a plan or a memory map."""
+    """Result of a search: a plan or a memory map."""
 
     @property
     def evaluations(self) -> int: ...
@@ -104,13 +103,13 @@ A = TypeVar("A", bound=Answer)
 
 
 class Search(Generic[A]):
-    """What every search has: what may be spent on it, a clock that runs from the construction, and who watches.
+    """Budget, clock, seed and progress callback of any search; the clock runs from the construction.
 
     Attributes:
       budget, seed: of the search.
-      progress: is told of it as `Progress` says, or None.
-      method: what its answers are said to be found by; a `Method` writes its name here.
-      best: makes the best answer so far; None while there is none.
+      progress: called as `Progress` describes, or None.
+      method: name of the method, which its answers carry; a `Method` writes its name here.
+      best: makes the best answer so far; None before the first answer.
       started, end: of the search, as `time.perf_counter` counts; the end may be infinite.
       forgiven: seconds that did not count.
     """
@@ -124,13 +123,13 @@ class Search(Generic[A]):
         self.restart()
 
     def restart(self) -> None:
-        """Starts the clock anew: what was done so far does not count."""
+        """Restarts the clock: the time so far does not count."""
         self.started = self._reported = self._warm = time.perf_counter()
         self.end = self.started + (math.inf if self.budget.seconds is None else self.budget.seconds)
 
     @contextlib.contextmanager
     def uncounted(self) -> Iterator[None]:
-        """The clock stands still in it: for what is compiled once on a machine."""
+        """Excludes the time of a block from the budget: for code that is compiled once on a machine."""
         began = time.perf_counter()
         try:
             yield
@@ -138,7 +137,7 @@ class Search(Generic[A]):
             self.forgive(max(0.0, time.perf_counter() - began))
 
     def forgive(self, seconds: float) -> None:
-        """Seconds that have passed do not count."""
+        """Excludes some seconds that have passed from the budget."""
         self.forgiven += seconds
         self.started, self.end, self._reported, self._warm = (
             moment + seconds for moment in (self.started, self.end, self._reported, self._warm)
@@ -146,28 +145,28 @@ class Search(Generic[A]):
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.perf_counter() - self.started
 
     def left(self, evaluations: int) -> Budget | None:
-        """The budget that is left after so many evaluations, None if none is."""
+        """The budget that is left after some evaluations and the time so far, or None if nothing is left."""
         return self.budget.less(evaluations, self.seconds)
 
     def over(self, evaluations: int = 0) -> bool:
-        """Whether the budget is spent."""
+        """True if the budget is spent."""
         spent = self.budget.evaluations is not None and evaluations >= self.budget.evaluations
         return spent or time.perf_counter() >= self.end
 
     def share(self, steps: int, total: int | None) -> tuple[float, float]:
-        """How far a search of equal steps is, for temperatures that fall: the share of the budget that is spent before
-        its next step, and what that step takes; both in [0, 1].
+        """Progress of a search of equal steps, for temperatures that fall: the share of the budget that is spent before
+        its next step, and the share of that step; both in [0, 1].
 
-        With evaluations alone it depends on nothing else, so that runs repeat exactly. Time counts from the end of the
-        first step, which compiles.
+        If only evaluations are limited, the result depends on the steps alone, so that runs repeat exactly. Time counts
+        from the end of the first step, which compiles.
 
         Args:
-          steps: that were made.
-          total: steps that the evaluations are enough for, None where they are not limited.
+          steps: steps so far.
+          total: number of steps within the limit of evaluations, None if they are not limited.
         """
         now = time.perf_counter()
         if steps <= 1:
@@ -180,14 +179,14 @@ class Search(Generic[A]):
         return min(1.0, share), min(1.0, step)
 
     def answer(self, answer: A) -> A:
-        """Reports an answer that nothing follows, and gives it back."""
+        """Reports a final answer and returns it."""
         self.best = lambda: answer
         self.report(answer.evaluations, answer.value, at_once=True)
         return answer
 
     def report(self, evaluations: int, value: float, *, at_once: bool = False) -> None:
-        """Tells the progress, if there is one, of `best`, whose objective is `value`; not if the last report was just
-        now, unless it is to be at once.
+        """Calls `progress`, if there is one, with `best`, whose objective is `value`. Skips the call within
+        `REPORT_SECONDS` of the last report, unless `at_once`.
         """
         now = time.perf_counter()
         if self.progress is not None and self.best is not None and (at_once or now - self._reported >= REPORT_SECONDS):
@@ -196,12 +195,12 @@ class Search(Generic[A]):
 
 
 class Task(Search[Plan]):
-    """One search for a plan: what is planned, beside what every search has.
+    """A search for one plan: a `Search` with its graph and problem.
 
     Attributes:
       graph, problem: of the plan.
-      sizes: to pad the graph to, so that graphs of one size after the other need one program; None is its own bucket.
-        Only solvers whose results do not depend on that look at it.
+      sizes: to pad the graph to, so that several graphs share one compiled program; None is the graph's own bucket.
+        Only solvers whose results do not depend on the padding read it.
     """
 
     def __init__(
@@ -231,9 +230,9 @@ class Task(Search[Plan]):
         Args:
           placement: device `[n]` of each op; None is device 0.
           order: `[m]` node ids.
-          evaluations: that it took to find.
-          bound: of the objective, as far as one is proved.
-          optimal: whether no plan is better: then the bound is the plan's value, if it keeps the memory limit.
+          evaluations: spent to find the plan.
+          bound: a proved lower bound of the objective, or None.
+          optimal: True if the plan is proved optimal: then the bound is the plan's value, if it keeps the memory limit.
         """
         plan = Plan.from_order(
             self.graph,
@@ -249,7 +248,7 @@ class Task(Search[Plan]):
         return dataclasses.replace(plan, bound=plan.value) if optimal and plan.excess == 0 else plan
 
     def known(self, plan: Plan, evaluations: int = 1) -> Plan:
-        """A plan of this graph as an answer of this search; costed again only if it is of another problem."""
+        """Returns a plan of this graph as an answer of this search. Costs it again only if its problem is another."""
         if plan.problem != self.problem:
             return self.plan(*plan.decisions(self.graph), evaluations=evaluations)
         return dataclasses.replace(
@@ -257,7 +256,7 @@ class Task(Search[Plan]):
         )
 
     def order_value(self, peak: float) -> float:
-        """What an order of one device is worth, from its peak without resident weights: bytes or seconds."""
+        """Objective of an order on one device, from its peak without resident weights: bytes or seconds."""
         a = self.graph.arrays
         if self.problem.objective == "makespan":
             return float(a.runtime.sum())

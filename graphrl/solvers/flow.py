@@ -1,7 +1,7 @@
-"""A graph as lists for methods that walk over its ops one by one (`Flow`), and the memory along many orders (`Usage`).
+"""A graph as lists for methods that process its ops one by one (`Flow`), and the memory along many orders (`Usage`).
 
-In a `Flow` shared buffers (alias) count once; that an output may reuse an input's buffer is left to the exact costs,
-which judge. `Usage` is exact for orders of one device, a NumPy program over lanes of orders.
+In a `Flow` shared buffers (alias) count once. It ignores that an output may reuse an input's buffer; the exact costs
+decide. `Usage` is exact for orders of one device, a NumPy program over lanes of orders.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ class Flow:
       of: by tensor, its buffer.
       users: by buffer, ops.
       size: by buffer, bytes.
-      pinned: by buffer, whether it is never freed.
+      pinned: by buffer, True if it is never freed.
       reuses: by buffer (if any), the buffer that it may take over.
       evaluations: orders whose peak was computed.
     """
@@ -52,7 +52,7 @@ class Flow:
         self.evaluations = 0
 
     def waiting(self) -> Waiting:
-        """For an order of the ops, from its first one."""
+        """A fresh `Waiting` for an order of the ops."""
         return self.graph.arrays.waiting()
 
     def held(self, op: int) -> int:
@@ -69,13 +69,13 @@ class Flow:
         return min(orders, key=self.peak)
 
 
-CELLS = 4_000_000  # at most, lanes times uses at once: bounds the memory
+CELLS = 4_000_000  # limit of lanes times uses in one batch: bounds the memory
 
 
 class Usage:
     """Computes, for orders `[..., n]` of the ops, the bytes `[..., n] int64` while the op at each place runs: aliases,
-    reuses, kept outputs and workspace as `costs/exact/memory.py` has them; without resident weights, which add the same
-    to every order.
+    reuses, kept outputs and workspace as in `costs/exact/memory.py`; without resident weights, which add the same to
+    every order.
     """
 
     def __init__(self, flow: Flow) -> None:
@@ -85,13 +85,13 @@ class Usage:
         self._bytes = np.array(flow.size, np.int64)[buffers]
         self._pinned = np.array(flow.pinned, bool)[buffers]
         self._freed = np.where(self._pinned, 0, self._bytes)
-        # A buffer is written by the first of its ops and freed after the last: [k] ops, [b] where each buffer's begin.
+        # A buffer is written by the first of its ops and freed after the last: [k] ops, [b] start of each buffer's ops.
         ops = [[op, *flow.users[buffer]] for buffer, op in writes]
         self._ops = np.array([op for group in ops for op in group], np.int64)
         self._first = np.cumsum([0, *(len(group) for group in ops)])[:-1]
         self._workspace = flow.graph.arrays.workspace_bytes  # [n]
-        # (buffer, source, op that writes the one and may be the last to use the other): of two outputs that want one
-        # buffer, the first has it, and nobody has one that is never freed
+        # (buffer, source, op that writes the one and may be the last to use the other): if two outputs want one buffer,
+        # the first gets it; a buffer that is never freed is not reused
         producer = flow.graph.arrays.producer.tolist()
         wanted: dict[tuple[int, int], tuple[int, int, int]] = {}
         for buffer, source in sorted(flow.reuses.items()):
@@ -118,7 +118,7 @@ class Usage:
         return (live + self._workspace[flat]).reshape(orders.shape)
 
     def peaks(self, orders: np.ndarray) -> np.ndarray:
-        """Peaks `[lanes] int64`, bytes, of the orders `[lanes, n]`, as many at once as memory is for."""
+        """Peaks `[lanes] int64`, bytes, of the orders `[lanes, n]`, in batches that fit in memory."""
         at_once = max(1, CELLS // max(1, len(self._ops)))
         return np.concatenate([self(orders[i : i + at_once]).max(axis=1) for i in range(0, len(orders), at_once)])
 
@@ -131,11 +131,11 @@ class Usage:
         if not len(op):
             return allocated, freed
         lane, taken = (last.take(source, axis=1) == place.take(op, axis=1)).nonzero()
-        heir = lane * buffers + buffer[taken]  # in the lanes in a row
+        heir = lane * buffers + buffer[taken]  # index in the flattened lanes
         holder = lane * buffers + source[taken]
         origin, first = np.arange(last.size), holder
         origin[heir] = first
-        while not np.array_equal(further := origin[first], first):  # what was taken over may be taken over again
+        while not np.array_equal(further := origin[first], first):  # a reused buffer may be reused again
             origin[heir] = first = further
         freed.reshape(-1)[heir] = np.where(self._pinned[buffer[taken]], 0, allocated.reshape(-1)[first])
         freed.reshape(-1)[holder] = 0

@@ -1,4 +1,4 @@
-"""Several methods one after the other, as one: each may start from the plans of those before it."""
+"""Several methods in sequence, as one: each may start from the plans of earlier ones."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, PlacedOrder, Task
 from graphrl.solvers.solver import Solver
 
-ROUNDING = 1e-5  # relative: the device knows values as float32; an exact look follows
+ROUNDING = 1e-5  # relative: the device computes values as float32; an exact check follows
 SECONDS_ROUNDING = 1e-9  # relative: the makespan bound is shaved by rounding (costs/bounds)
 
 
@@ -21,11 +21,11 @@ class Stage(NamedTuple):
     """One method of a portfolio."""
 
     solver: Solver[Any]
-    share: float = 1.0  # of what is left of the budget
+    share: float = 1.0  # of the remaining budget
     seconds: float = math.inf  # at most
     options: Callable[[list[Plan]], dict[str, Any]] = lambda plans: {}  # from the plans so far, the best first
-    when: Callable[[list[Plan]], bool] = lambda plans: True  # whether it runs, likewise
-    says: str = ""  # when it runs, in words
+    when: Callable[[list[Plan]], bool] = lambda plans: True  # from the plans so far, the best first: True if it runs
+    says: str = ""  # the condition of `when` in words
 
 
 def best_as_hint(plans: list[Plan]) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def best_as_hint(plans: list[Plan]) -> dict[str, Any]:
 
 
 class _Optimal(Exception):
-    """Thrown through a search by its progress callback: its best plan reaches the bound."""
+    """Raised through a search by its progress callback: its best plan reaches the bound."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Portfolio:
     """Collects plans of one task.
 
     Attributes:
-      bound: the best so far, also by proof of a method; None while there is none.
+      bound: the best so far, also by proof of a method; None before the first.
     """
 
     def __init__(self, task: Task, bound: float | None = None) -> None:
@@ -54,21 +54,21 @@ class Portfolio:
         self._plans: list[Plan] = []
 
     def add(self, decisions: Iterable[PlacedOrder]) -> None:
-        """Plans of rules, an evaluation each, until the budget ends or one is optimal; the first always."""
+        """Adds plans of rules, an evaluation each, until the budget ends or one is optimal; the first always."""
         for placement, order in decisions:
             if self.done:
                 return
             self.keep(self._task.plan(placement, order, evaluations=1))
 
     def keep(self, plan: Plan) -> None:
-        """A plan, and what it proves."""
+        """Keeps a plan, and the bound that it proves."""
         self._plans.append(plan)
         self._task.best = self.best
         if plan.bound is not None:
             self.bound = max(self.bound or 0.0, plan.bound)
 
     def run(self, stages: Iterable[Stage]) -> Plan:
-        """Runs the stages that the budget is enough for, and gives the best plan of all.
+        """Runs the stages that the budget suffices for, and returns the best plan of all.
 
         Raises:
           Interrupted: on Ctrl-C in a stage that has a plan; it has the best plan so far.
@@ -90,11 +90,11 @@ class Portfolio:
 
     @property
     def done(self) -> bool:
-        """Whether there is a plan and nothing is left, or nothing to gain."""
+        """True if there is a plan and the budget is spent or the best plan is optimal."""
         return bool(self._plans) and (self._left() is None or self._is_optimal(self._ranked()[0]))
 
     def best(self, *more: Plan) -> Plan:
-        """The best plan so far, with what all of them took."""
+        """The best plan so far, with the evaluations and seconds of all plans."""
         best = self._ranked(*more)[0]
         evaluations = self._evaluations() + sum(plan.evaluations for plan in more)
         return dataclasses.replace(
@@ -113,14 +113,14 @@ class Portfolio:
             self.keep(stage.solver(task, **stage.options(self._ranked())))
         except ProblemError:  # the method does not take such graphs or problems
             return
-        except (MemoryError, RuntimeError) as error:  # RuntimeError: how jax says that memory ran out
+        except (MemoryError, RuntimeError) as error:  # RuntimeError: jax raises it when memory runs out
             fault = " ".join(str(error).split())[:200]
             warnings.warn(f"{stage.solver.name} could not run ({fault}): the best plan so far stands", stacklevel=4)
         finally:
             whole.forgive(task.forgiven)
 
     def _watch(self, begin: float, evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
-        """Progress of a stage that began after `begin` seconds; `seconds` are the stage's own, without compilation."""
+        """Progress of a stage that started after `begin` seconds; `seconds` are the stage's, without compilation."""
         if value <= (self.bound or 0.0) * (1 + ROUNDING) and self._is_optimal(candidate := plan()):
             raise _Optimal(candidate)
         if self._task.progress is not None:

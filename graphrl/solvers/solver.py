@@ -1,8 +1,8 @@
-"""What a solver is, `solve(task, *, width=...) -> Plan`. `@solver` makes a function one, which is what
+"""Interface of a solver, `solve(task, *, width=...) -> Plan`. `@solver` registers a function as a `Solver`, which
 `graphrl/methods.py` finds by its name.
 
-Stopping early: a solver sets `task.best` as soon as it can make a plan. On Ctrl-C the `Solver` answers with that plan
-in an `Interrupted`; before there is one, KeyboardInterrupt passes.
+Early stop: a solver sets `task.best` as soon as it can make a plan. On Ctrl-C the `Solver` raises an `Interrupted` with
+that plan; before the first plan, KeyboardInterrupt passes.
 """
 
 import dataclasses
@@ -26,10 +26,10 @@ class Method(Generic[T, P, A]):
 
     Attributes:
       name: of the method.
-      help: one line: what it does.
-      search: the function that is decorated.
-      settings: options that it was given beside those of a call, see `given`.
-      prepare: compiles what it needs, once on a machine, which does not count.
+      help: one-line description.
+      search: the decorated function.
+      settings: options that override the defaults, see `given`; options of a call override them.
+      prepare: compiles the code that it needs, once on a machine, which does not count.
     """
 
     name: str
@@ -42,8 +42,8 @@ class Method(Generic[T, P, A]):
         """The best answer that it finds.
 
         Raises:
-          Interrupted: Ctrl-C, and it has an answer.
-          GraphrlError: it cannot take this graph or problem; the message says why.
+          Interrupted: on Ctrl-C after its first answer.
+          GraphrlError: it cannot take this graph or problem; the message states why.
         """
         task.method = self.name
         if self.prepare is not None:
@@ -60,17 +60,17 @@ class Method(Generic[T, P, A]):
 
     @property
     def options(self) -> dict[str, type]:
-        """Types of what a user can set: the keyword-only parameters that are numbers, texts or booleans."""
+        """Types of the options that a user can set: the keyword-only parameters that are numbers, texts or booleans."""
         types: dict[str, Any] = self.search.__annotations__
         return {name: types[name] for name in self._keywords if types[name] in (int, float, str, bool)}
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The values of those options."""
+        """Values of the options where a call gives none."""
         return {name: {**self._keywords, **self.settings}[name] for name in self.options}
 
     def given(self, settings: Mapping[str, Any]) -> Self:
-        """The same with these options."""
+        """A copy of the method with these options."""
         return dataclasses.replace(self, settings={**self.settings, **settings})
 
     @property
@@ -83,10 +83,11 @@ class Solver(Method[Task, P, Plan]):
     """A search for a good plan, by name.
 
     Attributes:
-      one_device: whether it orders the ops of one device.
-      colocates: whether its schedules for several devices keep colocated ops together.
+      one_device: True if it orders the ops of one device.
+      colocates: True if its schedules for several devices keep colocated ops together.
       objectives: that it minimises.
-      digest: (problem, **options) -> what tells apart the trained policies that it plays; None where it plays none.
+      digest: (problem, **options) -> text that identifies the trained policies that it uses; None if it uses no
+        policies.
     """
 
     one_device: bool = False
@@ -95,7 +96,7 @@ class Solver(Method[Task, P, Plan]):
     digest: Callable[..., str] | None = None
 
     def __call__(self, task: Task, *args: P.args, **options: P.kwargs) -> Plan:
-        """The best plan that it finds; raises as every `Method`."""
+        """The best plan that it finds; raises the errors of every `Method`."""
         self._check(task.problem)
         self._check_colocation(task)
         with task.uncounted():
@@ -121,7 +122,7 @@ class Solver(Method[Task, P, Plan]):
             )
 
 
-SOLVERS: dict[str, Solver[Any]] = {}  # by name: those of the modules that were imported
+SOLVERS: dict[str, Solver[Any]] = {}  # by name, those of all imported modules
 
 
 def solver(

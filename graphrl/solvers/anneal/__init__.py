@@ -1,1 +1,1 @@
-"""Simulated annealing: one driver (`driver.py`, which says how a move is added) and sets of moves."""
+"""Simulated annealing: one driver (`driver.py`, which explains how to add a move) and sets of moves."""

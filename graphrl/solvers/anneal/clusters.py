@@ -1,9 +1,9 @@
-"""Clusters of ops that a search moves as one: ops of one device with the dearest transfers between them.
+"""Clusters of ops that a search moves as one: ops of one device with the longest transfers between them.
 
-A graph of thousands of ops has too many single moves for a second, and most of them alone are for the worse, because
-an op's neighbours stay behind. Clusters begin large and become smaller while the search goes on, as in multilevel graph
-partitioning (Karypis & Kumar 1998). The costs stay those of the whole graph, and no cluster spans two devices, so that
-forming clusters changes no plan.
+A graph of thousands of ops has too many single moves for a second. Most of them are for the worse, because an op's
+neighbours stay behind. Clusters start large and become smaller during the search, as in multilevel graph partitioning
+(Karypis & Kumar 1998). The costs stay those of the whole graph, and no cluster spans two devices, so that forming
+clusters changes no plan.
 """
 
 import numpy as np
@@ -13,15 +13,15 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import rings
 
-LEAST = 100  # clusters that a search begins with
-MOVES = 20.0  # of each cluster at least, before there are more
-LEVELS = 8  # times that they are formed anew
-HEAVIEST = 3.0  # run time of a cluster at most, in averages
-LEAST_OPS, DENSE = 500, 20  # a graph of fewer ops needs no clusters, and in one of more uses an op nothing stands apart
+LEAST = 100  # clusters at the start of a search
+MOVES = 20.0  # of each cluster at least, before a search forms more clusters
+LEVELS = 8  # times that clusters are formed
+HEAVIEST = 3.0  # run time of a cluster at most, in multiples of the mean
+LEAST_OPS, DENSE = 500, 20  # with fewer ops, or more uses per op (no separable parts), a graph needs no clusters
 
 
 class Clusters:
-    """Of one graph: the dependencies along which its ops join, the dearest transfers first."""
+    """Clusters of one graph: its ops join along the dependencies, those with the longest transfers first."""
 
     def __init__(self, graph: ComputationGraph, problem: Problem) -> None:
         a, uses = graph.arrays, graph.arrays.use_tensor
@@ -32,8 +32,8 @@ class Clusters:
         self._own, self._total = graph.mates, float(a.runtime.sum())
 
     def of(self, placement: np.ndarray, count: int) -> np.ndarray:
-        """The cluster of each op, `[n]` int64 as one of its ops: some `count` of them, or more if less may not join.
-        Ops that stand on one device `[n]`, with their groups whole.
+        """The cluster of each op, `[n]` int64, named by one of its ops; about `count` clusters, or more if some may not
+        join. All ops of a cluster are on one device of `placement` `[n]`, and colocated groups stay whole.
         """
         cluster = self._leaders.copy()
         most = HEAVIEST * self._total / count
@@ -41,32 +41,34 @@ class Clusters:
         return cluster
 
     def mates(self, placement: np.ndarray, count: int) -> np.ndarray:
-        """The next op of each op's cluster, as `ComputationGraph.mates`, which it is where ops are hardly more."""
+        """The next op of each op's cluster, in the form of `ComputationGraph.mates`; the graph's own mates if there are
+        fewer than two ops for each cluster.
+        """
         return self._own if 2 * count > len(self._own) else rings(self.of(placement, count))
 
 
 def clustered(graph: ComputationGraph, problem: Problem) -> Clusters | None:
-    """Of what a search should move in clusters, see `moves_clusters`, else None."""
+    """Clusters of a graph that a search should move in clusters, see `moves_clusters`, else None."""
     return Clusters(graph, problem) if moves_clusters(graph, problem) else None
 
 
 def moves_clusters(graph: ComputationGraph, problem: Problem) -> bool:
-    """Whether `anneal-schedule` should move clusters for a makespan: they gain it much under `rendezvous`, where two
-    devices wait for one another at each transfer, and nothing where they do not.
+    """True if `anneal-schedule` should move clusters for a makespan. The gain is large under `rendezvous`, where two
+    devices wait for each other at each transfer, and none elsewhere.
     """
     takes = problem.objective == "makespan" and problem.transfer == "rendezvous" and problem.devices > 1
     return takes and has_parts(graph)
 
 
 def has_parts(graph: ComputationGraph) -> bool:
-    """Whether a graph is large, and not so dense that no part stands apart from the rest."""
+    """True if a graph is large, and not so dense that it has no separable parts."""
     n = len(graph.ops)
     return n >= LEAST_OPS and len(graph.arrays.use_op) <= DENSE * n
 
 
 def count_at(level: int, moves: float, ops: int) -> int:
-    """How many clusters there are to be at a level, 0 to `LEVELS`, of a search of so many moves: their number grows by
-    one factor from level to level.
+    """Target number of clusters at a level, 0 to `LEVELS` - 1, of a search with a given number of moves. It grows by a
+    constant factor from level to level.
     """
     most = min(max(moves / MOVES, LEAST), float(ops))
     return int(LEAST * (most / LEAST) ** (level / (LEVELS - 1)))
@@ -82,7 +84,7 @@ def _join(
     most: float,
     count: int,
 ) -> None:
-    """Joins what dependencies `[m]` lie between, one after the other.
+    """Joins groups along the dependencies `[m]`, one after the other.
 
     Args:
       cluster: `[n]`, of each op the first of its group; the result is written here.

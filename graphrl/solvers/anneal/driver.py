@@ -11,12 +11,12 @@ temperatures that fall over a share of the budget), and `run` drives them until 
   anneal-schedule    schedules/solver.py               schedules/moves.py: `draw`, its shares in `solver.MIX`
   anneal of maps     maps/anneal.py                    maps/anneal.py: `_change`
 
-A move is added where the moves of its method are drawn: a branch that changes the chain, and what takes it back. A set
-of moves is added as a subclass of `Annealing` with `walk`, `value` and, for several chains, `energy` and `follow`.
+To add a move, extend the function that draws the moves of its method: a branch that changes the chain, and its inverse.
+To add a set of moves, subclass `Annealing` with `walk`, `value` and, for several chains, `energy` and `follow`.
 A compiled function calls only those of its own folder (`graphrl.compiled`), so the moves of schedules, of sends and of
-maps are beside the costs that they walk.
+maps are in the folders of the costs that they walk.
 
-`xla/checkpoint/solvers/anneal.py` has a loop of its own: its moves are in part Python's, and its starts race.
+`xla/checkpoint/solvers/anneal.py` has its own loop: its moves are partly in Python, and its starts race.
 """
 
 import itertools
@@ -36,17 +36,17 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class Pace(NamedTuple):
-    """How a run is cut into pieces, between which the driver looks at the clock. A step is what a chain counts: moves,
-    or windows of them.
+    """Lengths of the pieces of a run, between which the driver checks the clock. A step is the chain's unit of work: a
+    move, or a window of moves.
 
     Attributes:
       steps: of a chain in a piece at most, where the budget is in evaluations.
-      pieces: at least, there.
+      pieces: number of pieces at least, where the budget is in evaluations.
       seconds: of a piece, where the budget is in seconds.
-      first: steps of a chain in the first piece, there.
+      first: steps of a chain in the first piece, where the budget is in seconds.
       evaluations: of a step.
-      exchanges: times in all that the worst of several chains goes on from where the best stands ("go with the
-        winners", Aldous & Vazirani 1994); 0 where chains have temperatures of their own.
+      exchanges: how often per run the worst of several chains continues from the state of the best ("go with the
+        winners", Aldous & Vazirani 1994); 0 if every chain has its own temperature.
     """
 
     steps: int
@@ -61,15 +61,15 @@ class Annealing(Generic[C]):
     """Chains of one search, and their moves.
 
     Attributes:
-      search: what they are of.
+      search: budget, clock and progress of the run.
       chains: at least one.
-      pace: of them.
+      pace: lengths of the run's pieces.
       budget: of the whole search; a part of it for some.
       evaluations: so far.
-      expected: steps of each chain in the whole run, as far as is known.
-      reserve: seconds that what follows takes.
-      clusters: what `anneal.clusters` says of ops that move together, if they do.
-      level: of the clusters that the chains have; -1 for none.
+      expected: steps of each chain in the whole run, as estimated so far.
+      reserve: seconds for the work after the run.
+      clusters: forms the clusters of ops that move together (`anneal.clusters`), or None.
+      level: of the chains' current clusters; -1 before the first.
     """
 
     def __init__(self, search: Search[Any], chains: Sequence[C], pace: Pace, evaluations: int = 0) -> None:
@@ -80,36 +80,36 @@ class Annealing(Generic[C]):
         self.level = -1
 
     def walk(self, chain: C, steps: int, begin: float, end: float) -> int:
-        """Makes steps of a chain, at the temperatures between two shares of the run; gives the evaluations made."""
+        """Makes steps of a chain, at the temperatures between two shares of the run; returns the evaluations made."""
         raise NotImplementedError
 
     def value(self) -> float:
-        """The objective of the best so far."""
+        """The best objective so far."""
         raise NotImplementedError
 
     def energy(self, chain: C) -> float:
-        """Of a chain where it stands."""
+        """Energy of a chain's current state."""
         raise NotImplementedError
 
     def follow(self, chain: C, other: C) -> None:
-        """Puts a chain where another stands; what it found best stays."""
+        """Copies another chain's state into a chain, which keeps its own best."""
         raise NotImplementedError
 
     def mates(self, chain: C) -> Any:
-        """Of a chain with clusters: a view of its ops with fields `device` and `mate`, which is written."""
+        """A writable view of the ops of a chain with clusters, with fields `device` and `mate`."""
         raise NotImplementedError
 
     def after(self, share: float) -> None:
-        """Called after each piece, when a share of the run is over."""
+        """Called after each piece, with the share of the run that is over."""
 
     def done(self) -> bool:
-        """Whether nothing is left to gain."""
+        """True if nothing is left to gain."""
         return False
 
     def run(self, steps: int | None = None) -> None:
         """Anneals until the budget is spent, or for some steps of each chain that the budget may cut short.
 
-        With evaluations alone the result depends on nothing else: not on the clock.
+        If only evaluations are limited, the result does not depend on the clock.
         """
         exchanged = 0
         with ThreadPoolExecutor(min(len(self.chains), count_cores())) as pool:
@@ -128,7 +128,7 @@ class Annealing(Generic[C]):
                     self.follow(ranked[-1], ranked[0])
 
     def _coarsen(self, share: float) -> None:
-        """Forms the clusters of every chain anew where a share of the run begins their next level."""
+        """Forms new clusters for every chain where a share of the run starts their next level."""
         level = min(int(share * LEVELS), LEVELS - 1)
         if self.clusters is not None and level > self.level:
             self.level = level
@@ -137,7 +137,7 @@ class Annealing(Generic[C]):
                 ops["mate"] = self.clusters.mates(ops["device"], count_at(level, self.expected, len(ops)))
 
     def _pieces(self, steps: int | None) -> Iterator[tuple[list[int], float, float]]:
-        """Steps of each chain, and the shares of the run before and after them."""
+        """Yields steps of each chain, and the shares of the run before and after them."""
         if self.done():
             return
         if steps is None and self.budget.seconds is not None:
@@ -159,7 +159,7 @@ class Annealing(Generic[C]):
                 yield _dealt(low + fitting, count, low), piece / pieces, end
 
     def _timed_pieces(self) -> Iterator[tuple[list[int], float, float]]:
-        """The same where the budget is in seconds, of which what is left now is the run."""
+        """`_pieces` for a budget in seconds; the run takes the seconds that are left now."""
         search, pace, count = self.search, self.pace, len(self.chains)
         assert self.budget.seconds is not None
         begun, total = search.seconds, self._left()
@@ -182,18 +182,18 @@ class Annealing(Generic[C]):
             self.expected = rate * whole if total is None else min(rate * whole, total / count)
 
     def _left(self) -> int | None:
-        """Steps of all chains that the evaluations are enough for; None where they are not limited."""
+        """Steps of all chains within the remaining evaluations; None if they are not limited."""
         limit = self.budget.evaluations
         return None if limit is None else (limit - self.evaluations) // self.pace.evaluations
 
 
 def cooled(hot: float, cold: float, share: float) -> float:
-    """The temperature when a share of the run is over: it falls geometrically."""
+    """The temperature after a share of the run: it falls geometrically."""
     return hot * (cold / hot) ** share
 
 
 def _dealt(high: int, count: int, low: int = 0) -> list[int]:
-    """Numbers from low to high - 1, each dealt to one of `count` in turn: how many each has."""
+    """Deals the numbers from low to high - 1 to `count` chains in turn; returns how many each gets."""
     return [(high + count - 1 - i) // count - (low + count - 1 - i) // count for i in range(count)]
 
 
@@ -206,7 +206,7 @@ def copied(parts: T) -> T:
 
 
 def copy_into(target: T, source: T) -> None:
-    """Overwrites its own arrays, not those of tuples in it, with those of one of the same shapes."""
+    """Overwrites the target's arrays, except those in nested tuples, with those of a source of the same shapes."""
     for of_target, of_source in zip(target, source, strict=True):
         if isinstance(of_target, np.ndarray):
             of_target[:] = of_source

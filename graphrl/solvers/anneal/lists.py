@@ -3,10 +3,10 @@
 Without transfers a schedule follows from a list: time runs along the device that is free first, and of the ops whose
 predecessors have ended by then the first in the list is next there (Graham 1966; the parallel schedule generation
 scheme of resource-constrained project scheduling, Kolisch 1996). No device waits while an op is ready. That excludes
-some schedules: where a device had better wait for an op of the longest path, it excludes all of the best.
+some schedules: if a device should wait for an op of the longest path, it excludes all optimal ones.
 
 The makespan of almost all lists is one of a few numbers. The energy is finer: the device seconds that run beyond a
-bound of the makespan. It is 0 where the bound is reached, and idle time before the bound tells early that it will be
+bound of the makespan. It is 0 where the bound is reached, and idle time before the bound shows early that it will be
 large.
 """
 
@@ -34,16 +34,16 @@ from graphrl.solvers.solver import solver
 
 NAME = "anneal-list"
 HOT, COLD = 0.02, 0.0004  # first and last temperature of a round, parts of the mean run time
-FIRST = 100  # lists for each op in the first round; each has twice as many as the one before
-CHUNK = 200_000  # ops that are played before the clock is looked at
-NEAR = 4  # places between two ops that are swapped, at most, in half of all moves; else they are any two
+FIRST = 100  # lists for each op in the first round; each round has twice as many as the last
+CHUNK = 200_000  # ops that are scheduled between two checks of the clock
+NEAR = 4  # distance of two swapped ops, at most, in half of all moves; else any two are swapped
 
 OP = np.dtype(
     [
         ("runtime", np.float64),  # seconds
         ("awaits", np.uint32),  # predecessors
-        ("left", np.uint32),  # of them, that have not run
-        ("after", np.uint32),  # where its row of successors begins
+        ("left", np.uint32),  # of them, the number that have not run
+        ("after", np.uint32),  # start of its row of successors
         ("device", np.uint32),
     ],
     align=True,
@@ -51,7 +51,7 @@ OP = np.dtype(
 
 
 class Lists(NamedTuple):
-    """A list of n ops on d devices, with m dependencies, and the best that was met."""
+    """A list of n ops on d devices, with m dependencies, and the best list so far."""
 
     ops: np.ndarray  # [n + 1] OP
     rows: np.ndarray  # [m] uint32, successors
@@ -63,25 +63,25 @@ class Lists(NamedTuple):
     able: np.ndarray  # [n] uint32, heap by `place` of ops that could run now
     played: np.ndarray  # [n] uint32, ops as they started
     free: np.ndarray  # [d] float64, seconds
-    score: np.ndarray  # [2] float64, seconds: energy of the list, infinite before it is played; makespan of the best
+    score: np.ndarray  # [2] float64, seconds: energy of the list, infinite before it is evaluated; makespan of the best
     rng: np.ndarray  # [1] uint64
 
     def restart(self, listed: np.ndarray) -> None:
-        """Goes on from another list."""
+        """Continues from another list."""
         self.listed[:] = listed
         self.score[0] = np.inf
 
 
 @functools.cache
 def prepare_with_lists() -> None:
-    """Compiles annealing and list scheduling, or loads them, once in a process."""
+    """Compiles annealing and list scheduling, or loads them, once per process."""
     prepare_lists()
     with announced(anneal, NAME, seconds=2):
         anneal(lists(ComputationGraph("one", (Op("a"),)), 2, np.random.SeedSequence(0)), 1, 1.0, 1.0, 0.0)
 
 
 def prepared_beside() -> AbstractContextManager[None]:
-    """Another process does that while this one compiles something else."""
+    """Runs `prepare_with_lists` in another process while this one compiles something else."""
     return beside(anneal, NAME, prepare_with_lists)
 
 
@@ -92,12 +92,12 @@ def prepared_beside() -> AbstractContextManager[None]:
     prepare=prepare_with_lists,
 )
 def solve(task: Task, *, hot: float = HOT, cold: float = COLD) -> Plan:
-    """Rounds from the list by levels, each twice as long as the one before, until the bound is reached. An evaluation
-    is a list that is played.
+    """Anneals in rounds from the list by levels, each twice as long as the last, until the bound is reached. An
+    evaluation is a list that is scheduled.
 
     Args:
-      hot, cold: first and last temperature of a round, parts of the mean run time: so many more seconds of devices
-        beyond the bound are accepted with chance 1/e.
+      hot, cold: first and last temperature of a round, parts of the mean run time: that many more device seconds beyond
+        the bound are accepted with chance 1/e.
 
     Raises:
       ProblemError: the problem is another than makespan under `free` without a memory limit, or an option is out of
@@ -119,7 +119,7 @@ def solve(task: Task, *, hot: float = HOT, cold: float = COLD) -> Plan:
 
 
 class _Lists(Annealing[Lists]):
-    """A chain that has played the list by levels."""
+    """A chain that has evaluated the list by levels."""
 
     def __init__(self, task: Task, hot: float, cold: float) -> None:
         self._task, graph = task, task.graph
@@ -132,35 +132,35 @@ class _Lists(Annealing[Lists]):
         task.best = self.plan
 
     def restart(self) -> None:
-        """From the list by levels."""
+        """Restarts from the list by levels."""
         self.chains[0].restart(self._first)
 
     def plan(self) -> Plan:
-        """The best so far."""
+        """The best plan so far."""
         decisions = _plan(self._task.graph, self._task.problem, self.chains[0], self._bound)
         return self._task.plan(*decisions, evaluations=self.evaluations, bound=self._bound)
 
     def walk(self, chain: Lists, steps: int, begin: float, end: float) -> int:
-        """Lists between two shares of a round."""
+        """Evaluates lists between two shares of a round."""
         hot, cold = (cooled(self._hot, self._cold, share) for share in (begin, end))
         return anneal(chain, steps, hot, cold, self._bound)
 
     def value(self) -> float:
-        """Seconds."""
+        """Makespan of the best list, seconds."""
         return float(self.chains[0].score[1])
 
     def done(self) -> bool:
-        """Whether the bound is reached."""
+        """True if the bound is reached."""
         return self.value() <= self._bound * (1 + SECONDS_ROUNDING)
 
 
 def takes(problem: Problem) -> bool:
-    """Whether the search is for such problems."""
+    """True if the search supports a problem."""
     return (problem.objective, problem.transfer, problem.memory_limit) == ("makespan", "free", None)
 
 
 def lists(graph: ComputationGraph, devices: int, seed: np.random.SeedSequence) -> Lists:
-    """The list by levels, the longest path to the end first."""
+    """The list by levels: the longest path to the end first."""
     a = graph.arrays
     n, (source, target) = a.num_ops, a.dependencies()
     ops = np.zeros(n + 1, OP)
@@ -186,7 +186,7 @@ def lists(graph: ComputationGraph, devices: int, seed: np.random.SeedSequence) -
 
 
 def _plan(graph: ComputationGraph, problem: Problem, search: Lists, bound: float) -> PlacedOrder:
-    """Plays the best list, for its schedule; the search stays as it is."""
+    """Schedules the best list again, for its plan; the search is not changed."""
     best = Lists(*(part.copy() for part in search))
     best.restart(search.best)
     anneal(best, 1, 1.0, 1.0, bound)
@@ -195,11 +195,11 @@ def _plan(graph: ComputationGraph, problem: Problem, search: Lists, bound: float
 
 @entry
 def anneal(s: Lists, moves: int, hot: float, cold: float, bound: float) -> int:
-    """Swaps ops until a list reaches the bound; gives how many lists were played, `moves` at most. A list that was not
-    played yet is played first.
+    """Swaps ops until a list reaches the bound; returns the number of evaluated lists, at most `moves`. A new list is
+    evaluated first.
 
     Args:
-      s: goes on from where an earlier call left it.
+      s: new, or as an earlier call left it.
       moves: at least 1.
       hot, cold: temperature of the first move, and after the last one, seconds: it falls geometrically.
       bound: of the makespan, seconds.
@@ -238,9 +238,9 @@ def _swap(s: Lists, one: int, other: int) -> None:
 
 @part
 def _play(s: Lists, bound: float, limit: float) -> float:
-    """The energy of the list, or one above the limit; keeps the list if its makespan is the least so far.
+    """The energy of the list, or a value above the limit; keeps the list if its makespan is the least so far.
 
-    Device seconds that run beyond the bound are those that wait before it, less those that may.
+    Device seconds beyond the bound are the seconds that devices wait before it, less the wait that the bound allows.
     """
     ops, ready, free, d = s.ops, s.ready, s.free, len(s.free)
     n = len(s.listed)

@@ -1,8 +1,8 @@
 """Simulated annealing of placements for `max_load` (method "anneal-load"), and greedy changes, compiled.
 
-`Chain` is a placement of groups whose loads follow every shift of a group. `anneal` makes moves of one or several
-groups at a falling temperature. `climb` tries given changes one after the other and keeps those that lower the energy;
-it also gives the energy of every single change.
+`Chain` is a placement of groups with loads that are updated at every shift of a group. `anneal` makes moves of one or
+several groups at a falling temperature. `climb` tries given changes one after the other and keeps those that lower the
+energy; it also computes the energy of every single change.
 """
 
 import functools
@@ -26,16 +26,16 @@ from graphrl.solvers.solver import solver
 HOT, COLD = 0.02, 2e-5  # temperatures, as parts of the first largest load
 ROUNDS = 5
 PACE = Pace(steps=10_000, pieces=100)
-NEAR, ANY, SWAP = 0.3, 0.35, 0.75  # shares of moves, added up: to a neighbour's device, to any, two that change places
+NEAR, ANY, SWAP = 0.3, 0.35, 0.75  # shares of moves, added up: to a neighbour's device, to any, swap of two
 MOST = 64  # groups that move together at most, in the rest of the moves
-SMOOTH = 4.0  # of the loads' norm of order 8 beside the largest load: many placements have one largest load
-PENALTY = 4.0  # largest loads that an excess of the whole limit costs
-TRIES = 8  # draws of a move before it is counted as made
-ROUNDING = 1e-12  # relative, of sums in another order
+SMOOTH = 4.0  # weight of the loads' norm of order 8 in the energy: many placements have the same largest load
+PENALTY = 4.0  # cost of an excess of the whole limit, in mean loads at the least run times
+TRIES = 8  # draws of a neighbour on another device, before any device is drawn
+ROUNDING = 1e-12  # relative, of sums that are added in another order
 
 
 class Chain(NamedTuple):
-    """A placement of groups, what it costs, and the best that the chain met."""
+    """A placement of groups, its costs, and the best placement of the chain."""
 
     runtime: np.ndarray  # [b, 2] float64, inf where it cannot run
     weight: np.ndarray  # [b] float64, bytes
@@ -52,7 +52,7 @@ class Chain(NamedTuple):
     held: np.ndarray  # [d] float64, bytes
     best: np.ndarray  # [b] int64, device
     rank: np.ndarray  # [2] float64, of the best: excess and largest load
-    moved: np.ndarray  # [MOST, 2] int64, groups of the move and where they were
+    moved: np.ndarray  # [MOST, 2] int64, groups of the move and their old devices
     seen: np.ndarray  # [b + 1] int64, the last move that drew a group; last, the number of moves
     rng: np.ndarray  # [1] uint64
     limits: np.ndarray  # [2] float64, bytes of an accelerator, and the penalty for a byte of excess
@@ -60,7 +60,7 @@ class Chain(NamedTuple):
 
 @functools.cache
 def prepare() -> None:
-    """Compiles the chain, or loads it, once in a process."""
+    """Compiles the chain, or loads it, once per process."""
     groups = Groups.of_ops(ComputationGraph("one", (Op("a"),)), Problem("max_load"))
     with announced(anneal, "anneal-load", seconds=6):
         chain(groups, np.zeros(1, np.int64), np.random.SeedSequence(0))
@@ -73,15 +73,14 @@ def prepare() -> None:
     prepare=prepare,
 )
 def solve(task: Task, *, rounds: int = ROUNDS, hot: float = HOT, cold: float = COLD, hint: Plan | None = None) -> Plan:
-    """From equal stages, or the hint; an evaluation is a move.
+    """Anneals from equal stages, or from the hint. An evaluation is a move.
 
-    Moves take a group of colocated ops to the device of a neighbour or to any, exchange two, or take some that hang
-    together. The energy is the largest load, some of the norm of order 8 of all loads, and a penalty for bytes over the
-    limit.
+    Moves take a group of colocated ops to the device of a neighbour or to any, swap two, or take some connected groups.
+    The energy is the largest load, some of the norm of order 8 of all loads, and a penalty for bytes over the limit.
 
     Args:
-      rounds: how often the temperature falls, each time from where the chain stands: which devices have the few largest
-        groups is settled early in each.
+      rounds: number of times that the temperature falls, each from the chain's current state. Each round settles early
+        which devices have the few largest groups.
       hot, cold: the first and the last temperature of a round, as parts of the first largest load.
       hint: a plan to start from.
 
@@ -104,7 +103,7 @@ def solve(task: Task, *, rounds: int = ROUNDS, hot: float = HOT, cold: float = C
 
 
 class _Loads(Annealing[Chain]):
-    """A chain, whose temperature falls from `hot` to `cold`, seconds, some times."""
+    """A chain whose temperature falls from `hot` to `cold`, seconds, once a round."""
 
     def __init__(self, task: Task, first: Plan, rounds: int, hot: float, cold: float) -> None:
         self._task, self._first, self._rounds, self._hot, self._cold = task, first, rounds, hot, cold
@@ -114,28 +113,28 @@ class _Loads(Annealing[Chain]):
         super().__init__(task, [chain(self._groups, device, np.random.SeedSequence(task.seed))], PACE, evaluations=1)
 
     def plan(self) -> Plan:
-        """The best so far."""
+        """The best plan so far."""
         plan = placed_plan(self._task, self.chains[0].best[self._groups.of], evaluations=self.evaluations)
         return plan if plan.rank <= self._first.rank else self._task.known(self._first, self.evaluations)
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
-        """Moves between two shares of the budget, in the round that the first is in."""
+        """Makes moves between two shares of the budget, in the round of the first share."""
         part = self._rounds * begin % 1.0
         shares = part, min(1.0, part + self._rounds * (end - begin))
         anneal(chain, steps, *(cooled(self._hot, self._cold, share) for share in shares))
         return steps
 
     def value(self) -> float:
-        """The largest load, seconds."""
+        """The largest load of the best placement, seconds."""
         return float(self.chains[0].rank[1])
 
     def done(self) -> bool:
-        """Whether no load takes time."""
+        """True if no load takes time."""
         return self._hot <= 0
 
 
 def chain(groups: Groups, device: np.ndarray, seed: np.random.SeedSequence) -> Chain:
-    """A chain that begins with a device for each group, `[b]`."""
+    """A chain that starts from a device for each group, `[b]`."""
     incidence, (count, devices) = groups.incidence(), (len(groups.weight), len(groups.kinds))
     nets, limit = len(groups.seconds), groups.limit
     lowest = float(np.minimum(groups.runtime[:, 0], groups.runtime[:, 1]).sum()) / devices
@@ -166,7 +165,7 @@ def chain(groups: Groups, device: np.ndarray, seed: np.random.SeedSequence) -> C
 
 @entry
 def anneal(c: Chain, moves: int, hot: float, cold: float) -> None:
-    """Makes some moves while the temperature falls geometrically from `hot` to `cold`, seconds."""
+    """Makes `moves` moves while the temperature falls geometrically from `hot` to `cold`, seconds."""
     recount(c)
     largest, excess = largest_load(c), largest_excess(c)
     _keep_best(c, largest, excess)
@@ -190,11 +189,11 @@ def anneal(c: Chain, moves: int, hot: float, cold: float) -> None:
 
 @entry
 def climb(c: Chain, changes: np.ndarray, energies: np.ndarray) -> None:
-    """Moves groups to other devices, `changes` `[k, 2]` int64, and keeps what lowers the energy (`energy_of`) and makes
-    neither the largest load nor the excess any larger. Without changes it costs the placement.
+    """Moves groups to other devices, `changes` `[k, 2]` int64. Keeps a change if it lowers the energy (`energy_of`) and
+    raises neither the largest load nor the excess. Without changes it only costs the placement.
 
-    `energies` `[b, d]`, if it has rows, is filled with what each group's move alone comes to then; inf where it cannot
-    run. The costs are afterwards in `c.rank`.
+    `energies` `[b, d]`, if it has rows, is filled with the energy after each single move of a group; inf where the
+    group cannot run. Afterwards `c.rank` has the costs.
     """
     recount(c)
     largest, excess = largest_load(c), largest_excess(c)
@@ -224,7 +223,7 @@ def climb(c: Chain, changes: np.ndarray, energies: np.ndarray) -> None:
 
 @part
 def recount(c: Chain) -> None:
-    """Loads anew, as sums drift."""
+    """Recomputes the loads, as sums drift."""
     for device in range(len(c.load)):
         c.load[device] = c.held[device] = 0.0
     for group in range(len(c.device)):
@@ -246,7 +245,7 @@ def recount(c: Chain) -> None:
 
 @part
 def _pays(c: Chain, net: int, home: int, device: int) -> bool:
-    """Whether a device sends or receives a net whose producer is on the device `home`."""
+    """True if a device sends or receives a net whose producer is on the device `home`."""
     if c.kinds[device] != ACCELERATOR:
         return False
     here = c.readers[net, device] > 0
@@ -300,7 +299,7 @@ def largest_excess(c: Chain) -> float:
 
 @part
 def energy_of(c: Chain, largest: float, excess: float) -> float:
-    """Seconds: the largest load, a norm of all, and a penalty."""
+    """Energy in seconds: the largest load, a norm of all loads, and a penalty."""
     norm = 0.0
     for device in range(len(c.load)):
         ratio = c.load[device] / largest if largest > 0 else 0.0
@@ -319,7 +318,7 @@ def _keep_best(c: Chain, largest: float, excess: float) -> None:
 
 @part
 def _neighbour(c: Chain, group: int) -> int:
-    """A group on one of its nets at random, itself if it has none."""
+    """A random group on one of its nets; the group itself if it has no nets."""
     degree = c.nets_start[group + 1] - c.nets_start[group]
     if degree == 0:
         return group
@@ -330,7 +329,7 @@ def _neighbour(c: Chain, group: int) -> int:
 
 @part
 def _take(c: Chain, count: int, group: int, to: int) -> int:
-    """Shifts a group as a part of the move; gives how many the move has."""
+    """Shifts a group as a part of the move; returns the number of groups in the move."""
     if c.device[group] == to or not np.isfinite(c.runtime[group, c.kinds[to]]):
         return count
     c.moved[count, 0], c.moved[count, 1] = group, c.device[group]
@@ -340,7 +339,7 @@ def _take(c: Chain, count: int, group: int, to: int) -> int:
 
 @part
 def _draw(c: Chain) -> int:
-    """Makes a move; gives how many groups it has."""
+    """Draws and makes a move; returns its number of groups."""
     u, group = uniform(c.rng), below(c.rng, len(c.device))
     if u < NEAR:
         return _take(c, 0, group, c.device[_neighbour(c, group)])
@@ -356,7 +355,7 @@ def _draw(c: Chain) -> int:
 
 @part
 def _draw_cluster(c: Chain, group: int) -> int:
-    """Groups of one device that hang together, to the device of one of their neighbours or to any."""
+    """Moves connected groups of one device to the device of one of their neighbours or to any; returns their number."""
     here, size = c.device[group], 2 << below(c.rng, 6)
     to = here
     for _ in range(TRIES):

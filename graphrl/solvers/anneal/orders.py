@@ -7,16 +7,16 @@ With A and B the memory while another op runs, if the moved op comes after or be
 
     E(g)^4 = sum over other ops r before g of f(A_r) + sum over those from g on of f(B_r) + f(at the op itself)
 
-with f(x) = (max(0, x - floor) / scale)^4, the floor a little below the best peak: E is the 4-norm of the excess, near
-the peak when one place stands out, and still falling when several do. (Common is the peak plus its mean excess, and
-single random places.) One sweep over the window has the energies of all places.
+with f(x) = (max(0, x - floor) / scale)^4, the floor a little below the best peak: E is the 4-norm of the excess. It is
+near the peak if a single place dominates, and still falls if several do. (Common choices are the peak plus its mean
+excess, and single random places.) One sweep over the window computes the energies of all places.
 
 Slice sampling draws the place (Neal 2003). It preserves exp(-E / temperature) and needs no powers: a limit above the
-present energy is drawn as for Metropolis' rule, and then one of the places that stay below it.
+current energy is drawn as for Metropolis' rule, and then one of the places that stay below it.
 
-`WeighedBuffers` holds the buffers that moves weigh, made once for a graph. A buffer that an op always takes over
+`WeighedBuffers` stores the buffers that moves count, computed once for a graph. A buffer that an op always takes over
 (`reuses`, where the op is the source's only user) is one buffer with its source. Where taking over depends on the
-order, the moves count the output as allocated, and the exact costs of the finished plan judge.
+order, the moves count the output as allocated, and the exact costs of the finished plan decide.
 """
 
 import functools
@@ -44,17 +44,17 @@ PACE = Pace(steps=16, seconds=0.1, first=16, exchanges=0)  # in windows
 RANDOM_STARTS = 64
 MAX_RANDOM_OPS = 5_000  # random orders are far from the best on larger graphs, and slow to draw
 START = 2e-3  # temperature, a part of the best peak, of the chain in the middle of the ladder
-FINE = 6.4e-3  # where buffers are larger than this part of the peak (by their root mean square), it is as much hotter
+FINE = 6.4e-3  # if the buffers' root mean square is a larger part of the peak, the start is hotter by the same factor
 COOLING = 16.0  # from the start to the end
 SPREAD = 4.0  # of the start temperatures between the hottest and the coldest chain
 WIDTH = 128  # places of a window
-BAND = 0.15  # how far below the best peak the energy begins to count, as a part of it
-FOCUS = 0.75  # how many windows lie where the memory is near its peak; the others lie anywhere
-# Rows are parts of `Weighed.rows`, from their begin to that of the next record's.
+BAND = 0.15  # distance below the best peak where the energy starts to count, as a part of it
+FOCUS = 0.75  # share of windows where the memory is near its peak; the others are anywhere
+# Rows are parts of `Weighed.rows`; they end at the start of the next record's row.
 OP = np.dtype(
     [
         ("held", np.float64),  # bytes that the op allocates and leaves behind
-        ("needed", np.float64),  # bytes beside what is live that it needs while it runs
+        ("needed", np.float64),  # bytes in addition to live memory that it needs while it runs
         ("before", np.int64),  # row of predecessors
         ("after", np.int64),  # row of successors
         ("reads", np.int64),  # row of buffers that it may be the last to use
@@ -66,11 +66,12 @@ BUFFER = np.dtype([("size", np.float64), ("users", np.int64)], align=True)  # by
 
 @solver("anneal", "simulated annealing over orders, several chains from the orders of quick rules", one_device=True)
 def solve(task: Task, *, chains: int = 8, starts: Sequence[np.ndarray] = ()) -> Plan:
-    """An evaluation is one move of one chain, weighed at all its places. Compiling does not count.
+    """Simulated annealing over orders. An evaluation is one move of one chain, over all its places. Compiling does not
+    count.
 
     Args:
-      chains: that anneal side by side, each from another start.
-      starts: orders `[n]` of ops to start from beside the quick rules'.
+      chains: number of parallel chains, each from another start.
+      starts: orders `[n]` of ops to start from, in addition to those of the quick rules.
 
     Raises:
       ProblemError: chains is out of range.
@@ -87,7 +88,7 @@ def solve(task: Task, *, chains: int = 8, starts: Sequence[np.ndarray] = ()) -> 
 
 @functools.cache
 def prepare() -> None:
-    """Compiles annealing, or loads it, once in a process."""
+    """Compiles annealing, or loads it, once per process."""
     flow = Flow(ComputationGraph("one", (Op("a"),)))
     buffers = WeighedBuffers(flow)
     (chain,) = load(np.zeros((1, 1), np.int64), Profile(buffers), np.random.SeedSequence(0).spawn(1))
@@ -106,7 +107,7 @@ class Chain(NamedTuple):
     best: np.ndarray  # [1] float64, bytes, its peak
     rng: np.ndarray  # [1] uint64
     gain: np.ndarray  # [WIDTH + 1] float64, work: see `_weigh`
-    energy: np.ndarray  # [WIDTH] float64, work: E^4 at each place of the window, less what is the same at all
+    energy: np.ndarray  # [WIDTH] float64, work: E^4 at each place of the window, less the part that all places share
 
 
 class _Orders(Annealing[tuple[Chain, float]]):
@@ -130,18 +131,18 @@ class _Orders(Annealing[tuple[Chain, float]]):
         super().__init__(task, list(zip(loaded, ladder.tolist(), strict=True)), pace)
 
     def plan(self) -> Plan:
-        """The best so far."""
+        """The best plan so far."""
         return self._task.plan(None, self._best, evaluations=max(1, self.evaluations))
 
     def walk(self, chain: tuple[Chain, float], steps: int, begin: float, end: float) -> int:
-        """Some windows of a chain."""
+        """Makes the moves of some windows of a chain."""
         state, hot = chain
         temperatures = (cooled(hot, hot / COOLING, share) for share in (begin, end))
         anneal(state, self._weighed, steps, self.pace.evaluations, *temperatures)
         return steps * self.pace.evaluations
 
     def value(self) -> float:
-        """From the least peak."""
+        """The objective of the least peak so far."""
         return self._task.order_value(self._peak)
 
     def after(self, share: float) -> None:
@@ -149,7 +150,7 @@ class _Orders(Annealing[tuple[Chain, float]]):
         self._keep(np.stack([chain.best_order for chain, _ in self.chains]))
 
     def done(self) -> bool:
-        """Whether there is no memory to save."""
+        """True if there is no memory to save."""
         return self._peak <= 0
 
     def _keep(self, orders: np.ndarray) -> None:
@@ -159,7 +160,7 @@ class _Orders(Annealing[tuple[Chain, float]]):
 
 
 class Weighed(NamedTuple):
-    """A graph of n ops and b buffers, as moves see it."""
+    """A graph of n ops and b buffers, in the form that moves read."""
 
     ops: np.ndarray  # [n + 1] OP
     buffers: np.ndarray  # [b + 1] BUFFER
@@ -167,7 +168,7 @@ class Weighed(NamedTuple):
 
 
 class WeighedBuffers:
-    """The buffers that moves weigh.
+    """The buffers that moves count.
 
     Attributes:
       writer: `[b]` op of each.
@@ -205,7 +206,7 @@ class WeighedBuffers:
         self.workspace = flow.graph.arrays.workspace_bytes
 
     def arrays(self, flow: Flow) -> Weighed:
-        """What compiled moves read."""
+        """The arrays that compiled moves read."""
         n = flow.num_ops
         reads: list[list[int]] = [[] for _ in range(n)]
         ops, buffers = np.zeros(n + 1, OP), np.zeros(len(self.users) + 1, BUFFER)
@@ -230,7 +231,7 @@ class WeighedBuffers:
 
 
 class Profile:
-    """The memory along orders, in bytes, as annealing weighs it."""
+    """The memory along orders, in bytes, as annealing counts it."""
 
     def __init__(self, buffers: WeighedBuffers) -> None:
         self._needed = buffers.workspace.astype(np.float64)  # [n]
@@ -256,7 +257,7 @@ class Profile:
 
 
 def load(orders: np.ndarray, profile: Profile, seeds: Sequence[np.random.SeedSequence]) -> list[Chain]:
-    """Chains that stand at the orders `[c, n]`."""
+    """Chains that start from the orders `[c, n]`."""
     chains = []
     for order, seed in zip(orders, seeds, strict=True):
         during, before = profile(order)
@@ -274,8 +275,8 @@ def anneal(c: Chain, w: Weighed, windows: int, steps: int, hot: float, cold: flo
 
     Args:
       c: the chain.
-      w: of the graph.
-      windows: how many.
+      w: arrays of the graph.
+      windows: number of windows.
       steps: moves in each.
       hot, cold: first and last temperature, parts of the best peak.
     """
@@ -297,7 +298,9 @@ def anneal(c: Chain, w: Weighed, windows: int, steps: int, hot: float, cold: flo
 
 
 def start_orders(flow: Flow, usage: Usage, chains: int, seed: int, given: Sequence[np.ndarray]) -> np.ndarray:
-    """Different orders `[c, n]`: the given ones, those of the rules, and random ones, the best."""
+    """Different orders `[c, n]`: the best of the given ones, those of the rules, and random ones. They repeat if there
+    are fewer than c.
+    """
     orders = [*given, *memory_orders(flow)]
     if flow.num_ops <= MAX_RANDOM_OPS:
         drawn = Drawing(flow).draw(np.random.default_rng(seed), RANDOM_STARTS, by_priority=True)
@@ -309,7 +312,7 @@ def start_orders(flow: Flow, usage: Usage, chains: int, seed: int, given: Sequen
 
 
 def _begins(lists: Sequence[Sequence[int]]) -> np.ndarray:
-    """Where rows begin that follow one another, and where the last ends."""
+    """Starts of consecutive rows, and the end of the last."""
     return np.cumsum([0, *map(len, lists)])
 
 
@@ -349,7 +352,7 @@ def _move(
     inverse: float,
     temperature: float,
 ) -> float:
-    """Moves op x within places `start` to `stop`; gives the order's E^4, which was `total`."""
+    """Moves op x within places `start` to `stop`; returns the order's E^4, which was `total`."""
     ops, rows, place, energy = w.ops, w.rows, c.place, c.energy
     here, low, high = place[x], start, stop - 1
     for e in range(ops[x].before, ops[x + 1].before):
@@ -391,8 +394,9 @@ def _keep_best(c: Chain) -> None:
 
 @part
 def _weigh(c: Chain, w: Weighed, x: int, low: int, high: int, floor: float, inverse: float) -> None:
-    """Energies of op x at places `low` to `high`, and by how much the memory at the place of another op, from `low` to
-    `high` + 1, is larger if x ran before it: its outputs, less the inputs that it freed.
+    """Computes the energies of op x at places `low` to `high`, and the gains: by how much the memory at the place of
+    another op, from `low` to `high` + 1, is larger if x ran before it. A gain is x's outputs, less the inputs that it
+    freed.
     """
     ops, buffers, rows, place, during, before = w.ops, w.buffers, w.rows, c.place, c.during, c.before
     gain, energy = c.gain, c.energy
@@ -419,7 +423,7 @@ def _weigh(c: Chain, w: Weighed, x: int, low: int, high: int, floor: float, inve
     needed, earlier = ops[x].needed, 0.0
     for g in range(size):
         k = g if low + g < here else g + 1  # the op that x goes before
-        ran = 0.0 if low + k <= here else gain[k]  # part of today's memory there that is by x
+        ran = 0.0 if low + k <= here else gain[k]  # part of the current memory there that is due to x
         own = before[low + k] - ran + needed
         energy[g] = earlier + later + _excess(own, floor, inverse)
         if g + 1 < size:
@@ -430,7 +434,7 @@ def _weigh(c: Chain, w: Weighed, x: int, low: int, high: int, floor: float, inve
 
 @part
 def _shift(c: Chain, w: Weighed, x: int, there: int, low: int) -> None:
-    """Puts op x at place `there`; the gains are those from place `low` on."""
+    """Moves op x to place `there`; the gains are those from place `low` on."""
     order, place, during, before, gain = c.order, c.place, c.during, c.before, c.gain
     here = place[x]
     step = 1 if there > here else -1

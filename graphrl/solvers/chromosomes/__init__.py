@@ -1,1 +1,1 @@
-"""Search over placements and keys, whole populations at once on the device."""
+"""Search over placements and keys: whole populations in parallel on the device."""

@@ -8,26 +8,26 @@
 `elite_bias` and else from a non-elite one; sample the rest, the mutants, from the proposal distribution. Deviations,
 all for speed and none in distribution after the first generation:
 
-- the first population has `population - elites` chromosomes, as many as every later generation evaluates, so that the
-  program holds one copy of the decoder; elites keep their fitness and are never evaluated again;
+- the first population has `population - elites` chromosomes, which is the number that every later generation evaluates,
+  so that the program has one copy of the decoder; elites keep their fitness and are never evaluated again;
 - random words come from a seeded hash (`graphrl/random_bits.py`).
 
 A run of G generations makes exactly G * (population - elites) evaluations. Every graph of a batch draws from its own
 key, and a gene's words do not depend on padding. So a result depends neither on the rest of the batch nor on its sizes.
 
 **Proposals.** Mutants come from a Beta distribution for every gene (REGAL's proposals). REGAL reports that sampling,
-not its network, was its overhead. Here each distribution's quantile function is tabulated once, however many genes have
-it, and a sample is a look-up with linear interpolation. Uniform genes need no table and are exact: proposals that are
-all uniform give the same run as no proposals.
+not its network, was its overhead. Here each distribution's quantile function is tabulated once, for all genes that
+share it, and a sample is a look-up with linear interpolation. Uniform genes need no table and are exact: proposals that
+are all uniform give the same run as no proposals.
 
 With x = sigmoid(y), the density of y is e^(alpha y) / (1 + e^y)^(alpha + beta): smooth, without the poles that
 Beta(alpha, beta) has at 0 and 1 for small parameters, and with exponential tails of rates alpha and beta. So the table
-holds y. In the first and last cell the tails are inverted in closed form.
+stores y. In the first and last cell the tails are inverted in closed form.
 
 **Batches.** `run_batch` spreads many graphs over the devices of this process, each with its share (`jax.shard_map` over
 one axis). On an accelerator a device runs its share as one program. On a CPU it runs a few graphs at a time: more lanes
-than the caches hold cost more than shared kernels save (512 ops: 11,600 evaluations a second in one program, 20,900 one
-graph at a time). A graph's result depends on its key alone, not on how the batch is cut.
+than fit in the caches cost more than shared kernels save (512 ops: 11,600 evaluations a second in one program, 20,900
+one graph at a time). A graph's result depends on its key alone, not on how the batch is cut.
 """
 
 import dataclasses
@@ -53,17 +53,17 @@ from graphrl.random_bits import random_words, unit_interval
 _CELLS = 128
 _POINTS = 128  # of the numerical integral, over 10 standard deviations
 _LARGEST = 1 - 2.0**-24  # the largest float32 below 1
-_CPU_STATE = 2**17  # lanes times slots that share a program on a CPU: state of some megabytes
+_CPU_STATE = 2**17  # lanes times slots that share a program on a CPU: state of a few megabytes
 UNIFORM = -1
 
 
 class BetaTable(NamedTuple):
     """The Beta distribution of each gene of each graph, among c tabulated ones or uniform."""
 
-    logit: jax.Array  # [c, cells + 1] float32, logit of the quantile at i / cells; the ends hold their neighbours'
+    logit: jax.Array  # [c, cells + 1] float32, logit of the quantile at i / cells; both ends repeat their neighbours
     lower_rate: jax.Array  # [c] float32, density over mass at the lowest tabulated quantile
     upper_rate: jax.Array  # [c] float32, the same at the highest, for the mass above it
-    choice: jax.Array  # [k, g] int32, which of them; UNIFORM for none
+    choice: jax.Array  # [k, g] int32, index of the distribution, or UNIFORM
 
 
 def beta_table(alpha: jax.Array, beta: jax.Array) -> BetaTable:
@@ -123,7 +123,7 @@ class Parameters:
         return self.population - self.elites
 
     def shrunk(self, offspring: int) -> "Parameters":
-        """The same with fewer offspring a generation."""
+        """A copy with fewer offspring a generation."""
         return dataclasses.replace(self, population=self.elites + offspring, mutants=min(self.mutants, offspring))
 
     def generations(self, evaluations: int) -> int:
@@ -149,8 +149,8 @@ def op_proposals(shapes: Sequence[tuple[float, float]], sizes: Sizes, devices: i
 
     The first `graphs` graphs of the batch have the first pair of `shapes`, the next ones the second, and so on.
 
-    Chromosomes mean the same if one increasing function maps all their genes, so that one distribution for all genes
-    would be as good as the uniform one. This one says how early transfers run among the ops.
+    An increasing function that maps all genes of a chromosome does not change its meaning, so one distribution for all
+    genes would be equivalent to the uniform one. This one determines how early transfers run among the ops.
     """
     return shared_betas(shapes, (devices + 1) * sizes.ops, devices * sizes.tensors, graphs)
 
@@ -169,11 +169,12 @@ def init(
     Args:
       keys: `[g]` typed keys, one a graph.
       graph: a batch of graphs (leading axis g).
-      problem: what chromosomes are for.
+      problem: the problem that chromosomes solve.
       parameters: static.
       proposals: the Beta distribution of each gene, of shape `[k, g]`; None is uniform.
       initial: `[k, g, m]` chromosomes to start from (warm start), m at most the offspring of a generation.
-      elite_bias: `[g]` float32, in place of that of `parameters`: so that graphs differ and no value compiles anew.
+      elite_bias: `[g]` float32, in place of that of `parameters`: graphs may differ, and a new value does not
+        recompile.
     """
     g, rows = keys.shape[0], _rows(graph, problem.devices)
     sampled = _sample(random_words(_seeds(keys, jnp.int32(-1)), rows, parameters.population), proposals)
@@ -202,10 +203,10 @@ def evolve(
 
     Args:
       state: of `init` or of this function; donate it, it is as large as the population.
-      graph, problem: what `init` got.
+      graph, problem: as given to `init`.
       parameters: static.
       generations: static or traced; static where a trip count known only at run time is slow (GPUs).
-      proposals: what `init` got.
+      proposals: as given to `init`.
     """
 
     def generation(_: jax.Array, state: State) -> State:
@@ -261,12 +262,12 @@ def run_batch(
     Args:
       keys: `[g]` typed keys, one a graph.
       graph: a batch of graphs (leading axis g), on the host or a device.
-      problem: what is planned for.
+      problem: the planning problem.
       parameters: static.
-      evaluations: of each graph; as many whole generations as fit are made, at least one.
+      evaluations: of each graph; rounded down to whole generations, at least one.
       proposals: the Beta distribution of each gene, of shape `[k, g]`; None is uniform.
       elite_bias: `[g]` float32, in place of that of `parameters`.
-      mesh: one axis of devices to spread the graphs over; by default all local devices whose number divides g.
+      mesh: one axis of devices to spread the graphs over; by default local devices, the most whose number divides g.
 
     Returns:
       Genes `[k, g]` float32 (`costs.device.decisions` has their layout) and fitness `[g]` float32, in the graph's
@@ -296,7 +297,7 @@ def run_grouped(
     parameters: Parameters,
     generations: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """`run_batch` on one device, for a traced caller: all graphs at once or, on a CPU, some at a time."""
+    """`run_batch` on one device, for a traced caller: all graphs in one batch or, on a CPU, in groups."""
 
     def run(group: tuple[jax.Array, PaddedGraph, jax.Array | None, jax.Array | None]) -> tuple[jax.Array, jax.Array]:
         keys, graph, choice, elite_bias = group
@@ -323,12 +324,12 @@ def _variance_bound(shape: jax.Array) -> jax.Array:
 
 
 def _log_density(logit: jax.Array, alpha: jax.Array, beta: jax.Array) -> jax.Array:
-    """Of the logit of a Beta variable, up to a constant: `[k, g, x]`."""
+    """Log density of the logit of a Beta variable, up to a constant: `[k, g, x]`."""
     return alpha[..., None] * logit - (alpha + beta)[..., None] * jax.nn.softplus(logit)
 
 
 def shared_betas(shapes: Sequence[tuple[float, float]], genes: int, uniform: int, graphs: int) -> BetaTable:
-    """Tabulates one Beta(alpha, beta) for the first `genes` genes of a graph; the `uniform` after them are that.
+    """Tabulates one Beta(alpha, beta) for the first `genes` genes of a graph; the next `uniform` genes are uniform.
 
     The first `graphs` graphs have the first pair of `shapes`, the next ones the second, and so on.
     """
@@ -339,12 +340,12 @@ def shared_betas(shapes: Sequence[tuple[float, float]], genes: int, uniform: int
 
 
 def _rows(graph: PaddedGraph, devices: int) -> jax.Array:
-    """The number that each gene has where nothing is padded, those of padding after them: `[k, g]` uint32."""
+    """The number of each gene in a graph without padding; padding has numbers after them: `[k, g]` uint32."""
     k, sizes = num_genes(graph.sizes, devices), graph.sizes
     ops, tensors = (jnp.asarray(count)[None, None] for count in (graph.num_ops, graph.num_tensors))
 
     def blocks(count: int, size: int, real: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Of `count` blocks of `size` genes: number within the real ones, and whether it is one; `[genes, g]`."""
+        """For `count` blocks of `size` genes: number among the real genes, and True if it is real; `[genes, g]`."""
         block = jnp.arange(count, dtype=jnp.int32)[:, None, None]
         place = jnp.arange(size, dtype=jnp.int32)[None, :, None]
         is_real = jnp.broadcast_to(place < real, (count, size, real.shape[-1]))
@@ -369,10 +370,10 @@ def _seeds(keys: jax.Array, generation: jax.Array) -> jax.Array:
 
 
 class Draw(NamedTuple):
-    """The random choices of the next generation, made a generation ahead.
+    """The random choices of the next generation, drawn a generation ahead.
 
-    XLA:CPU would else fuse the arithmetic that makes them into the gather that uses them, whose loop does not
-    vectorise: 17 instead of 6 us an evaluation at 512 ops.
+    Otherwise XLA:CPU would fuse their arithmetic into the gather that uses them, whose loop does not vectorise: 17
+    instead of 6 us an evaluation at 512 ops.
     """
 
     parents: jax.Array  # [k, g, children] int32, the parent of each gene, in the sorted population, as a flat index

@@ -7,8 +7,9 @@
   `brkga_tuned.json`.
 - "random" draws independent uniform chromosomes and keeps the best: the baseline of any search at equal evaluations.
 
-`search_population` runs any search whose state lives on the device: in chunks that report progress, stop in time and
-survive Ctrl-C. `chromosome` encodes a known plan as genes for a warm start, `decisions` decodes genes on the host.
+`search_population` runs any search whose state is on the device: in chunks that report progress, stop in time and
+return a plan on Ctrl-C. `chromosome` encodes a known plan as genes for a warm start, `decisions` decodes genes on the
+host.
 
 The grid is over the sizes of the population, of its elites and of its mutants, the elite bias, and the two parameters
 of one Beta distribution, from which the affinities and op keys of the first population and of mutants are drawn.
@@ -52,11 +53,11 @@ def chromosome(
 ) -> np.ndarray:
     """Genes that decode to this placement and order: `[k]` float32 (`costs.device.decisions` has their layout).
 
-    Keys fall along the order. Where an order is longer than a quantised key has levels (above some 16,000 nodes),
+    Keys fall along the order. If an order is longer than a quantised key has levels (above about 16,000 nodes),
     neighbours may change places.
 
     Args:
-      graph, problem: what the plan is for.
+      graph, problem: of the plan.
       sizes: of the padded graph that the genes are for.
       placement: `[n]` int.
       order: `[m]` int, node ids of `costs.exact`: op v is v, tensor t to device b is n + t * devices + b.
@@ -81,14 +82,14 @@ def chromosomes(
     sizes: Sizes,
     starts: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> np.ndarray:
-    """`chromosome` of each (placement, order): `[k, 1, m]` float32, as `brkga.init` takes them."""
+    """`chromosome` of each (placement, order): `[k, 1, m]` float32, the layout of `brkga.init`."""
     return np.stack([chromosome(graph, problem, sizes, *start) for start in starts], -1)[:, None]
 
 
 def decisions(
     graph: ComputationGraph, problem: Problem, sizes: Sizes, genes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The placement `[n]` and order `[m]` that genes `[k]` float32 mean, decoded by the exact host twin."""
+    """The placement `[n]` and order `[m]` of genes `[k]` float32, decoded by the exact host twin."""
     n, t, d = graph.arrays.num_ops, graph.arrays.num_tensors, problem.devices
     affinities = genes[: d * sizes.ops].reshape(d, sizes.ops)[:, :n]
     placement = affinities.argmax(0)
@@ -97,7 +98,7 @@ def decisions(
     return placement, decode(graph, problem, placement, op_keys, transfer_keys)
 
 
-_CHUNK_SECONDS = 0.3  # of device work between two looks at the clock
+_CHUNK_SECONDS = 0.3  # of device work between two checks of the clock
 
 State = TypeVar("State")
 Share = tuple[float, float]  # see `Task.share`
@@ -111,8 +112,8 @@ def search_population(
     best: Callable[[State], tuple[jax.Array, jax.Array]],
     evaluations: int,
 ) -> Plan:
-    """A search whose state lives on the device and advances a number of equal steps at a call, until the budget is
-    spent; at least one.
+    """Runs a search whose state is on the device and advances a number of equal steps per call, until the budget is
+    spent; at least one step.
 
     Args:
       padded: the graph as a batch of one.
@@ -134,7 +135,7 @@ def search_population(
         now = time.perf_counter()
         if done == total or now >= task.end:
             return task.best()
-        # the first call compiles: its time says nothing about a step's
+        # the first call compiles, so its time is not that of a step
         fitting = 1 if done == 1 else max(1, int(min(_CHUNK_SECONDS, task.end - now) * steps / (now - began)))
         steps = fitting if total is None else min(fitting, total - done)
 
@@ -149,7 +150,7 @@ _evolve = jax.jit(brkga.evolve, static_argnames=("parameters",), donate_argnames
 
 @solver("brkga", "biased random-key genetic algorithm, from random chromosomes (REGAL's baseline)")
 def solve(task: Task, *, population: int = 100, elites: int = 20, mutants: int = 20, bias: float = 0.7) -> Plan:
-    """REGAL's "BRKGA XK" is it with X thousand evaluations.
+    """REGAL's "BRKGA XK" is this method with X thousand evaluations.
 
     Args:
       population, elites, mutants, bias: of `brkga.Parameters`.
@@ -162,7 +163,7 @@ def solve(task: Task, *, population: int = 100, elites: int = 20, mutants: int =
 
 @solver("brkga+", "brkga with list scheduling and the given order in its first population", prepare=prepare)
 def solve_warm(task: Task, *, population: int = 100, elites: int = 20, mutants: int = 20, bias: float = 0.7) -> Plan:
-    """Args and errors: as `solve`."""
+    """BRKGA with a warm start; arguments and errors as in `solve`."""
     parameters = brkga.Parameters(population, elites, mutants, bias)
     return evolve(task, parameters, [schedule(task.graph, task.problem), given_order(task.graph, task.problem)])
 
@@ -173,7 +174,7 @@ def evolve(
     warm_starts: Sequence[PlacedOrder] = (),
     proposals: Callable[[Sizes], BetaTable] | None = None,
 ) -> Plan:
-    """BRKGA: whole generations within the budget; one smaller one if it is less than a generation.
+    """BRKGA: whole generations within the budget; if it is less than a generation, one smaller generation.
 
     Args:
       parameters: of the algorithm.
@@ -204,7 +205,7 @@ def evolve(
     )
 
 
-_SAMPLES = 80  # a step; 80 to 256 lanes are fastest on a CPU: 1,000 are 0.65 times as fast
+_SAMPLES = 80  # per step; 80 to 256 lanes are fastest on a CPU: 1,000 are 0.65 times as fast
 
 
 class _State(NamedTuple):
@@ -217,7 +218,7 @@ class _State(NamedTuple):
 
 @solver("random", "independent uniform placements and keys, the best of them")
 def solve_random(task: Task) -> Plan:
-    """Whole steps of 80 samples within the budget (fewer only if the budget is smaller)."""
+    """Draws whole steps of 80 samples within the budget (fewer only if the budget is smaller)."""
     padded = jax.tree.map(jnp.asarray, pad_batch([task.graph]))
     samples = min(_SAMPLES, task.budget.evaluations or _SAMPLES)
     k, on_device = num_genes(padded.sizes, task.problem.devices), DeviceProblem.of(task.problem)
@@ -260,7 +261,7 @@ STORED = "brkga_tuned.json"
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is tuned."""
+    """The tuned parameters."""
 
     population: int
     elites: int
@@ -272,7 +273,7 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """The values that are tried, each with each. Elites and mutants are shares of the population."""
+    """The tuned values, in all combinations. Elites and mutants are shares of the population."""
 
     populations: tuple[int, ...] = (50, 100, 200)
     elites: tuple[float, ...] = (0.1, 0.2)
@@ -303,7 +304,7 @@ def stored_setting(objective: str) -> Setting:
 
 
 def stored() -> dict[str, Any]:
-    """What scripts/tune_brkga.py stored: the settings by objective, and how they were found."""
+    """Contents of the file of scripts/tune_brkga.py: the settings by objective, and how they were found."""
     return json.loads(importlib.resources.files(__package__).joinpath(STORED).read_text(encoding="utf-8"))
 
 
@@ -312,7 +313,7 @@ def tune(
 ) -> dict[Setting, float]:
     """Scores every setting of the grid: the geometric mean over the graphs of the objective, in the graphs' units.
 
-    Sizes of a population are shapes, so each triple of them is a program of its own; all biases, Beta distributions and
+    Sizes of a population are shapes, so each triple of them is a separate program; all biases, Beta distributions and
     graphs are one batch of it. All settings use the same random keys.
     """
     padded, pairs = pad_batch(graphs), list(itertools.product(grid.shapes, grid.shapes))

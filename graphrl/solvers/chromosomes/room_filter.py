@@ -1,8 +1,8 @@
-"""REGAL's filter of graphs: those on which BRKGA has room to improve, as REGAL's released data has.
+"""REGAL's filter of graphs: keeps those that BRKGA can improve with more evaluations, as in REGAL's released data.
 
 That release keeps a graph if and only if BRKGA with few evaluations does not fit the hardware's memory and with many
 does, or many make the running time at least 20% shorter. The release does not state its limits. Here they are
-arguments, and whoever writes such a data set records them (`scripts/make_graphs.py`).
+arguments, and the script that writes such a data set records them (`scripts/make_graphs.py`).
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ from graphrl.solvers.chromosomes.brkga import Parameters, run_batch
 
 
 class Room(NamedTuple):
-    """What BRKGA finds for g graphs with few and with many evaluations."""
+    """Results of BRKGA for g graphs with few and with many evaluations."""
 
     low: np.ndarray  # [g] float64, objective in seconds or bytes (to float32's digits); inf above the memory limit
     high: np.ndarray  # [g] float64, the same with many; never more than `low`
-    kept: np.ndarray  # [g] bool, whether there is room to improve
+    kept: np.ndarray  # [g] bool, True if there is room to improve
 
 
 def room_to_improve(
@@ -40,19 +40,20 @@ def room_to_improve(
 ) -> Room:
     """Runs BRKGA twice on every graph, all graphs in one program, and applies the filter.
 
-    Both runs of a graph begin alike, so that the long one can only be better.
+    Both runs of a graph start alike, so that the long one can only be better.
 
     Args:
-      graphs: to be judged.
+      graphs: to be filtered.
       seeds: of BRKGA, one a graph: given `sizes`, a graph's result does not depend on the others.
       problem: REGAL's is the makespan on 2 devices; its memory limit is the hardware's.
-      low, high: evaluations of the two runs; whole generations of them are made, at least one.
+      low, high: evaluations of the two runs; rounded down to whole generations, at least one.
       shorter: kept if high's objective is at most (1 - shorter) times low's.
       parameters: of BRKGA.
       sizes: to pad to, so that several calls share a program; by default the graphs' common sizes.
 
     Raises:
-      ProblemError: as many seeds as graphs are needed, or the limits do not ascend by a generation.
+      ProblemError: there are no graphs, the number of seeds differs from that of graphs, `low` is below a generation,
+        the limits do not ascend by a generation, or `shorter` is not in [0, 1).
     """
     if len(seeds) != len(graphs) or not graphs:
         raise ProblemError(f"{len(graphs)} graphs and {len(seeds)} seeds: must be as many, at least one")

@@ -1,4 +1,4 @@
-"""OR-Tools behind one interface: a CP-SAT model with a full hint, and a search that can be watched and stopped.
+"""OR-Tools behind one interface: a CP-SAT model with a full hint, and a search with callbacks that can be stopped.
 
 CP-SAT takes integers only: `Quanta` converts seconds, rounded down, and `byte_unit` is the unit of bytes.
 """
@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 from graphrl.errors import ProblemError
 
-TICK = 0.2  # seconds between two looks at a running search
+TICK = 0.2  # seconds between two checks of a running search
 # A variable, a literal or a linear expression of OR-Tools, which is loaded only when the method is used.
 Expression = Any
 Literal = Any
-MAX_EXACT = 2**32  # quanta of all lengths together, if they are exact: with many more, bounds only creep
-FINE = 2**20  # at least, on the average of the lengths above 0, if they must be rounded: an error of 1e-6 at most
-COARSE = 2**6  # the same: few enough for quick search
+MAX_EXACT = 2**32  # quanta of all lengths together, if they are exact: with many more, bounds rise slowly
+FINE = 2**20  # average quanta, at least, of the lengths above 0 if they must be rounded: an error of 1e-6 at most
+COARSE = 2**6  # the same for `coarse` quanta, few enough for a quick search
 MAX_UNITS = 2**50  # units of memory: products with positions stay inside int64
 
 
@@ -40,8 +40,8 @@ class Model:
 
     Attributes:
       cp: the `CpModel`.
-      true: the literal that always holds.
-      searches: CP-SAT's, in the order in which its workers take them; its own where there are none.
+      true: the literal that is always true.
+      searches: names of CP-SAT's subsolvers, in the order in which its workers take them; empty for CP-SAT's default.
     """
 
     def __init__(self) -> None:
@@ -60,12 +60,12 @@ class Model:
         return self._hinted(self.cp.new_bool_var(""), int(value))
 
     def holds(self, literal: Literal) -> bool:
-        """Whether a literal is true in the known plan."""
+        """True if a literal is true in the known plan."""
         index = literal.index
         return bool(self._value[index]) if index >= 0 else not self._value[-index - 1]
 
     def both(self, first: Literal, second: Literal) -> Literal:
-        """The literal that both hold."""
+        """The literal that is true if both are."""
         a, b = sorted((first.index, second.index))
         if self.true.index in (a, b):
             return second if first.index == self.true.index else first
@@ -90,13 +90,13 @@ class Model:
 
 
 class Limits(NamedTuple):
-    """What a search may spend, and how it goes."""
+    """Limits and parameters of a search."""
 
     seconds: float
-    solutions: int  # improving ones, after which it stops
+    solutions: int  # improving ones, after which the search stops
     seed: int
     workers: int
-    gap: float  # relative: how near to its bound a solution ends the search
+    gap: float  # relative: the search ends at a solution this near to its bound
 
 
 def minimise(
@@ -107,16 +107,16 @@ def minimise(
     take: Callable[[list[int]], None],
     tick: Callable[[], bool],
 ) -> int | None:
-    """Searches for the least objective, in threads of its own.
+    """Minimises the objective, in separate threads.
 
     Args:
       variables: whose values make a solution.
       take: called with the values of each better solution, in the caller's thread.
-      tick: called a few times a second; True ends the search. What it raises ends the search too and is passed on, as
-        is a KeyboardInterrupt.
+      tick: called a few times a second; True ends the search. An exception that it raises, or a KeyboardInterrupt, ends
+        the search too and is passed on.
 
     Returns:
-      A bound of the objective, None if there is none yet.
+      A bound of the objective, or None if none is known yet.
     """
     solver = _solver(limits, model.searches)
     waiting: list[list[int]] = []
@@ -143,7 +143,7 @@ def minimise(
                 break
     finally:
         while thread.is_alive():
-            solver.stop_search()  # does nothing before the search has begun
+            solver.stop_search()  # no effect before the search has started
             thread.join(0.05)
     if isinstance(status[0], Exception):
         raise status[0]
@@ -159,7 +159,7 @@ def minimise(
 
 @dataclasses.dataclass(frozen=True)
 class Quanta:
-    """Seconds as whole quanta, rounded down, so that what is a bound in quanta is one in seconds.
+    """Seconds as whole quanta, rounded down, so that a bound in quanta is a bound in seconds.
 
     Attributes:
       lengths: quanta, one for each of the seconds given.
@@ -175,7 +175,8 @@ class Quanta:
     def of(cls, seconds: Sequence[float], coarse: bool = False) -> "Quanta":
         """The coarsest exact quanta if the seconds add up to at most 2^32 of them, else 2^20 or more on their average.
 
-        `coarse` ones are exact up to 2^8 on the average of the seconds above 0, else 2^6 or more.
+        `coarse` quanta are exact if their average over the seconds above 0 is at most 2^8, else the average is 2^6 or
+        more.
         """
         total = math.fsum(seconds)
         if total == 0:
@@ -194,13 +195,13 @@ class Quanta:
         return cls(lengths, numerator, 2**shift, False)
 
     def bound(self, quanta: int) -> float:
-        """Seconds that no plan is below if none is below so many quanta."""
+        """A lower bound of all plans in seconds, from a lower bound in quanta."""
         seconds = quanta * self.numerator / self.denominator
         # A plan's float64 clock may be below the exact sum by its rounding.
         return seconds if self.exact else seconds * (1 - (len(self.lengths) + 4) * 2**-50)
 
     def at_least(self, seconds: float) -> int:
-        """Quanta that every plan has if its makespan is at least `seconds`."""
+        """A lower bound of all plans in quanta, if every makespan is at least `seconds`."""
         above, below = seconds.as_integer_ratio()
         quanta, rest = divmod(above * self.denominator, below * self.numerator)
         return quanta + (rest > 0) if self.exact else max(0, quanta - len(self.lengths) - 2)
@@ -232,7 +233,7 @@ def _solver(limits: Limits, searches: Sequence[str]) -> Any:
 
 
 def _collector(variables: Sequence[Expression], solutions: int, waiting: list[list[int]]) -> Any:
-    """A callback that adds the values of each solution to `waiting`, and ends the search after so many."""
+    """A callback that adds the values of each solution to `waiting`, and ends the search after `solutions` of them."""
     cp_model, left = or_tools(), solutions
 
     class Collector(cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]

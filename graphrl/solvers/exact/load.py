@@ -1,4 +1,4 @@
-"""The largest load as a model: a literal for each group and device, and one for each net and accelerator that pays."""
+"""Model of the largest load: a literal for each group and device, and one for each net and accelerator that pays."""
 
 from collections.abc import Sequence
 
@@ -21,9 +21,9 @@ def load_quanta(groups: Groups) -> Quanta:
 def load_model(
     graph: ComputationGraph, problem: Problem, groups: Groups, device: np.ndarray, quanta: Quanta, low: int
 ) -> Built:
-    """The least largest load, of at least `low` quanta, from a known device of each group, `[b]`.
+    """Minimises the largest load, of at least `low` quanta, from a known device of each group, `[b]`.
 
-    An accelerator holds no more than its limit, or the most that one holds in the known placement.
+    An accelerator keeps within its limit, or within the most bytes of one in the known placement if that is more.
     """
     model = Model()
     on, device = _places(model, groups, device)
@@ -37,7 +37,7 @@ def load_model(
 
 
 def room_model(graph: ComputationGraph, problem: Problem, groups: Groups, device: np.ndarray) -> Built:
-    """The least bytes of the fullest accelerator, down to the limit, from a known device of each group, `[b]`."""
+    """Minimises the bytes of the fullest accelerator, down to the limit, from a known device of each group, `[b]`."""
     model = Model()
     on, device = _places(model, groups, device)
     unit = byte_unit(groups.weight.tolist())
@@ -53,8 +53,9 @@ def _held(groups: Groups, device: np.ndarray) -> int:
 
 
 def _places(model: Model, groups: Groups, device: np.ndarray) -> tuple[list[list[Literal]], np.ndarray]:
-    """Where each group runs, `[b][d]`, and the known devices. Devices of a kind are alike: they are numbered by the
-    first of their groups, those that take longest first, which the first few groups are held to.
+    """Literals for the device of each group, `[b][d]`, and the known devices. Devices of a kind are identical, so they
+    are numbered by their first group, in the order of falling run time. This numbering is enforced on the first few
+    groups.
     """
     order = np.argsort(-np.where(np.isfinite(groups.runtime), groups.runtime, 0.0).max(axis=1), kind="stable")
     numbers: dict[int, int] = {}
@@ -85,7 +86,7 @@ def _limit(model: Model, groups: Groups, on: list[list[Literal]], limit: float) 
 def _loads(
     model: Model, groups: Groups, on: list[list[Literal]], device: np.ndarray, quanta: Quanta
 ) -> tuple[list[object], list[int]]:
-    """What every device does, and what it does in the known placement, in quanta: `[d]` each."""
+    """The load of every device, and its value in the known placement, in quanta: `[d]` each."""
     count = len(groups.weight)
     runtime = np.array(quanta.lengths[: 2 * count], np.int64).reshape(count, 2)
     loads: list[object] = []

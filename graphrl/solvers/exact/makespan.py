@@ -1,15 +1,15 @@
 """Models of makespan, under every transfer model and with a memory limit. All are exact.
 
 - `free` at no cost is P|prec|Cmax: one cumulative of capacity d, and devices are assigned afterwards. An op without
-  length finds a free device when it can start: the one that has just ended what the op waited for.
+  length finds a free device when it can start: the one that has just ended the op's predecessor.
 - Otherwise an op is an optional interval on each device. A transfer is one on both devices that it joins under
   `rendezvous`, one on its sender's link under `link`, and a delay under `free`.
 
 A memory limit depends on the order, not on the clock: under `free` and `link` a transfer may take any place in the
-order, while its clock does not wait for devices. So the order has an axis of its own, on which nodes that share a
-device (or a link) have the same order as on the clock. Every such pair of nodes is a variable: for small graphs.
-(Under `rendezvous` one axis could be both, with lengths stretched so that none is 0; but then CP-SAT's bounds creep
-along the clock. There pairs help without a limit too: in 10 s on two cores, half the gap at 50 ops.)
+order, while its clock does not wait for devices. So the order has a separate axis, on which nodes that share a device
+(or a link) have the same order as on the clock. Every such pair of nodes is a variable: for small graphs.
+(Under `rendezvous` one axis could be both, with lengths stretched so that none is 0; but then CP-SAT's bounds rise
+slowly along the clock. There pairs help without a limit too: in 10 s on two cores, half the gap at 50 ops.)
 """
 
 import itertools
@@ -34,9 +34,9 @@ from graphrl.solvers.exact.model import (
     windows,
 )
 
-MAX_PAIRS = 40_000  # of nodes that are variables under a memory limit: to make as many takes seconds
+MAX_PAIRS = 40_000  # of nodes that are variables under a memory limit: building that many takes seconds
 MAX_HELPFUL_PAIRS = 10_000  # where they only help
-# Quick restarts before a linear relaxation, which of a cumulative says hardly more than its area does: from list
+# Quick restarts before a linear relaxation, whose bound of a cumulative is hardly better than its area: from list
 # schedules of eight DAGs of 100 ops on 4 and 8 devices they are better on all after 5 s, CP-SAT's own mix after 8 s.
 PURE_SEARCHES = (
     "quick_restart", "quick_restart_no_lp", "core", "default_lp", "no_lp", "max_lp", "objective_lb_search", "probing",
@@ -57,7 +57,7 @@ def makespan_model(
       reference: a plan, within the limit.
       lengths: quanta of ops and transfers.
       low: quanta that no plan is below.
-      limit: units that a device may hold and the bytes of a unit, or None.
+      limit: units of memory of a device and the bytes of a unit, or None.
     """
     transfer: Transfer = problem.transfer
     if problem.devices == 1 or (transfer == "link" and not any(lengths.tensor)):
@@ -82,14 +82,14 @@ def makespan_model(
 
 
 def num_pairs(graph: ComputationGraph, problem: Problem) -> int:
-    """How many pairs of nodes are variables at most, where pairs are."""
+    """Upper bound of the pairs of nodes that are variables, in models with pairs."""
     ops, copies = graph.arrays.num_ops, len(np.unique(graph.arrays.use_tensor)) * problem.devices
     nodes = {"free": (ops, 0), "link": (ops, copies), "rendezvous": (ops + copies, 0)}[problem.transfer]
     return sum(count * (count - 1) // 2 for count in nodes)
 
 
 def _ends(clock: Clock, makespan: Expression) -> None:
-    """Everything has ended, and no device is busy for longer."""
+    """Bounds the makespan from below by the end of every op and the busy time of every device."""
     for op in range(clock.where.num_ops):
         clock.model.ordered(clock.end[op], makespan)
     for busy in clock.busy:
@@ -97,7 +97,7 @@ def _ends(clock: Clock, makespan: Expression) -> None:
 
 
 def _couple(graph: ComputationGraph, clock: Clock, axis: Clock) -> None:
-    """What shares a device's clock, or a link, stands along the axis as it does on the clock."""
+    """Gives nodes that share a device's clock, or a link, the same order along the axis as on the clock."""
     model, axes = clock.model, [clock] if axis is clock else [axis, clock]
     for first, second in _pairs(graph, clock):
         before = model.boolean(axis.hint_start[first] < axis.hint_start[second])
@@ -120,7 +120,7 @@ def _pairs(graph: ComputationGraph, clock: Clock) -> Iterator[tuple[int, int]]:
 
 
 def _sharing(clock: Clock, first: int, second: int) -> list[list[Literal]]:
-    """When two nodes share something: any of these lists of literals."""
+    """Conditions under which two nodes share something: any of these lists of literals."""
     where, n = clock.where, clock.where.num_ops
     if second < n:
         return [[where.same(first, second)]]
@@ -142,7 +142,7 @@ def _sharing(clock: Clock, first: int, second: int) -> list[list[Literal]]:
 def _pure(
     graph: ComputationGraph, problem: Problem, starts: dict[int, int], lengths: Lengths, low: int, high: int
 ) -> Built:
-    """P|prec|Cmax: devices are identical, so that it is enough that no more than d ops run at a time."""
+    """P|prec|Cmax: devices are identical, so that the only condition is that at most d ops run at a time."""
     model = Model()
     model.searches = PURE_SEARCHES
     earliest, latest = windows(graph, lengths.op, problem.devices, high)
@@ -164,9 +164,9 @@ def _pure(
 
 
 def _hand_out(graph: ComputationGraph, problem: Problem, start: list[int], lengths: Lengths) -> PlacedOrder:
-    """Devices for ops of which no more than d run at a time: the one that is free and was busy last, as seldom idle.
+    """Devices for ops of which at most d run at a time: the free one that was busy last, to minimise idle time.
 
-    An op without length runs as soon as it can, on the device that has just ended what it waited for.
+    An op without length runs as soon as it can, on the device that has just ended its predecessor.
     """
     a = graph.arrays
     end = [begin + length for begin, length in zip(start, lengths.op, strict=True)]

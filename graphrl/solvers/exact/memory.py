@@ -1,11 +1,11 @@
 """The model of memory along an order of nodes, as a limit or as the objective (`peak_model`). It is exact.
 
-Memory of every device follows the rules of `costs/exact/memory.py`. A tensor occupies memory where it is made, from the
-start of its producer to the end of its last local use: an op that reads it, a transfer that sends it, or the last use
-of an alias made there. A copy occupies memory from the start of its transfer. Kept tensors stay. Ends are only bounded
-from below, and minimal in the best solution: a solution's peak is never below its plan's, and some solution has each
-plan's own peak. An output that `reuses` an input does so exactly if its op is the last user of the buffer: a literal on
-one device, refused on several.
+Memory of every device follows the rules of `costs/exact/memory.py`. A tensor occupies memory on its producer's device,
+from the start of its producer to the end of its last local use: an op that reads it, a transfer that sends it, or the
+last use of an alias made there. A copy occupies memory from the start of its transfer. Kept tensors stay. Ends are only
+bounded from below, and minimal in the best solution: a solution's peak is never below its plan's, and some solution has
+each plan's own peak. An output that `reuses` an input does so exactly if its op is the last user of the buffer: a
+literal on one device, refused on several.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ from graphrl.solvers.exact.engine import Expression, Literal, Model, byte_unit
 from graphrl.solvers.exact.model import Built, Clock, Placement, Reference, built, order_axis
 from graphrl.solvers.flow import Flow
 
-Term = tuple[Expression, int, tuple[Literal, ...]]  # an end, the same in the reference, and when it counts
+Term = tuple[Expression, int, tuple[Literal, ...]]  # an end, the same in the reference, and its conditions
 
 
 def check_memory(graph: ComputationGraph, problem: Problem) -> int:
     """The unit of memory, bytes.
 
     Raises:
-      ProblemError: a graph whose memory cannot be modelled on so many devices, or that has too many bytes.
+      ProblemError: outputs reuse buffers on several devices, or the graph has too many bytes.
     """
     a = graph.arrays
     if problem.devices > 1 and (a.reuses >= 0).any():
@@ -47,7 +47,7 @@ def peak_model(
     Args:
       reference: a plan.
       unit: bytes, of `check_memory`.
-      low: units at which a peak is as good as any lower one.
+      low: units; a lower peak has no value.
       high: units of the reference's peak, at least `low`.
     """
     model = Model()
@@ -62,7 +62,7 @@ class Memory:
     """Every device's memory along an axis, in units of bytes.
 
     Args:
-      axis: where nodes start, of at least length 1 each, alone on the devices that they concern.
+      axis: starts of nodes, of at least length 1 each, alone on the devices that they concern.
       unit: bytes, of `check_memory`.
     """
 
@@ -73,7 +73,7 @@ class Memory:
         self.size = (a.tensor_bytes // unit).tolist()
         self.workspace, self.weights = (a.workspace_bytes // unit).tolist(), (a.weight_bytes // unit).tolist()
         self.held: list[list[tuple[Expression, int]]] = [[] for _ in range(self.where.devices)]  # intervals, sizes
-        self.end: dict[int, tuple[Expression, int]] = {}  # of each tensor where it is made
+        self.end: dict[int, tuple[Expression, int]] = {}  # of each tensor on its producer's device
         self.copies: list[list[tuple[int, int]]] = [[] for _ in self.size]  # by tensor
         for copy in self.where.copies:
             self.copies[copy[0]].append(copy)
@@ -83,13 +83,13 @@ class Memory:
         self.aliases = {
             tensor: [x for x in sharers if a.alias[x] == tensor] for tensor in set(a.alias[sharers].tolist())
         }
-        for tensor in np.argsort(-a.rank[a.producer], kind="stable").tolist():  # those that share it come before
+        for tensor in np.argsort(-a.rank[a.producer], kind="stable").tolist():  # aliases come before their sources
             self._add_home(tensor)
             for copy in self.copies[tensor]:
                 self._add_copy(*copy)
 
     def limit(self, peak: Expression) -> None:
-        """Holds it at or below `peak`, a variable or a number."""
+        """Limits the memory of every device to `peak`, a variable or a number."""
         cp, where = self.model.cp, self.where
         for device, held in enumerate(self.held):
             for op, bytes_held in enumerate(self.workspace):
@@ -155,14 +155,14 @@ class Memory:
                 held.append((run, self.size[tensor]))
 
     def _takeovers(self) -> dict[int, tuple[int, Literal]]:
-        """By tensor that reuses: the buffer that it may take over, and whether it does."""
+        """By tensor that reuses: the buffer that it may take over, and a literal that is true if it does."""
         takes: dict[int, tuple[int, Literal]] = {}
         if self.where.devices > 1:
             return takes
         wanted = set()
         for tensor, source in sorted(self.flow.reuses.items()):
             op = self.where.producer[tensor]
-            if not self.flow.pinned[source] and (op, source) not in wanted:  # the first output that wants it has it
+            if not self.flow.pinned[source] and (op, source) not in wanted:  # the first output that wants it gets it
                 wanted.add((op, source))
                 takes[tensor] = source, self._is_last(op, self.flow.users[source])
         return takes

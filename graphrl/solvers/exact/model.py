@@ -1,15 +1,15 @@
 """Parts that the CP-SAT models share: placement, nodes along an axis, the known plan, and plans from solutions.
 
-- `Placement`: literals of which device runs each op, and of the transfers that this needs.
-- `Clock`: nodes along one axis, where each starts and ends, and which of them cannot overlap.
-- `Reference`: a known plan as the models are hinted with it.
-- `in_order`: the plan in which nodes run as they start.
-- `Built`: a model as the search sees it, with an objective to minimise and the way back to a plan.
+- `Placement`: literals for the device of each op, and for the transfers that this needs.
+- `Clock`: start and end of nodes along one axis, and the nodes that cannot overlap.
+- `Reference`: a known plan, the hint of the models.
+- `in_order`: the plan in which nodes run in the order of their starts.
+- `Built`: a model with an objective to minimise and the decoding of solutions to plans.
 
 An axis is the clock of a transfer model. Under `rendezvous` with lengths of at least 1 it is also the order of each
 device, since then every op and every transfer is alone on its devices.
 
-Exactness: no interval of length 0 may lie inside another one (CP-SAT's no_overlap sees to that). So `in_order` gives
+Exactness: no interval of length 0 may be inside another one (CP-SAT's no_overlap ensures that). So `in_order` gives
 each node a start no later than its own, and the clocks of any plan are a solution.
 """
 
@@ -28,14 +28,15 @@ from graphrl.solvers.exact.engine import Expression, Literal, Model
 
 
 class Placement:
-    """Literals of where ops run. Devices are identical, so they are numbered by their first op in the graph's order.
+    """Literals for the placement of ops. Devices are identical, so they are numbered by their first op in the graph's
+    order.
 
     Attributes:
       devices: d.
-      on: `[n][d]`, whether an op runs on a device.
+      on: `[n][d]`, True if an op runs on a device.
       users: by tensor, the ops that read it.
       producer: by tensor, the op that writes it.
-      copies: `[t, b]`, whether the transfer of tensor t to device b is needed; of all transfers that may be.
+      copies: `[t, b]`, True if the transfer of tensor t to device b is needed; of all possible transfers.
     """
 
     def __init__(self, model: Model, graph: ComputationGraph, devices: int, hints: np.ndarray) -> None:
@@ -57,7 +58,7 @@ class Placement:
         return self.num_ops + tensor * self.devices + device
 
     def same(self, first: int, second: int) -> Literal:
-        """Whether two ops run on one device."""
+        """True if two ops run on one device."""
         pair = min(first, second), max(first, second)
         if self.devices == 1 or first == second:
             return self._model.true
@@ -66,7 +67,7 @@ class Placement:
         return self._same[pair]
 
     def sends(self, tensor: int, to: int, device: int) -> Literal:
-        """Whether `device` sends a tensor to the device `to`, another one."""
+        """True if `device` sends a tensor to the device `to`, another one."""
         if self.devices == 2:
             return self.copies[tensor, to]
         return self._model.both(self.copies[tensor, to], self.on[self.producer[tensor]][device])
@@ -82,9 +83,9 @@ class Placement:
         return on
 
     def _number_devices(self, topological: list[int]) -> None:
-        """The first op on device b stands after the first one on device b - 1."""
+        """Numbers the devices: the first op on device b comes after the first one on device b - 1."""
         for place, op in enumerate(topological):
-            for device in range(2, min(self.devices, place + 1)):  # device 1 stands after the first op, on device 0
+            for device in range(2, min(self.devices, place + 1)):  # device 1 follows the first op, on device 0
                 before = [self.on[other][device - 1] for other in topological[:place]]
                 self._model.cp.add_bool_or([~self.on[op][device], *before])
             for device in range(place + 1, self.devices):
@@ -111,7 +112,7 @@ class Placement:
 
 
 class Lengths(NamedTuple):
-    """How long nodes are along an axis."""
+    """Lengths of nodes along an axis."""
 
     op: Sequence[int]  # [n]
     tensor: Sequence[int]  # [t], of its transfers
@@ -138,7 +139,7 @@ class Reference:
         self._routes = Routes(graph, problem, self.placement)
 
     def starts(self, lengths: Lengths, transfer: Transfer) -> dict[int, int]:
-        """Where each node starts if the plan runs with these lengths, by node id."""
+        """Start of each node if the plan runs with these lengths, by node id."""
         routes = self._routes
         slots = np.searchsorted(routes.nodes, self.order)
         copies = [lengths.tensor[tensor] for tensor in routes.transfer_tensor.tolist()]
@@ -149,10 +150,10 @@ class Reference:
 def in_order(
     graph: ComputationGraph, problem: Problem, placement: np.ndarray, start: Mapping[int, int], lengths: Lengths
 ) -> PlacedOrder:
-    """The plan in which nodes run as they start.
+    """The plan in which nodes run in the order of their starts.
 
-    At one moment what has no length goes first, and then what others wait for: so no clock is later than in `start`,
-    if no node without length stands inside another. A transfer without a start follows its producer.
+    Of equal starts nodes without length go first, then by topological order. So no clock is later than in `start`, if
+    no node without length is inside another. A transfer without a start follows its producer.
     """
     a = graph.arrays
     n = a.num_ops
@@ -175,10 +176,10 @@ class Clock:
     Attributes:
       transfer: the model; under `free`, transfers have no nodes.
       lengths: of the nodes.
-      horizon: where everything has ended.
+      horizon: upper bound of all ends.
       start, end: by node id.
-      known_start, known_end: the same in the reference.
-      busy: by device, what the lengths of all that occupies it add up to.
+      hint_start, hint_end: the same in the reference.
+      busy: by device, the lengths of all nodes that occupy it; they are to be added up.
     """
 
     def __init__(
@@ -215,7 +216,7 @@ class Clock:
         self.hint_start[node], self.hint_end[node] = hint, hint + length
 
     def _order(self, graph: ComputationGraph) -> None:
-        """Inputs and control predecessors first."""
+        """Inputs and control predecessors run first."""
         where, a = self.where, graph.arrays
         for source, target in zip(*(ends.tolist() for ends in a.dependencies()), strict=True):
             self.model.ordered(self.end[source], self.start[target])
@@ -237,7 +238,7 @@ class Clock:
                 self.model.ordered(self.end[producer] + length, self.start[user], ~where.same(producer, user))
 
     def _occupy(self) -> None:
-        """What each device, or under `link` its link, does alone."""
+        """A device, or under `link` its link, runs one node at a time."""
         where, cp = self.where, self.model.cp
         devices: list[list[Expression]] = [[] for _ in range(where.devices)]
         links: list[list[Expression]] = [[] for _ in range(where.devices)]
@@ -271,7 +272,7 @@ class Clock:
 
 
 def windows(graph: ComputationGraph, lengths: Sequence[int], devices: int, horizon: int) -> tuple[list[int], list[int]]:
-    """First and last start of each op: by the longest path, and by the work of all that comes before or after it."""
+    """First and last start of each op: by the longest path, and by the work of all ops before or after it."""
     a = graph.arrays
     order, above = a.topological.tolist(), a.ancestors()
     heads = _heads(order, a.predecessors, above, lengths, devices)
@@ -300,7 +301,7 @@ class Built(NamedTuple):
 
 
 def built(model: Model, objective: Expression, axis: Clock, graph: ComputationGraph, problem: Problem) -> Built:
-    """The model whose plans are read from where ops are placed and where nodes start along `axis`."""
+    """The model whose plans are read from the placement of ops and the starts of nodes along `axis`."""
     n, nodes = axis.where.num_ops, list(axis.start)
     devices = [sum(device * here for device, here in enumerate(on)) for on in axis.where.on]
 
@@ -312,8 +313,8 @@ def built(model: Model, objective: Expression, axis: Clock, graph: ComputationGr
 
 
 def order_axis(model: Model, graph: ComputationGraph, where: Placement, reference: Reference) -> Clock:
-    """The axis that is the order itself: every node, an op or a transfer from a tensor to another device that has a
-    user of it, is of length 1.
+    """The axis that is the order itself. Every node has length 1: an op, or a transfer from a tensor to another device
+    that has a user of it.
     """
     a = graph.arrays
     lengths = Lengths([1] * a.num_ops, [1] * a.num_tensors)

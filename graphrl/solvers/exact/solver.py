@@ -1,4 +1,4 @@
-"""CP-SAT as a `Solver`: a known plan, then search for a better one and for the proof that there is none."""
+"""CP-SAT as a `Solver`: a known plan, then search for a better one and for the proof that no plan is better."""
 
 import dataclasses
 from typing import Any, get_args
@@ -24,8 +24,8 @@ from graphrl.solvers.rules.list_scheduling import schedule
 from graphrl.solvers.rules.plan_builder import prepare
 from graphrl.solvers.solver import solver
 
-DEFAULT_SECONDS = 60.0  # where the budget says evaluations alone
-MAX_OPS = 5000  # whose n^2 reachability is still quick
+DEFAULT_SECONDS = 60.0  # if the budget has evaluations alone
+MAX_OPS = 5000  # n^2 reachability is still quick
 ROUGH_SHARE = 0.6  # of the time for a model whose seconds are rounded to few quanta, before the one with many
 LEAST_PEAK: dict[str, Any] = {"objective": "peak_memory", "memory_limit": None}
 
@@ -37,28 +37,28 @@ LEAST_PEAK: dict[str, Any] = {"objective": "peak_memory", "memory_limit": None}
     prepare=prepare,
 )
 def solve(task: Task, *, workers: int = 0, gap: float = 1e-6, hint: Plan | None = None) -> Plan:
-    """Never worse than list scheduling, or equal stages for `max_load`, and the hint; `Plan.bound` is what was proved.
+    """Never worse than list scheduling, or equal stages for `max_load`, and the hint; `Plan.bound` is the proved bound.
 
-    It ends when the best plan is proved to be the best, or at the budget's seconds (60 if it has evaluations alone). An
+    It ends when the best plan is proved optimal, or at the budget's seconds (60 if it has evaluations alone). An
     evaluation is a plan that was costed: those that it starts from, and every better one that CP-SAT finds.
 
-    Under a memory limit that no plan to start from respects, it first looks for one that does, then for the fastest. If
-    there is none, the answer is the plan of least excess, and then of least makespan, that it met.
+    Under a memory limit that no starting plan respects, it first searches for a plan that does, then for the fastest.
+    If it finds no such plan, the answer is the plan of least excess, and then of least makespan.
 
     Seconds that are no whole multiples of a coarse quantum are first rounded down to one, for a good plan soon, then to
     a millionth of their average: their optimum is known to 1e-6, if CP-SAT gets so far.
 
-    With one worker the same seed and evaluations give the same plan, as long as time does not run out; with several,
-    CP-SAT's threads race, and only a value that is proved is sure to come again.
+    With one worker the same seed and evaluations give the same plan, if time does not run out. With several, CP-SAT's
+    threads race, and only a proved value is reproducible.
 
     Args:
       workers: threads of CP-SAT, 0 for one a core.
-      gap: relative; a plan so near to the bound counts as proved.
+      gap: relative; a plan within it of the bound counts as proved.
       hint: a plan to start from if it is better than that.
 
     Raises:
       ProblemError: ortools is missing, an option is out of range, the graph has more than 5,000 ops (under a memory
-        limit on several devices some 80 to 280), or, where memory counts, outputs reuse buffers on several devices.
+        limit on several devices about 80 to 280), or, where memory counts, outputs reuse buffers on several devices.
       PlanError: the hint is no plan of this graph.
     """
     graph, problem = task.graph, task.problem
@@ -130,16 +130,16 @@ class _Search:
             self.task.best = self.plan
 
     def plan(self) -> Plan:
-        """The best so far."""
+        """The best plan so far."""
         assert self.best is not None
         return self.task.plan(*self.best, evaluations=self.evaluations, bound=self.bound)
 
     def least_peak(self, unit: int) -> None:
-        """Less memory, as far as the limit if there is one."""
+        """Minimises the peak memory, down to the limit if there is one."""
         limit = self.problem.memory_limit
         low = -(-int(lower_bound(self.graph, dataclasses.replace(self.problem, **LEAST_PEAK))) // unit)
         if limit is not None:
-            low = max(low, limit // unit)  # less is of no use
+            low = max(low, limit // unit)  # a lower peak has no value
         if self.peak // unit <= low or self.left() is None:
             return
         model = peak_model(self.graph, self.problem, self._reference(), unit, low, self.peak // unit)
@@ -149,7 +149,7 @@ class _Search:
             self.bound = max(self.bound, bound if bound <= proved * unit else float(np.nextafter(bound, 0)))
 
     def least_makespan(self, unit: int) -> None:
-        """Less time, without more excess over the limit."""
+        """Minimises the makespan, without more excess over the limit."""
         n, problem = self.graph.arrays.num_ops, self.problem
         sizes = self.graph.arrays.tensor_bytes.tolist()
         moving = [problem.transfer_seconds(size) if problem.devices > 1 else 0.0 for size in sizes]
@@ -165,11 +165,11 @@ class _Search:
             low = quanta.at_least(self.bound)
             model = makespan_model(self.graph, problem, self._reference(), lengths, low, limit)
             proved = self._run(model, share)
-            if proved is not None and not self.excess:  # what is proved under a limit holds for what respects it
+            if proved is not None and not self.excess:  # a bound under a limit is valid if the plan respects the limit
                 self.bound = max(self.bound, quanta.bound(proved))
 
     def least_load(self) -> None:
-        """Less load on the busiest device, without more excess over the limit."""
+        """Minimises the load of the busiest device, without more excess over the limit."""
         groups = Groups.of_ops(self.graph, self.problem)
         if self.excess:
             self._run(room_model(self.graph, self.problem, groups, self._devices(groups)), ROUGH_SHARE)
@@ -178,7 +178,7 @@ class _Search:
         quanta = load_quanta(groups)
         low = quanta.at_least(self.bound)
         proved = self._run(load_model(self.graph, self.problem, groups, self._devices(groups), quanta, low))
-        if proved is not None and not self.excess:  # what is proved under a limit holds for what respects it
+        if proved is not None and not self.excess:  # a bound under a limit is valid if the plan respects the limit
             self.bound = max(self.bound, quanta.bound(proved))
 
     def _devices(self, groups: Groups) -> np.ndarray:
@@ -195,7 +195,7 @@ class _Search:
         return not self.excess and self.rank[1] <= self.bound * (1 + self.gap)
 
     def left(self) -> tuple[int, float] | None:
-        """Evaluations and seconds that are left, None if either is gone."""
+        """Evaluations and seconds that are left, or None if either is spent."""
         left = self.task.left(self.evaluations)
         if left is None:
             return None
@@ -203,7 +203,7 @@ class _Search:
         return left.evaluations or MAX_EVALUATIONS, seconds
 
     def _run(self, model: Built, share: float = 1.0) -> int | None:
-        """Searches a model for a share of the time that is left, and says what it proved of the objective."""
+        """Searches a model for a share of the remaining time; returns the proved bound of the objective, or None."""
         left = self.left()
         if left is None:
             return None

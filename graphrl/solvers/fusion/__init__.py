@@ -1,1 +1,1 @@
-"""Rules and searches for what kernels compute themselves, on the host."""
+"""Rules and searches on the host for the ops that kernels inline."""

@@ -1,7 +1,7 @@
 """Local search over fusions: descent and annealing by flips of one op, compiled for the host.
 
-A flip inlines one op or stops inlining it. The search costs the kernels that compute the op, and minimises the seconds
-of all kernels one after the other. `Kernels` is a fusion as compiled code changes it.
+A flip inlines one op or stops inlining it. The search costs the kernels that compute the op, and minimises the total
+seconds of all kernels. `Kernels` is a fusion as compiled code changes it.
 """
 
 import functools
@@ -23,7 +23,7 @@ HOT, COLD = 1e-3, 1e-7  # first and last temperature of annealing, parts of the 
 
 
 def annealed(fusion: Fusion, moves: int, seed: int = 0) -> Fusion:
-    """The fusion that simulated annealing ends at, from this one on, with a descent behind it."""
+    """Simulated annealing from a fusion, followed by a descent."""
     prepare()
     problem = fusion.problem
     legal, best = np.flatnonzero(problem.legal), fusion.inlined.copy()
@@ -35,13 +35,13 @@ def annealed(fusion: Fusion, moves: int, seed: int = 0) -> Fusion:
 
 
 def descended(fusion: Fusion, max_bytes: int = UNLIMITED) -> Fusion:
-    """The fusion that no flip of one op improves any more, from this one on.
+    """Descends from a fusion until no flip of one op improves it.
 
-    Ops are tried from the last in topological order to the first, so that readers are decided before what they read.
+    Ops are tried from the last in topological order to the first, so that readers are decided before their inputs.
 
     Args:
-      fusion: to begin from.
-      max_bytes: that a kernel of several ops may read and write; those of `fusion` do not go beyond it.
+      fusion: to start from.
+      max_bytes: that a kernel of several ops may read and write; those of `fusion` do not exceed it.
     """
     prepare()
     problem = fusion.problem
@@ -52,8 +52,8 @@ def descended(fusion: Fusion, max_bytes: int = UNLIMITED) -> Fusion:
 
 
 def flip_costs(fusion: Fusion) -> np.ndarray:
-    """By how many seconds all kernels take longer if one op alone is flipped: `[n]` float64, infinite where a limit is
-    broken then or the op may not be inlined.
+    """Increase in seconds of all kernels if one op alone is flipped: `[n]` float64; infinite if that breaks a limit or
+    the op may not be inlined.
     """
     legal = np.flatnonzero(fusion.problem.legal)
     costs, more = np.full(fusion.problem.num_ops, np.inf), np.zeros(len(legal))
@@ -64,7 +64,7 @@ def flip_costs(fusion: Fusion) -> np.ndarray:
 
 @functools.cache
 def prepare() -> None:
-    """Compiles flipping, or loads it, once in a process."""
+    """Compiles flipping, or loads it, once per process."""
     problem = fusion_problem(ComputationGraph("one", (Op("a"),)))
     with announced(_descend, "fusion", seconds=3):
         state = kernels_of(fuse(problem, np.zeros(1, np.int64)))
@@ -73,7 +73,7 @@ def prepare() -> None:
 
 
 class Kernels(NamedTuple):
-    """Of n ops, t tensors (external inputs included), e reads and f pairs of an op and a reader of its outputs."""
+    """A fusion: n ops, t tensors (with external inputs), e reads and f pairs of an op and a reader of its outputs."""
 
     read_start: np.ndarray  # [n + 1] int64
     read_tensor: np.ndarray  # [e] int64, as in `FusionProblem`
@@ -88,11 +88,11 @@ class Kernels(NamedTuple):
     limits: np.ndarray  # [3] int64: ops and arguments of a kernel, and bytes of its arguments and outputs
     inlined: np.ndarray  # [n] bool
     seconds: np.ndarray  # [n] float64, of the kernel of each root; 0 for inlined ops
-    roots: np.ndarray  # [n + 1] int64, those that the last flip concerns
-    changed: np.ndarray  # [n + 1] float64, what their kernels take after it
-    op_mark: np.ndarray  # [n] int64, number of the last walk that met it
+    roots: np.ndarray  # [n + 1] int64, the roots that the last flip affects
+    changed: np.ndarray  # [n + 1] float64, seconds of their kernels after it
+    op_mark: np.ndarray  # [n] int64, number of the last walk that visited it
     tensor_mark: np.ndarray  # [t] int64, the same
-    walks: np.ndarray  # [1] int64, how many there were
+    walks: np.ndarray  # [1] int64, number of walks so far
     stack: np.ndarray  # [n + 1] int64
 
 
@@ -100,10 +100,10 @@ class Kernels(NamedTuple):
 def _anneal(
     k: Kernels, ops: np.ndarray, best: np.ndarray, rng: np.ndarray, moves: int, hot: float, cold: float
 ) -> None:
-    """Flips ops drawn from `ops` `[m]` by Metropolis' rule, while the temperature, seconds, falls geometrically; writes
-    who is inlined in the fusion of least time that it meets into `best` `[n]`.
+    """Flips ops drawn from `ops` `[m]` by Metropolis' rule, while the temperature, seconds, falls geometrically. Writes
+    the inlined ops of the fusion of least time into `best` `[n]`.
     """
-    time = least = 0.0  # against where it begins
+    time = least = 0.0  # relative to the start
     cooling = (cold / hot) ** (1.0 / max(1, moves))
     for _ in range(integer(moves)):
         hot *= cooling
@@ -121,7 +121,7 @@ def _anneal(
 
 
 def kernels_of(fusion: Fusion, max_bytes: int = UNLIMITED) -> Kernels:
-    """The kernels of a fusion; those of several ops read and write at most so many bytes."""
+    """The kernels of a fusion; kernels of several ops may read and write at most `max_bytes`."""
     problem, a = fusion.problem, fusion.problem.graph.arrays
     n, t = problem.num_ops, len(problem.producer)
     pairs = np.unique(a.producer[a.use_tensor].astype(np.int64) * n + a.use_op)
@@ -150,7 +150,7 @@ def kernels_of(fusion: Fusion, max_bytes: int = UNLIMITED) -> Kernels:
 
 @entry
 def _descend(k: Kernels, ops: np.ndarray, least: float) -> None:
-    """Flips ops `[m]` in their order, again and again, while one of them gains more than `least` seconds."""
+    """Flips ops `[m]` in their order, repeatedly, until none of them gains more than `least` seconds."""
     since = 0
     while since < len(ops):
         for op in ops:
@@ -167,7 +167,7 @@ def _descend(k: Kernels, ops: np.ndarray, least: float) -> None:
 
 @entry
 def _try_each(k: Kernels, ops: np.ndarray, more: np.ndarray) -> None:
-    """Writes by how many seconds all kernels take longer where one of the ops `[m]` is flipped into `more` `[m]`."""
+    """Writes the increase in seconds of all kernels if one of the ops `[m]` is flipped into `more` `[m]`."""
     for i in range(len(ops)):
         more[i] = flip(k, ops[i])[1]
         undo(k, ops[i])
@@ -175,8 +175,8 @@ def _try_each(k: Kernels, ops: np.ndarray, more: np.ndarray) -> None:
 
 @part
 def flip(k: Kernels, op: int) -> tuple[int, float]:
-    """Inlines an op, or no longer; gives how many roots it concerns and by how much all kernels take longer then,
-    infinite where a limit is broken. `keep` or `undo` follows.
+    """Inlines an op, or stops inlining it. Returns the number of affected roots and the increase in seconds of all
+    kernels, infinite if a limit is broken. `keep` or `undo` follows.
     """
     count = _set_roots(k, op)
     before = after = 0.0
@@ -198,13 +198,13 @@ def flip(k: Kernels, op: int) -> tuple[int, float]:
 
 @inlined
 def undo(k: Kernels, op: int) -> None:
-    """Takes the last flip, of an op, back."""
+    """Undoes the last flip, of an op."""
     k.inlined[op] = not k.inlined[op]
 
 
 @inlined
 def keep(k: Kernels, count: int) -> None:
-    """Makes the last flip, of so many roots, so."""
+    """Accepts the last flip, which affected `count` roots."""
     for i in range(count):
         k.seconds[k.roots[i]] = k.changed[i]
 
@@ -216,7 +216,7 @@ def _chip(problem: FusionProblem) -> np.ndarray:
 
 @part
 def _set_roots(k: Kernels, op: int) -> int:
-    """Writes the roots of the kernels that compute an op, or would if it were inlined; gives how many there are."""
+    """Writes the roots of the kernels that compute an op, or would if it were inlined; returns their number."""
     k.walks[0] += 1
     walk, waiting, count = k.walks[0], 1, 0
     k.stack[0] = op
@@ -239,7 +239,7 @@ def _set_roots(k: Kernels, op: int) -> int:
 
 @part
 def _kernel_seconds(k: Kernels, root: int) -> float:
-    """What the kernel of a root takes; infinite if it is above a limit."""
+    """Seconds of the kernel of a root; infinite if it exceeds a limit."""
     k.walks[0] += 1
     walk, ops, arguments, found = k.walks[0], 1, 0, 1
     flops, moved, works = 0.0, k.output_bytes[root], False

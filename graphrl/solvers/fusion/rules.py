@@ -1,12 +1,12 @@
-"""Which ops kernels compute themselves: rules by name, and the choice by the plans that a fusion leads to.
+"""Selection of the ops that kernels inline: rules by name, and the choice by the plans that a fusion leads to.
 
-A rule (`RULES`) makes a fusion of a problem, whatever the devices are. The sum of kernels' times, which rules and flips
-look at, knows nothing of memory: a kernel needs all its arguments at once, so that sums of many gradients, fused, keep
-them all. So where memory counts, `plan_jointly` plans several fusions for a share of the budget together, and the best
-of them for the rest: what flips end at; the same with kernels of several ops that read and write at most a half, a
-quarter, ... of the most bytes there; the rule like XLA's; and none. Such short plans misjudge by some per cent, so that
-flips stand unless another fusion is better by more. Where memory has no part in a makespan, as a short plan of flips
-says, they are planned at once.
+A rule (`RULES`) makes a fusion of a problem, whatever the devices are. Rules and flips minimise the sum of the kernels'
+times, which ignores memory. A kernel needs all its arguments in memory at the same time, so fused sums of many
+gradients keep all of them. Where memory counts, `plan_jointly` therefore plans several fusions for a share of the
+budget together, and the best of them for the rest: the result of flips; the same with kernels of several ops that read
+and write at most a half, a quarter, ... of the most bytes there; the rule like XLA's; and no fusion. Such short plans
+misjudge by some per cent, so that flips win unless another fusion is better by more than `MARGIN`. If a short plan of
+flips shows that memory does not affect the makespan, flips get the rest of the budget directly.
 """
 
 import dataclasses
@@ -25,13 +25,13 @@ from graphrl.solvers.base import Budget, Interrupted, Progress, Task
 from graphrl.solvers.solver import Solver
 
 MOVES = 2_000_000
-LARGER = 8  # times as many bytes as it reads make an output worth computing again
-JOINT = "joint"  # no rule of a problem alone: `plan_jointly`
+LARGER = 8  # an output at least this many times as large as its inputs is worth recomputing
+JOINT = "joint"  # not a rule of a problem alone: `plan_jointly`
 DEFAULT_RULE = "flips"
-SHARE = 0.2  # of the budget for finding out which fusion is best
+SHARE = 0.2  # of the budget for finding the best fusion
 HALVINGS = 5  # of the bytes of a kernel
 MOST = HALVINGS + 3  # fusions
-ROOM = 0.9  # of the memory limit: a short plan that needs less says that memory does not bind
+ROOM = 0.9  # of the memory limit: if a short plan needs less, memory does not bind
 MARGIN = 0.05  # by which another fusion must be better than flips
 
 
@@ -41,25 +41,25 @@ def none(problem: FusionProblem) -> Fusion:
 
 
 def single_reader(problem: FusionProblem) -> Fusion:
-    """What one op reads is computed there: nothing is computed twice."""
+    """Inlines every op whose outputs one op alone reads: nothing is computed twice."""
     return fuse(problem, _read_once(problem).astype(np.int64))
 
 
 def xla_like(problem: FusionProblem) -> Fusion:
-    """The same, and what is 8 times as large as what it is computed from, such as a broadcast."""
+    """`single_reader`, and ops whose outputs are at least 8 times as large as their inputs, such as a broadcast."""
     taken = np.append(0, np.cumsum(problem.tensor_bytes[problem.read_tensor]))[problem.read_start]
     grows = problem.output_bytes >= LARGER * np.diff(taken)
     return fuse(problem, (_read_once(problem) | grows).astype(np.int64))
 
 
 def everything(problem: FusionProblem) -> Fusion:
-    """All that is legal."""
+    """Inlines every op for which that is legal."""
     return fuse(problem, np.ones(problem.num_ops, np.int64))
 
 
 def flips(problem: FusionProblem) -> Fusion:
-    """Inlines one op or takes it out while that shortens the sum of the kernels' times; the best from two beginnings,
-    the rule like XLA's and all that is legal.
+    """Inlines one op or takes it out while that shortens the sum of the kernels' times. The result is the best of two
+    starts: `xla_like` and `everything`.
     """
     from graphrl.solvers.fusion.flips import descended  # numba
 
@@ -67,7 +67,7 @@ def flips(problem: FusionProblem) -> Fusion:
 
 
 def anneal(problem: FusionProblem) -> Fusion:
-    """Simulated annealing on that sum from what `flips` ends at, 2 million flips."""
+    """Simulated annealing on that sum from the result of `flips`, 2 million flips."""
     from graphrl.solvers.fusion.flips import annealed  # numba
 
     return annealed(flips(problem), MOVES)
@@ -94,7 +94,7 @@ def fuse_by(rule: str, problem: FusionProblem) -> Fusion:
 
 
 def check_rule(rule: str) -> None:
-    """Raises ProblemError if no rule has this name, nor is it `JOINT`; the message lists them."""
+    """Raises ProblemError if the name is neither a rule nor `JOINT`; the message lists them."""
     if rule not in (*RULES, JOINT):
         raise ProblemError(f"unknown fusion rule {rule!r}: {near(rule, (*RULES, JOINT))}")
 
@@ -102,7 +102,7 @@ def check_rule(rule: str) -> None:
 def plan_jointly(
     fusions: FusionProblem, problem: Problem, budget: Budget, solver: Solver[Any], seed: int, progress: Progress | None
 ) -> Plan:
-    """The best plan of kernels that a solver finds; making the fusions comes on top of the budget.
+    """The best plan of kernels that a solver finds; making the fusions is not part of the budget.
 
     Raises:
       Interrupted: Ctrl-C, with the best plan so far.
@@ -124,7 +124,7 @@ def plan_jointly(
 
 
 def candidates(fusions: FusionProblem) -> Iterator[Fusion]:
-    """The fusions that may be planned, each once, at most `MOST`; the first is that of flips."""
+    """Yields the fusions to plan, each once, at most `MOST`; the first is that of flips."""
     from graphrl.solvers.fusion.flips import descended  # numba
 
     yield (first := flips(fusions))
@@ -137,7 +137,7 @@ def candidates(fusions: FusionProblem) -> Iterator[Fusion]:
 
 
 def largest_kernel(fusion: Fusion) -> int:
-    """The most bytes that a kernel of several ops reads and writes, 0 if there is none."""
+    """The most bytes that a kernel of several ops reads and writes, 0 without such kernels."""
     problem = fusion.problem
     return max(
         (
@@ -150,7 +150,7 @@ def largest_kernel(fusion: Fusion) -> int:
 
 
 class _Race:
-    """The plans so far, and what is left of the budget."""
+    """The plans so far, and the rest of the budget."""
 
     def __init__(
         self, problem: Problem, budget: Budget, solver: Solver[Any], seed: int, progress: Progress | None
@@ -160,32 +160,32 @@ class _Race:
         self._evaluations, self._seconds = 0, 0.0
 
     def best(self, *more: tuple[KernelGraph, Plan]) -> tuple[KernelGraph, Plan]:
-        """The graph and the plan that are best, with what all of them took."""
+        """The best graph and plan, with the evaluations and seconds of all plans."""
         graph, plan = min((*self._plans, *more), key=lambda pair: pair[1].rank)
         evaluations = self._evaluations + sum(plan.evaluations for _, plan in more)
         seconds = self._seconds + sum(plan.seconds for _, plan in more)
         return graph, dataclasses.replace(plan, evaluations=evaluations, seconds=seconds)
 
     def has_room(self) -> bool:
-        """Whether the first plan is of makespan, and memory has no part in it."""
+        """True if the first plan is for the makespan, and memory does not affect it."""
         limit, peak = self._problem.memory_limit, max(self._plans[0][1].peak_memory, default=0)
         return self._problem.objective == "makespan" and limit is not None and peak <= ROOM * limit
 
     def winner(self) -> KernelGraph:
-        """The kernels that the rest of the budget is for."""
+        """The kernels that get the rest of the budget."""
         (graph, first), (other, best) = self._plans[0], self.best()
         is_ahead = (best.excess, best.value) < (first.excess, (1 - MARGIN) * first.value)
         return other if is_ahead else graph
 
     def is_behind(self, graph: KernelGraph) -> bool:
-        """Whether no plan of these kernels is better than the best so far."""
+        """True if by its lower bound no plan of these kernels is better than the best so far."""
         if not self._plans or self._problem.objective != "makespan":
             return False
         plan = self.best()[1]
         return plan.excess == 0 and lower_bound(graph, self._problem) >= plan.value
 
     def run(self, graph: KernelGraph, share: float) -> None:
-        """Plans some kernels, with a share of the whole budget, or with what is left of it."""
+        """Plans some kernels, with a share of the whole budget, or with the rest of it if that is less."""
         left = self._budget.less(self._evaluations, self._seconds)
         if left is None:
             return
@@ -213,7 +213,7 @@ class _Race:
 
 
 def _read_once(problem: FusionProblem) -> np.ndarray:
-    """Whether one op alone reads each op's outputs: `[n]` bool."""
+    """True where exactly one op reads an op's outputs: `[n]` bool."""
     a = problem.graph.arrays
     pairs = np.unique(a.producer[a.use_tensor].astype(np.int64) * problem.num_ops + a.use_op)
     return np.bincount(pairs // problem.num_ops, minlength=problem.num_ops) == 1

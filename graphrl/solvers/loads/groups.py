@@ -3,9 +3,9 @@
 `Groups` joins colocated ops. `Blocks` are the units of contiguous splits (Tarnawski et al. 2020, section 5 and their
 code). A split is contiguous if its devices can be numbered so that no forward op comes before one of an earlier device.
 Ops that no such split can separate form one block: those that are colocated, and those on a cycle of the forward graph
-once colocated ops are one.
+after colocated ops are merged.
 
-Backward ops follow the forward ops that they are colocated with. Where there are none, the reversed edges between
+Backward ops follow the forward ops that they are colocated with. Without forward ops, the reversed edges between
 backward ops replace those between the missing forward ops.
 
 A block without run time and with only one neighbour joins it. That costs nothing where memory does not bind, and leaves
@@ -29,8 +29,8 @@ from graphrl.solvers.rules.simple import depth_first
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Groups:
-    """b groups of ops, and m nets: tensors that are read by another group than their producer's. Those of the same
-    groups are one net.
+    """b groups of ops, and m nets: tensors that are read by another group than their producer's. Tensors that join the
+    same groups are one net.
     """
 
     of: np.ndarray  # [n] int64, the group of each op
@@ -62,11 +62,11 @@ class Groups:
 
     @property
     def accelerators(self) -> int:
-        """How many of the devices are accelerators: the first ones."""
+        """Number of accelerators, which are the first devices."""
         return int((self.kinds == ACCELERATOR).sum())
 
     def can_run(self, group: int, device: int) -> bool:
-        """Whether a device can run a group, memory aside."""
+        """True if a device can run a group, memory aside."""
         return bool(np.isfinite(self.runtime[group, self.kinds[device]]))
 
     def incidence(self) -> list[list[int]]:
@@ -107,8 +107,8 @@ def _nets(graph: ComputationGraph, pipeline: Pipeline, of: np.ndarray) -> dict[t
 
 
 def placed_order(graph: ComputationGraph, problem: Problem, placement: np.ndarray) -> PlacedOrder:
-    """A placement `[n]` with an order that runs its ops as they stand topologically, and every transfer right before
-    its first reader.
+    """A placement `[n]` with an order that runs its ops in topological order, and every transfer right before its first
+    reader.
     """
     routes, rank = Routes(graph, problem, placement), graph.arrays.rank
     first = np.full(len(routes.transfers), len(rank))
@@ -129,10 +129,10 @@ def placed_plan(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Blocks:
-    """The blocks of a graph, and which come before which."""
+    """The blocks of a graph, and their order."""
 
     groups: Groups
-    before: list[set[int]]  # [b] blocks that a block comes right after
+    before: list[set[int]]  # [b] direct predecessors of each block
 
     @classmethod
     def of_graph(cls, graph: ComputationGraph, problem: Problem) -> "Blocks":
@@ -158,8 +158,8 @@ class Blocks:
         return cls(groups, before)
 
     def orders(self) -> list[np.ndarray]:
-        """Some topological orders of the blocks, `[b]` each: by level, depth first, and as their first ops stand in the
-        graph where that is one.
+        """Some topological orders of the blocks, `[b]` each: by level, depth first, and by their first ops in the graph
+        if that is topological.
         """
         after: list[list[int]] = [[] for _ in self.before]
         for block, before in enumerate(self.before):
@@ -180,12 +180,12 @@ class Blocks:
 
 
 def _places(of: np.ndarray) -> np.ndarray:
-    """Where the first op of each block stands: `[b]`."""
+    """Index of the first op of each block: `[b]`."""
     return np.unique(of, return_index=True)[1]
 
 
 def _precedence(graph: ComputationGraph, pipeline: Pipeline) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of colocation groups of which one comes before the other: two `[x]`."""
+    """Pairs of colocation groups of which the first comes before the second: two `[x]`."""
     source, target = graph.arrays.dependencies()
     group, backward = pipeline.colocation, pipeline.backward
     forward = ~backward[source] & ~backward[target]

@@ -6,7 +6,7 @@
   "7:anything" (`graphs/readers/partitioning.py`). The n-th entry of `fpgas` is accelerator n, that of `cpus` CPU n. Ops
   that are not named go to the device of the ops that they are colocated with, so that an expert's split of the forward
   pass is one of the training step, too.
-- `quick_plan` gives the best of some quick placements, from which learned searches begin.
+- `quick_plan` returns the best of some quick placements, from which learned searches start.
 """
 
 import math
@@ -35,8 +35,8 @@ GREEDY_SECONDS = 3e-4  # for each op and use, about
     objectives=("max_load",),
 )
 def solve_greedy(task: Task) -> Plan:
-    """One plan, whatever the budget. Blocks (`groups.py`) run in the order of their levels; a block goes to a device
-    that has room for it, of those to the one whose largest load it raises least, then to the one of least load.
+    """One plan, whatever the budget. Blocks (`groups.py`) are placed in the order of their levels. A block goes to a
+    device with room for it, of those to the one that raises the largest load least, then to the one of least load.
     """
     blocks = Blocks.of_graph(task.graph, task.problem)
     loads = _Loads(blocks.groups)
@@ -49,7 +49,7 @@ class _Loads:
     """Loads of the blocks that are placed.
 
     Attributes:
-      device: `[b]`, -1 where a block has none yet.
+      device: `[b]`, -1 for blocks that are not placed.
     """
 
     def __init__(self, groups: Groups) -> None:
@@ -58,7 +58,7 @@ class _Loads:
         self._load, self._held = [0.0] * len(groups.kinds), [0.0] * len(groups.kinds)
 
     def devices(self, block: int) -> list[int]:
-        """That can run a block."""
+        """Devices that can run a block."""
         return [device for device in range(len(self._load)) if self._groups.can_run(block, device)]
 
     def rank(self, block: int, device: int) -> tuple[float, float, float]:
@@ -77,7 +77,7 @@ class _Loads:
         self.device[block] = device
 
     def _added(self, block: int, device: int) -> dict[int, float]:
-        """Seconds that a block adds to devices: its own, and those of nets that are then on more of them."""
+        """Seconds that a block adds to devices: its own, and those of nets that then span more devices."""
         groups = self._groups
         added = {device: float(groups.runtime[block, groups.kinds[device]])}
         for net in self._nets[block]:
@@ -95,13 +95,13 @@ Split = dict[int, tuple[str, int]]  # by node: "fpgas" or "cpus", and the number
 
 @solver("split", "max_load: the split of a file, such as an expert's of dnn-partitioning", objectives=("max_load",))
 def solve_split(task: Task, *, file: str = "") -> Plan:
-    """One plan, whatever the budget and the seed.
+    """Reads one plan from a file, whatever the budget and the seed.
 
     Args:
       file: the split's path.
 
     Raises:
-      ProblemError: there is no such file, it holds no split, or none of this graph and these devices.
+      ProblemError: there is no such file, it has no split, or its split does not fit this graph and these devices.
     """
     if not file:
         raise ProblemError("method 'split' needs the file of a split: write split:file=PATH")
@@ -158,7 +158,7 @@ def quick_plan(graph: ComputationGraph, problem: Problem, seconds: float = math.
     of a second on 2,000 ops, and mostly as good as the best of all contiguous ones), and `greedy-load`.
 
     Args:
-      seconds: that it may take: what is slower is left out, but for equal stages.
+      seconds: time limit: slower rules are left out, except equal stages.
 
     Raises:
       ProblemError: an op can run nowhere.

@@ -5,8 +5,8 @@ to large. The dynamic program (Tarnawski et al. 2020, section 5.1) is compiled:
 
 best[c, a, I] is the least largest load of the blocks of ideal I on c CPUs and a accelerators. The last device has I
 without some smaller ideal J, so it is the least over J of max(best[c, a - 1, J], load of I without J), and the same
-with a CPU. A walk from I visits all J by taking away block after block. The last device's load only grows on the way,
-and the walk turns back where that load is above what is known to be possible on every kind of device.
+with a CPU. A walk from I visits all J by removing block after block. The last device's load only grows on the way. The
+walk turns back where that load reaches a known upper bound on every kind of device.
 """
 
 import functools
@@ -25,14 +25,14 @@ from graphrl.solvers.loads.groups import Blocks, Groups, placed_plan
 from graphrl.solvers.rules.placements import equal_parts
 from graphrl.solvers.solver import solver
 
-BARS, MOVED, BYTES, SUMS = 2, 4, 5, 6  # places of sums: seconds and bars of both kinds, seconds of transfers, bytes
-IDEALS = 60_000  # as many as the paper's code takes
-STEP_SECONDS = 0.05  # between two looks at the clock, or so
+BARS, MOVED, BYTES, SUMS = 2, 4, 5, 6  # indices of sums: seconds and bars of both kinds, seconds of transfers, bytes
+IDEALS = 60_000  # the limit of the paper's code
+STEP_SECONDS = 0.05  # between two checks of the clock, about
 
 
 @functools.cache
 def prepare() -> None:
-    """Compiles the program, or loads it, once in a process."""
+    """Compiles the program, or loads it, once per process."""
     graph = ComputationGraph("one", (Op("a"),))
     groups = Groups.of_ops(graph, Problem("max_load"))
     with announced(fill, "stage-dp", seconds=4):
@@ -46,13 +46,13 @@ def prepare() -> None:
     prepare=prepare,
 )
 def stage_dp(task: Task, *, ideals: int = IDEALS, hint: Plan | None = None) -> Plan:
-    """The best contiguous split, whatever the evaluations, if the seconds are enough; never worse than equal stages.
+    """The best contiguous split, whatever the evaluations, if the seconds suffice; never worse than equal stages.
 
-    It begins with the splits of some topological orders of the blocks, whose best bounds the search for the best of
-    all. An evaluation is a plan that was costed.
+    It starts with the splits of some topological orders of the blocks; the best of them bounds the search over all
+    splits. An evaluation is a plan that was costed.
 
     Args:
-      ideals: prefixes of the graph at most, above which it is content with the splits of those orders.
+      ideals: limit of the ideals (prefixes of the graph), above which only the splits of those orders are searched.
       hint: a plan whose load the stages must beat: the answer is the better one.
 
     Raises:
@@ -75,7 +75,9 @@ def stage_dp(task: Task, *, ideals: int = IDEALS, hint: Plan | None = None) -> P
 
 
 def equal_placement(blocks: Blocks) -> np.ndarray:
-    """The device of each op, `[n]`."""
+    """The device of each op, `[n]`, for stages of equal run time on the accelerators, or on the CPUs if there are none.
+    Blocks that cannot run there go to the first CPU.
+    """
     groups, order = blocks.groups, blocks.orders()[0]
     accelerators = groups.accelerators
     kind = 0 if accelerators else 1
@@ -89,7 +91,7 @@ def equal_placement(blocks: Blocks) -> np.ndarray:
 
 
 class Program(NamedTuple):
-    """What is walked, the table, and work space."""
+    """The lattice of ideals, its groups, the table, and work space."""
 
     start: np.ndarray  # [i + 1], see `Ideals`
     smaller: np.ndarray  # [x]
@@ -104,11 +106,11 @@ class Program(NamedTuple):
     best: np.ndarray  # [cpus + 1, accelerators + 1, i] float64
     link: np.ndarray  # [cpus + 1, accelerators + 1, i] int64, 2 * J + the kind of the last device; -1 without
     inside: np.ndarray  # [m] int64, blocks of a net that the last device has
-    seen: np.ndarray  # [i] int64, the ideal whose walk was here last
+    seen: np.ndarray  # [i] int64, the ideal whose walk visited this one last
     stack: np.ndarray  # [b + 1, 2] int64: an ideal, and the next of those below it
     sums: np.ndarray  # [b + 1, SUMS] float64, of the blocks that the last device has, at each depth of the walk
-    limits: np.ndarray  # [2] float64: bytes of an accelerator, and what the largest load must be below
-    counts: np.ndarray  # [1] int64, pairs of ideals that were walked
+    limits: np.ndarray  # [2] float64: bytes of an accelerator, and an upper bound that the largest load must stay below
+    counts: np.ndarray  # [1] int64, pairs of ideals that were visited
 
 
 @entry
@@ -124,7 +126,7 @@ def fill(p: Program, first: int, last: int) -> None:
         while depth >= 0:
             here, edge = p.stack[depth, 0], p.stack[depth, 1]
             if edge == p.start[here + 1]:
-                if depth > 0:  # takes the block out again, by which the walk came
+                if depth > 0:  # undoes the step of the walk: takes the block out again
                     gone = p.block[p.stack[depth - 1, 1] - 1]
                     for i in range(p.nets_start[gone], p.nets_start[gone + 1]):
                         p.inside[p.nets[i]] -= 1
@@ -155,7 +157,7 @@ def fill(p: Program, first: int, last: int) -> None:
             fits = fits and accelerators > 0 and on_accelerator < upper
             runs = p.sums[depth, BARS + CPU] == 0 and cpus > 0 and on_cpu < upper
             if not fits and not runs:
-                p.stack[depth, 1] = p.start[below + 1]  # nothing below can do either
+                p.stack[depth, 1] = p.start[below + 1]  # no smaller ideal fits either: loads only grow
                 continue
             load = on_accelerator + moved
             if fits and load < upper:
@@ -183,7 +185,7 @@ class Ideals(NamedTuple):
 
     start: np.ndarray  # [i + 1] int64, into the other two
     smaller: np.ndarray  # [x] int64, ideals
-    block: np.ndarray  # [x] int64, what they lack
+    block: np.ndarray  # [x] int64, the block that is missing in each
 
 
 def program(groups: Groups, ideals: Ideals, limit: float, upper: float) -> Program:
@@ -215,7 +217,7 @@ def program(groups: Groups, ideals: Ideals, limit: float, upper: float) -> Progr
 
 
 def chain_of(order: np.ndarray) -> Ideals:
-    """The prefixes of one order of the blocks: what a split of consecutive blocks is made of."""
+    """The prefixes of one order of the blocks: all splits into consecutive blocks."""
     return _lattice([[], *([(place, int(block))] for place, block in enumerate(order))])
 
 
@@ -240,12 +242,14 @@ class _Search:
             self._task.report(self._evaluations, plan.value)
 
     def plan(self) -> Plan:
-        """The best so far."""
+        """The best plan so far."""
         assert self._best is not None
         return self._task.known(self._best, self._evaluations)
 
     def run(self, ideals: Ideals) -> None:
-        """The best of a lattice's splits, if time is enough and it is better than what there is."""
+        """Searches a lattice for its best split, and keeps it if it is better than the best so far; no result if time
+        ends.
+        """
         groups = self.blocks.groups
         assert self._best is not None
         upper = self._best.value * (1 + 1e-12) if self._best.excess == 0 else math.inf
@@ -275,8 +279,8 @@ def ideals_of(blocks: Blocks, most: int) -> Ideals:
     ready = [[block for block, mask in enumerate(before) if mask == 0]]  # of each ideal
     lacking: list[list[tuple[int, int]]] = [[]]
     sets = [0]
-    for ideal, members in enumerate(sets):  # which grows; sizes never fall
-        if 1 << len(ready[ideal]) > most:  # any of those that are ready may join
+    for ideal, members in enumerate(sets):  # the list grows during the loop; sizes never fall
+        if 1 << len(ready[ideal]) > most:  # any subset of the ready blocks may join
             raise fault
         for block in ready[ideal]:
             larger = members | 1 << block
@@ -299,7 +303,7 @@ def _lattice(lacking: list[list[tuple[int, int]]]) -> Ideals:
 
 
 def _filled(table: Program, task: Task) -> bool:
-    """Fills a table, unless time ends before."""
+    """Fills a table; False if time ends before it is full."""
     count = len(table.start) - 1
     first, step = 1, 1
     while first < count:
@@ -315,7 +319,7 @@ def _filled(table: Program, task: Task) -> bool:
 
 
 def devices_of(p: Program, ideals: Ideals, accelerators: int) -> np.ndarray | None:
-    """The device of each block in the best split, `[b] int64`; None if there is none below the limit."""
+    """The device of each block in the best split, `[b] int64`; None if no split is below the limit."""
     c, a, ideal = p.best.shape[0] - 1, p.best.shape[1] - 1, p.best.shape[2] - 1
     if not np.isfinite(p.best[c, a, ideal]):
         return None
@@ -341,8 +345,9 @@ def _members(ideals: Ideals, ideal: int) -> set[int]:
 
 @solver("equal-stages", "max_load: contiguous stages of equal run time, one an accelerator", objectives=("max_load",))
 def equal_stages(task: Task) -> Plan:
-    """What an expert does by hand, whatever the budget: the ops in topological order, by level, cut where the work so
-    far passes a further equal part; what no accelerator can run goes to a CPU.
+    """Contiguous stages of equal work, as an expert would split by hand, whatever the budget. The ops, in topological
+    order by level, are cut where the work so far passes the next equal part; ops that no accelerator can run go to a
+    CPU.
     """
     blocks = Blocks.of_graph(task.graph, task.problem)
     return task.answer(placed_plan(task, equal_placement(blocks), evaluations=1))

@@ -1,1 +1,1 @@
-"""Searches for memory maps: which memory every op's weights and outputs lie in (`graphrl.costs.maps`)."""
+"""Searches for memory maps: the memory of every op's weights and outputs (`graphrl.costs.maps`)."""

@@ -1,7 +1,7 @@
 """Methods "anneal" and "local-search" on memory maps: compiled chains of moves.
 
-A move asks for a few other memories, and the compiler makes the map valid. Annealing is one chain that cools over the
-budget. Local search keeps moves that make no map slower, and begins again from random maps.
+A move requests other memories for a few places, and the compiler makes the map valid. Annealing is one chain that cools
+over the budget. Local search keeps moves that make no map slower, and restarts from random maps.
 """
 
 import functools
@@ -20,18 +20,18 @@ from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
 from graphrl.solvers.base import Budget
 from graphrl.solvers.maps.task import Maps, MapTask, cost, map_solver, maps_of
 
-# Shares of moves, and places that a stretch has at most; measured at 4,000 and 400,000 evaluations.
+# Shares of moves, and the most places of a stretch; measured at 4,000 and 400,000 evaluations.
 STRETCH, SWAP, MORE, LONGEST = 0.6, 0.1, 0.3, 8
 
 
 class Chain(NamedTuple):
-    """Where a chain stands, its best map, and room for a trial. Rows are weights and then outputs."""
+    """A chain's current map, its best map, and work space for a trial. Rows are weights and then outputs."""
 
     maps: Maps
-    places: np.ndarray  # [k] int64, places of a row that have something to place
-    asked: np.ndarray  # [2n] int64, what it stands at
-    trial: np.ndarray  # [2n] int64, what it may ask next
-    given: np.ndarray  # [2n] int64, the compiler's map of that
+    places: np.ndarray  # [k] int64, places of a row with something to place
+    asked: np.ndarray  # [2n] int64, the current request
+    trial: np.ndarray  # [2n] int64, the next request
+    given: np.ndarray  # [2n] int64, the compiler's map of `trial`
     best: np.ndarray  # [2n] int64, valid
     seconds: np.ndarray  # [2] float64, latencies of `asked` and of `best`
     rng: np.ndarray  # [1] uint64
@@ -39,7 +39,7 @@ class Chain(NamedTuple):
 
 
 def start(problem: MapProblem, asked: np.ndarray, seed: np.random.SeedSequence) -> Chain:
-    """A chain at a map `[2n]` that it has not evaluated."""
+    """A chain that starts from a map `[2n]` that it has not evaluated."""
     row = np.ascontiguousarray(asked, np.int64)
     return Chain(
         maps=maps_of(problem),
@@ -56,21 +56,21 @@ def start(problem: MapProblem, asked: np.ndarray, seed: np.random.SeedSequence) 
 
 @inlined
 def copy(source: np.ndarray, target: np.ndarray) -> None:
-    """Copies an array: numba's own way may need room."""
+    """Copies an array: numba's own way may allocate."""
     for i in range(len(source)):
         target[i] = source[i]
 
 
 @entry
 def anneal(chain: Chain, count: int, hot: float, cold: float) -> None:
-    """Evaluates maps, at a temperature that falls geometrically. The first of a new chain is where it starts.
+    """Evaluates maps, at a temperature that falls geometrically. A new chain first evaluates its starting map.
 
-    The chain stands at what it asked, not at what the compiler made of that: what has no room now may have it later.
-    (Of 4,000 evaluations from the compiler's map this brings three times as much.)
+    The state of the chain is its request, not the compiler's map: a tensor without room now may get it later. (In 4,000
+    evaluations from the compiler's map this gains three times as much.)
 
     Args:
       count: evaluations.
-      hot, cold: first and last temperature, seconds; 0 takes nothing that is slower.
+      hot, cold: first and last temperature, seconds; 0 accepts nothing that is slower.
     """
     cooling = (cold / hot) ** (1.0 / max(1, count)) if hot > 0 else 1.0
     for _ in range(integer(count)):
@@ -107,13 +107,13 @@ def _change(chain: Chain) -> None:
 
 
 HOT, COLD = 1e-3, 3e-5  # temperatures, parts of the first latency; measured at 4,000 and 400,000 evaluations
-CHUNK = 1_000  # evaluations at a time
+CHUNK = 1_000  # evaluations in one call
 PACE = Pace(CHUNK)
 
 
 @functools.cache
 def prepare() -> None:
-    """Compiles chains, or loads them, once in a process."""
+    """Compiles chains, or loads them, once per process."""
     with announced(anneal, "annealing of memory maps"):
         problem = map_problem(ComputationGraph("one", (Op("a"),)), NNP_I)
         anneal(start(problem, np.zeros(2, np.int64), np.random.SeedSequence(0)), 1, 0.0, 0.0)
@@ -121,7 +121,7 @@ def prepare() -> None:
 
 @map_solver("anneal", "simulated annealing from the compiler's map, compiled for the host", prepare=prepare)
 def solve_annealing(task: MapTask, *, hot: float = HOT, cold: float = COLD) -> MemoryMap:
-    """One chain, which cools over the budget.
+    """Anneals one chain, which cools over the budget.
 
     Args:
       hot, cold: first and last temperature: a rise of the latency by that share of the first one is accepted with
@@ -137,7 +137,7 @@ def solve_annealing(task: MapTask, *, hot: float = HOT, cold: float = COLD) -> M
 
 
 def cool(task: MapTask, budget: Budget, hot: float = HOT, cold: float = COLD) -> None:
-    """Anneals from the compiler's map until a budget, a part of the task's from its start on, is spent."""
+    """Anneals from the compiler's map until a budget is spent: a part of the task's, counted from its start."""
     _Maps(task, budget, hot, cold).run()
 
 
@@ -150,13 +150,13 @@ class _Maps(Annealing[Chain]):
         self.budget, self._first, self._hot, self._cold = budget, task.latency, hot, cold
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
-        """Evaluations between two shares of the budget."""
+        """Evaluates maps between two shares of the budget."""
         hot, cold = (self._first * cooled(self._hot, self._cold, share) for share in (begin, end))
         _run(self._task, chain, steps, hot, cold)
         return steps
 
     def value(self) -> float:
-        """Seconds."""
+        """Latency of the best map, seconds."""
         return self._task.latency
 
 
@@ -164,7 +164,7 @@ class _Maps(Annealing[Chain]):
     "local-search", "moves that make no map slower, from the compiler's map and then from random ones", prepare=prepare
 )
 def solve_climbing(task: MapTask, *, patience: int = 1_000) -> MemoryMap:
-    """Climbs anew from a random map once nothing better came in so many evaluations.
+    """Restarts from a random map if `patience` evaluations in a row bring no improvement.
 
     Args:
       patience: evaluations.

@@ -20,7 +20,7 @@ from graphrl.solvers.maps.task import MapTask, map_solver
 def solve_brkga(
     task: MapTask, *, population: int = 100, elites: int = 20, mutants: int = 20, elite_bias: float = 0.7
 ) -> MemoryMap:
-    """REGAL's parameters. The compiler's map is in the first population; elites are not evaluated again.
+    """BRKGA with REGAL's parameters. The compiler's map is in the first population; elites are not evaluated again.
 
     Raises:
       ProblemError: an option is out of range.
@@ -47,7 +47,7 @@ def solve_brkga(
 
 
 def _latencies(task: MapTask, genes: np.ndarray) -> np.ndarray:
-    """Of chromosomes, seconds: `[p]`, infinite for those that the budget was not enough for."""
+    """Latencies of chromosomes, seconds: `[p]`, infinite for those beyond the budget."""
     seconds = np.full(len(genes), np.inf)
     _, evaluated, _ = task.evaluate((genes * task.problem.memories).astype(np.int64))
     seconds[: len(evaluated)] = evaluated
@@ -56,8 +56,8 @@ def _latencies(task: MapTask, genes: np.ndarray) -> np.ndarray:
 
 @map_solver("greedy-dp", "EGRL's Greedy-DP: node by node, the best pair of memories with all others as they are")
 def solve_greedy(task: MapTask) -> MemoryMap:
-    """From everything in the slowest memory. As in the paper, a map that the compiler changes earns a negative reward
-    and is never chosen. Passes over all steps end with the budget, or where one changes nothing.
+    """Greedy-DP from everything in the slowest memory. As in the paper, a map that the compiler changes earns a
+    negative reward and is never chosen. Passes over all steps end with the budget, or after one without a change.
     """
     n, m = task.problem.steps, task.problem.memories
     pairs = np.array(list(itertools.product(range(m), repeat=2)))
@@ -85,7 +85,7 @@ _BATCH = 256
 
 @map_solver("random", "uniformly random maps, made valid by the compiler")
 def solve_random(task: MapTask) -> MemoryMap:
-    """Until the budget is spent."""
+    """Evaluates random maps until the budget is spent."""
     rng = np.random.default_rng(task.seed)
     while not task.spent():
         task.evaluate(rng.integers(0, task.problem.memories, (_BATCH, 2 * task.problem.steps)))
@@ -108,9 +108,10 @@ def solve_compiler(task: MapTask) -> MemoryMap:
 
 @map_solver("benefit", "benefit per byte: whatever saves most seconds a byte goes first, where it fits")
 def solve_benefit(task: MapTask) -> MemoryMap:
-    """From everything in the slowest memory, an evaluation for each tensor and faster memory, unless it is there.
+    """Starts from everything in the slowest memory and moves tensors to faster ones. That takes an evaluation for each
+    tensor and faster memory, unless the tensor is in one at least as fast.
 
-    What it saves is what reading and writing it takes less, as if nothing overlapped.
+    The saving is the reduction in the seconds of its reads and writes, as if nothing overlapped.
     """
     row = np.zeros_like(task.fastest)
     task.evaluate(row[None])
@@ -126,7 +127,9 @@ def solve_benefit(task: MapTask) -> MemoryMap:
 
 
 def _by_benefit(problem: MapProblem) -> list[tuple[int, int]]:
-    """Places in a map and memories, by the seconds saved for each byte, the most first; not those that save none."""
+    """Places in a map and memories, by the seconds saved for each byte, the most first; without those that save
+    nothing.
+    """
     seconds = problem.output_seconds.copy()
     np.add.at(seconds, problem.read_source, problem.read_seconds)
     seconds = np.concatenate([problem.weight_seconds, seconds])

@@ -1,7 +1,7 @@
-"""Method "cp-sat" on memory maps: CP-SAT from the compiler's map, with a proof where it gets to the end.
+"""Method "cp-sat" on memory maps: CP-SAT from the compiler's map, with a proof if it finishes.
 
 Measured on the default chip with two cores: annealing alone has ResNet-50 at 285 us after a second and stays there, and
-CP-SAT from its map proves 283.4 us after some 7 s; BERT-base has 1,736 us and, after a minute of CP-SAT, 1,731.
+CP-SAT from its map proves 283.4 us after about 7 s; BERT-base has 1,736 us and, after a minute of CP-SAT, 1,731.
 """
 
 from typing import NamedTuple
@@ -16,20 +16,21 @@ from graphrl.solvers.base import MAX_EVALUATIONS
 from graphrl.solvers.exact.engine import Expression, Limits, Literal, Model, minimise
 from graphrl.solvers.maps.task import MapTask, map_solver
 
-DEFAULT_SECONDS = 60.0  # where the budget says evaluations alone
-QUANTA = 10_000_000  # of time in the compiler's latency: so fine is what is proved
+DEFAULT_SECONDS = 60.0  # if the budget has evaluations alone
+QUANTA = 10_000_000  # of time in the compiler's latency: the resolution of the proof
 MAX_STEPS = 3_000
-MAX_PAGES = 2**50  # of all weights and outputs: integers have 64 bits, and more pages are counted in larger ones
+MAX_PAGES = 2**50  # of all weights and outputs: integers have 64 bits; above it a unit is several pages
 
 
 @map_solver("cp-sat", "OR-Tools' CP-SAT from the compiler's map: search and proof")
 def solve(task: MapTask, *, workers: int = 0, gap: float = 1e-5) -> MemoryMap:
-    """It ends when the best map is proved to be, or at the budget's seconds (60 if it has evaluations alone). An
-    evaluation is the compiler's map, and every better one that CP-SAT finds. `MemoryMap.bound` is what was proved.
+    """Searches and proves maps by CP-SAT. It ends when the best map is proved optimal, or at the budget's seconds (60
+    if it has evaluations alone). An evaluation is the compiler's map, or a better one that CP-SAT finds.
+    `MemoryMap.bound` is the proved bound.
 
     Args:
       workers: threads of CP-SAT, 0 for one a core.
-      gap: relative; a map so near to the bound counts as proved.
+      gap: relative; a map within it of the bound counts as proved.
 
     Raises:
       ProblemError: ortools is missing, an option is out of range, or the graph has more than 3,000 ops.
@@ -46,12 +47,12 @@ def solve(task: MapTask, *, workers: int = 0, gap: float = 1e-5) -> MemoryMap:
 
 
 def prove(task: MapTask, workers: int = 0, gap: float = 1e-5) -> None:
-    """Searches from the best map of a task, for as long as its budget is enough; what is proved is its bound."""
+    """Searches from the best map of a task, within its budget, and sets its bound to the proved one."""
     if task.left(task.evaluations) is None or task.row is None or task.latency <= 0:
         return
     quantum = task.latency / QUANTA
     model = _model(task.problem, task.row, quantum)
-    left = task.left(task.evaluations)  # of thousands of ops the model itself takes seconds
+    left = task.left(task.evaluations)  # building the model of thousands of ops takes seconds
     if left is None:
         return
     seconds = DEFAULT_SECONDS if left.seconds is None else left.seconds
@@ -66,19 +67,20 @@ def prove(task: MapTask, workers: int = 0, gap: float = 1e-5) -> None:
         return False
 
     proved = minimise(model.model, model.objective, model.variables, limits, take, tick)
-    if proved:  # that it takes at least no time is no news
+    if proved:  # a bound of 0 has no value
         task.bound = min(task.latency, proved * quantum)
 
 
 class _Built(NamedTuple):
     model: Model
     objective: Expression
-    variables: list[Literal]  # [2n * M], whether a place of a map is a memory
+    variables: list[Literal]  # [2n * M], True if a place of a map is in a memory
 
 
 def _model(problem: MapProblem, row: np.ndarray, quantum: float) -> _Built:
-    """The model whose hint is a valid map. Seconds are rounded down to quanta, so that its bound is the latency's; and
-    to twice the hint's latency, since no better map has a step that takes longer, and integers have 64 bits.
+    """The model whose hint is a valid map. Seconds are rounded down to quanta, so that its bound is a bound of the
+    latency. They are clipped to twice the hint's latency, since no better map has a longer step, and integers have 64
+    bits.
     """
     model, n, m = Model(), problem.steps, problem.memories
     choice = [[model.boolean(bool(row[place] == memory)) for memory in range(m)] for place in range(2 * n)]
@@ -109,7 +111,7 @@ def _model(problem: MapProblem, row: np.ndarray, quantum: float) -> _Built:
 
 
 def _most(problem: MapProblem, step: int, reads: np.ndarray, quantum: float) -> int:
-    """Quanta that a step takes at most, if all it moves were in the worst memory."""
+    """Upper bound of a step's quanta, if everything that it moves were in the worst memory."""
     moved = problem.weight_seconds[step] + problem.output_seconds[step] + problem.read_seconds[reads].sum(0)
     seconds = problem.compute[step] + problem.input_seconds[step] + moved.sum()
     return int(min(seconds / quantum, 2 * QUANTA)) + 1
@@ -124,7 +126,7 @@ def _add_capacities(model: Model, problem: MapProblem, weights: list, outputs: l
         array // unit for array in (problem.weight_pages, problem.tensor_pages, problem.capacity)
     )
     heavy = np.flatnonzero(weight_pages).tolist()
-    resident = [0]  # pages of weights that each memory holds, throughout
+    resident = [0]  # pages of weights in each memory, at all steps
     for memory in range(1, problem.memories):
         hinted = int(weight_pages[row[: problem.steps] == memory].sum())
         resident.append(model.integer(0, int(capacity[memory]), hinted))

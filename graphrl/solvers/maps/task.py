@@ -3,8 +3,8 @@
 - `MapTask`: one search, with its budget, its evaluations and the best map so far.
 - `map_solver` registers a method: a function `solve(task, *, width=...) -> MemoryMap`.
 - `cost`, `evaluate_all`: the compiler and the latency of `costs/maps/exact.py`, compiled for the host. One map is a row
-  of 2n memories, those of the weights and then those of the outputs. Room takes two numbers a memory, as in
-  `costs/maps/device.py`.
+  of 2n memories, those of the weights and then those of the outputs. The space in use takes two numbers a memory, as in
+    `costs/maps/device.py`.
 """
 
 from collections.abc import Callable
@@ -34,24 +34,24 @@ STEP = np.dtype(
 
 
 class Maps(NamedTuple):
-    """A map problem as flat arrays: n steps, M memories, e reads and t outputs; and room for one evaluation."""
+    """A map problem as flat arrays: n steps, M memories, e reads and t outputs; and work space for one evaluation."""
 
     steps: np.ndarray  # [n + 1] STEP
     weight_seconds: np.ndarray  # [n * M] float64
     output_seconds: np.ndarray  # [n * M] float64
     read_source: np.ndarray  # [e] int64, step
     read_seconds: np.ndarray  # [e * M] float64
-    frees: np.ndarray  # [t] int64, the step before which an output's pages are free again
+    frees: np.ndarray  # [t] int64, the step before which an output's pages are freed
     tensor_pages: np.ndarray  # [t] int64
     capacity: np.ndarray  # [M] int64, pages
     launch: np.ndarray  # [1] float64, seconds
-    room: np.ndarray  # [3 * M] int64: pages of weights, of live outputs, and the most of these so far
+    room: np.ndarray  # [3 * M] int64: pages of weights, of live outputs, and their peak so far
     freed: np.ndarray  # [(n + 1) * M] int64, 0 between evaluations
     busy: np.ndarray  # [M] float64, seconds
 
 
 def maps_of(problem: MapProblem) -> Maps:
-    """The arrays of a problem. An evaluation writes into them: each thread needs its own."""
+    """The arrays of a problem. An evaluation writes into them: each thread needs separate ones."""
     n, m = problem.steps, problem.memories
     steps = np.zeros(n + 1, STEP)
     steps["compute"][:n], steps["inputs"][:n] = problem.compute, problem.input_seconds
@@ -78,7 +78,7 @@ def maps_of(problem: MapProblem) -> Maps:
 
 @part
 def cost(maps: Maps, asked: np.ndarray, given: np.ndarray, moved: np.ndarray) -> float:
-    """The latency of what the compiler makes of a map, seconds.
+    """The latency of the compiler's valid version of a map, seconds.
 
     Args:
       asked: `[2n]` int64.
@@ -148,11 +148,11 @@ class MapTask(Search[MemoryMap]):
     """One search for a map. Every evaluation is one map that the compiler made valid and that was costed.
 
     Attributes:
-      problem: what the map is for.
+      problem: of the map.
       evaluations: so far.
-      row: `[2n]` int64, the best valid map so far, weights and then outputs; None before any.
-      latency: of it, seconds; infinite before any.
-      bound: no map is faster, seconds; as far as one is proved.
+      row: `[2n]` int64, the best valid map so far, weights and then outputs; None before the first.
+      latency: of it, seconds; infinite before the first.
+      bound: no map is faster, seconds; None if nothing is proved.
     """
 
     def __init__(
@@ -171,11 +171,11 @@ class MapTask(Search[MemoryMap]):
 
     @property
     def fastest(self) -> np.ndarray:
-        """The map that asks the fastest memory for everything, of which the compiler makes its own: `[2n]` int64."""
+        """The map that requests the fastest memory for everything; the compiler makes it valid: `[2n]` int64."""
         return np.full(2 * self.problem.steps, self.problem.memories - 1)
 
     def fitting(self, count: int) -> int:
-        """How many of so many evaluations the budget has left."""
+        """The number of evaluations within the budget, at most `count`."""
         left = self.budget.evaluations
         return count if left is None else max(0, min(count, left - self.evaluations))
 
@@ -187,7 +187,7 @@ class MapTask(Search[MemoryMap]):
 
         Returns:
           The compiler's maps `[q, 2n]`, their latencies `[q]` in seconds, and the bytes that moved `[q]`, of the first
-          q that the budget was enough for.
+          q maps within the budget.
         """
         if self._maps is None:
             with self.uncounted(), announced(evaluate_all, "memory maps"):
@@ -209,7 +209,7 @@ class MapTask(Search[MemoryMap]):
             self.row, self.latency, self.best = row.copy(), seconds, self.answered
 
     def spent(self) -> bool:
-        """Whether the budget is."""
+        """True if the budget is spent."""
         return self.over(self.evaluations)
 
     def answered(self) -> MemoryMap:
@@ -226,7 +226,7 @@ class MapTask(Search[MemoryMap]):
         )
 
 
-MAP_SOLVERS: dict[str, Method[MapTask, Any, MemoryMap]] = {}  # by name: those of the modules that were imported
+MAP_SOLVERS: dict[str, Method[MapTask, Any, MemoryMap]] = {}  # by name, those of all imported modules
 
 
 def map_solver(

@@ -1,24 +1,25 @@
 """Depth-first dynamic programming over orders, with a time limit (Topoformer, appendix C.3).
 
 Orders are extended op by op, depth first with backtracking. A branch ends where
-1. its set of ops has been reached before at no higher a peak: what can follow depends on the set alone;
+1. its set of ops has been reached before at no higher a peak: its continuations depend on the set alone;
 2. its peak is not below that of the best complete order.
 
-Run to the end, the search proves its best order optimal, and the plan's bound is its value; else it answers with the
+If it finishes, the search proves its best order optimal, and the plan's bound is its value; else it answers with the
 best order so far, the first one being complete after n steps whatever the time limit.
 
-With `paper` the next op is picked at random among the ready ones, as the paper has it. Without, the same search goes
-faster, and stays exact:
+With `paper` the next op is drawn at random among the ready ones, as in the paper. Without, the same search is faster
+and stays exact:
 - the ready op that keeps the peak least goes first, then the one that leaves least live, ties at random;
-- once all orders from a set have been tried, no better one goes through it, however low its peak is when it is reached
-  again: what was tried failed behind the set. So a set is never searched twice, unless it was left half-way;
-- an op that can run within the peak so far and leaves no more live than before goes next alone: it would never do worse
-  now than later, since what it frees only grows. (Not if outputs reuse inputs: then live bytes depend on the order.)
+- once all orders from a set have been tried, no better one goes through it, even if the set is reached again at a lower
+  peak: the tried orders failed after the set. So a set is never searched twice, unless its search was not finished;
+- an op that can run within the peak so far and leaves no more live than before goes next alone: running it later is
+  never better, since the bytes that it frees only grow. (Not if outputs reuse inputs: then live bytes depend on the
+  order.)
 - the search ends at the lower bound.
 
 Deviations from the paper: rule 2 also ends branches that only equal the best (the paper: "higher"); where outputs reuse
 inputs a state is the set and the sizes of the reused buffers; the table of states is bounded, beyond which new states
-are searched without being remembered.
+are searched but not stored.
 """
 
 import math
@@ -37,19 +38,19 @@ from graphrl.solvers.flow import Flow
 from graphrl.solvers.solver import solver
 
 MAX_BYTES = 2**30  # of the table of states
-STATES = 2_000_000  # some 0.5 GB at 500 ops
-LOOK = 64  # turns of the search between two looks at the clock
+STATES = 2_000_000  # about 0.5 GB at 500 ops
+LOOK = 64  # iterations of the search between two checks of the clock
 
 State = int | tuple[int, tuple[tuple[int, int], ...]]  # the set of ops that have run, as bits; and sizes
 
 
 @solver("dfs-dp", "depth-first dynamic programming over orders, exact if it gets to the end", one_device=True)
 def solve(task: Task, *, paper: bool = False, states: int = STATES) -> Plan:
-    """See the module. n steps of the search count as an evaluation.
+    """Depth-first dynamic programming, see the module. n steps of the search count as an evaluation.
 
     Args:
-      paper: the search as the paper describes it, without what makes it faster.
-      states: how many of them to remember, as far as they fit in 1 GiB.
+      paper: the search as the paper describes it, without the accelerations.
+      states: number of states to store, as far as they fit in 1 GiB.
 
     Raises:
       ProblemError: `states` is negative.
@@ -78,7 +79,7 @@ def solve(task: Task, *, paper: bool = False, states: int = STATES) -> Plan:
 
 
 class _Frame(NamedTuple):
-    """A set of ops that the present branch has reached."""
+    """A set of ops that the current branch has reached."""
 
     op: int  # the last of them, -1 if it is empty
     ran: int  # the set, as bits
@@ -88,12 +89,12 @@ class _Frame(NamedTuple):
 
 
 class DepthFirst:
-    """The search.
+    """Depth-first search over the orders of a graph.
 
     Attributes:
       best, best_peak: the best complete order so far, empty at first, and its peak, without resident weights.
-      finished: whether it is proven to be the best.
-      steps: ops that were run, also for trial.
+      finished: True if it is proved to be the best.
+      steps: ops that were run, trials included.
     """
 
     def __init__(
@@ -105,19 +106,19 @@ class DepthFirst:
         self._left = [len(before) for before in flow.predecessors]
         self._ready = [op for op in range(self._n) if self._left[op] == 0]
         self._random, self._paper, self._improved = random.Random(seed), paper, improved
-        state = len(graph.ops) // 8 + 100  # bytes, roughly: a set is an integer of as many bits as ops
+        state = len(graph.ops) // 8 + 100  # bytes, roughly: a set is an integer with a bit for each op
         self._states = min(states, MAX_BYTES // state)
         self._floor = 0.0 if paper else lower_bound(graph, Problem())
         self._seen: dict[State, float] = {}
         self._stack: list[_Frame] = []
-        self._cut = False  # whether ops were left out untried
+        self._cut = False  # True if ops were left out untried
         self.best: list[int] = []
         self.best_peak = math.inf
         self.finished = False
         self.steps = 0
 
     def run(self, ended: Callable[[], bool], most_steps: float = math.inf) -> None:
-        """Searches until it is finished, or has an order and `ended` or the number of steps says that it is time."""
+        """Searches until it is finished, or has an order and `ended` returns True or the number of steps is reached."""
         self._ended = ended
         self._stack.append(_Frame(-1, 0, 0, 0, self._children(0)))
         turns = 0
@@ -167,7 +168,7 @@ class DepthFirst:
         self._ready.append(frame.op)
         self._walk.back(frame.op)
         if frame.peak >= self.best_peak and not self._paper:
-            self._seen.pop(frame.state, None)  # it was left half-way: reached at a lower peak, it may yet be better
+            self._seen.pop(frame.state, None)  # its search was not finished: at a lower peak, it may still be better
 
     def _children(self, peak: float) -> list[int]:
         if not self.best and self._ended():

@@ -1,12 +1,12 @@
 """Method "min-cut": orders of one device through the states of minimum cuts, in passes of divide and conquer.
 
-Let v be the op at which a part of the order needs most. A minimum cut (`costs/bounds/cuts.py`) gives the ops that
-should have run when v runs, for v to need least. The part is split there into those ops, v, and the others. Each side
-is ordered on its own, by the best of the given orders there. Where v needs already as little as it can, the part is
-finished: no order of it is better.
+Let v be the op at which a part of the order needs most memory. A minimum cut (`costs/bounds/cuts.py`) determines the
+ops that should run before v, for v to need least. The part is split there into those ops, v, and the others. Each side
+is ordered separately, by the best of the given orders there. Where v already needs the minimum, the part is finished:
+no order of it is better.
 
-The passes begin with the orders of quick rules. They end when the peak meets the bound that the cuts prove, as on most
-compiled programs it does within a second.
+The passes start from the orders of quick rules. They end when the peak meets the bound that the cuts prove, on most
+compiled programs within a second.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,17 +24,17 @@ from graphrl.solvers.rules.compilers import xla_depth_first, xla_list, xla_post_
 from graphrl.solvers.rules.memory_orders import memory_orders
 from graphrl.solvers.solver import solver
 
-FROM_BEST = 0.7  # of the passes have the best order so far among theirs
+FROM_BEST = 0.7  # share of passes that use the best order so far
 OTHERS = 4  # fewer other orders than this take part in a pass
-NOISE = 0.1  # sizes that cuts go by are multiplied by up to about exp(+-NOISE), most of them by much less
+NOISE = 0.1  # sizes for the cuts are multiplied by up to about exp(+-NOISE), most of them by much less
 
 
 @solver("min-cut", "orders through minimum cuts at the peak, with a bound by the same cuts", one_device=True)
 def solve(task: Task, *, starts: Sequence[np.ndarray] = ()) -> Plan:
-    """An evaluation is one order whose memory is computed.
+    """Orders ops by passes of minimum cuts. An evaluation is one order whose memory is computed.
 
     Args:
-      starts: orders `[n]` of ops to start from beside the quick rules'.
+      starts: orders `[n]` of ops to start from, in addition to those of the quick rules.
     """
     passes = Passes(task.graph, task.seed, starts, task.over)
 
@@ -54,13 +54,13 @@ class Passes:
     """The passes over one graph.
 
     Args:
-      graph: to be ordered on one device; resident weights count nowhere here.
+      graph: to be ordered on one device; resident weights are ignored here.
       seed: of the choices that passes make.
-      starts: orders `[n]` of ops beside those of the rules.
-      over: whether, after so many evaluations, no more rules are to be tried.
+      starts: orders `[n]` of ops, in addition to those of the rules.
+      over: (evaluations) -> True if no further orders should be tried.
 
     Attributes:
-      usage: gives the bytes at each op of an order.
+      usage: computes the bytes at each op of an order.
       orders: `[n]` each, the starts and the rules', that of least peak first.
       best, peak: the order of least peak so far, of equals the newest, and its bytes.
       bound: bytes that no order's peak is below.
@@ -100,9 +100,9 @@ class Passes:
         return len(self.orders) + self._division.evaluations
 
     def next(self, over: Callable[[], bool]) -> np.ndarray:
-        """The order `[n]` of the next pass, which ends early once `over` says so.
+        """The order `[n]` of the next pass, which ends early once `over` returns True.
 
-        The first pass goes by all the rules; later ones by the best order and some others, with cuts through somewhat
+        The first pass uses all the rules; later ones the best order and some others, with cuts through slightly
         different sizes.
         """
         orders, weight = self.orders, None
@@ -120,7 +120,7 @@ class Passes:
         return order
 
     def tighten(self) -> None:
-        """Improves the bound with the help of the best order, if that may."""
+        """Improves the bound by means of the best order, unless that was tried or the bound is reached."""
         if self.peak > self.bound and self.best is not self._tightened_by:
             self._tightened_by = self.best
             self.bound = max(self.bound, int(lower_bound(self._graph, Problem(), self.best)))
@@ -152,14 +152,14 @@ class Division:
         weight: np.ndarray | None,
         over: Callable[[], bool],
     ) -> np.ndarray:
-        """An order `[n]`.
+        """Computes an order `[n]`.
 
         Args:
-          orders: `[n]` each, at least one: what parts are ordered like.
-          target: bytes: parts that need no more are left as they are.
+          orders: `[n]` each, at least one: parts are ordered like them.
+          target: bytes: parts that need no more are not changed.
           rng: chooses between the earliest and the latest minimum cut.
           weight: see `Cuts.least`; other sizes lead to other cuts that are nearly as good.
-          over: whether to stop with the order as it is.
+          over: returns True to stop with the current order.
         """
         places = np.argsort(np.stack(orders), axis=1)
         order = np.array(orders[0])
@@ -174,7 +174,7 @@ class Division:
             late = bool(rng.integers(2))
             cut = self._cuts.least(op, phase, late=late)
             if cut.need >= peak:
-                target = max(target, peak)  # so much is needed now: what needs less gains nothing
+                target = max(target, peak)  # this much is needed anyway: a part that needs less gains nothing
                 continue
             done = (cut if weight is None else self._cuts.least(op, phase, late=late, weight=weight)).done
             part = order[begin:end]
@@ -187,8 +187,8 @@ class Division:
     def _arrange(
         self, order: np.ndarray, begin: int, end: int, places: np.ndarray, over: Callable[[], bool]
     ) -> tuple[int, int]:
-        """Puts the ops of a part, in place, as that of the orders has them in which they need least; gives the peak of
-        the part and where it is.
+        """Orders the ops of a part, in place, like the order in which they need least; returns the peak of the part and
+        its place.
         """
         part = order[begin:end].copy()
         best: tuple[int, int, np.ndarray] | None = None

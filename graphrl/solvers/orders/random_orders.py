@@ -1,7 +1,7 @@
 """The best of many random topological orders, under two readings of "random", and random orders near a given one.
 
 Topoformer (section 5): "We generate 100 random topological orders, and pick the one with smallest cost." The paper does
-not say how they are drawn:
+not define how they are drawn:
 - "random-priorities": independent uniform priorities, then always the ready op of highest priority. The paper's
   published ratios agree with this one, and it is the better of the two: 3.5% at 500 ops, 2.0% at 2,000;
 - "random-ready": always a uniform choice among the ready ops.
@@ -22,18 +22,18 @@ from graphrl.solvers.flow import Flow, Usage
 from graphrl.solvers.solver import solver
 
 SAMPLES = 100
-LANES = 256  # orders drawn at once: the time of a step hardly depends on it
-CELLS = 4_000_000  # at most, lanes times ops: bounds the memory
+LANES = 256  # orders drawn in parallel: the time of a step hardly depends on it
+CELLS = 4_000_000  # limit of lanes times ops: bounds the memory
 FIRST_CELLS = 100_000  # of the first batch, which is finished whatever the budget
-STEPS = 256  # between two looks at the clock
+STEPS = 256  # between two checks of the clock
 
 
 @solver("random-ready", "the best of random orders: always a uniform choice among the ready ops", one_device=True)
 def solve_ready(task: Task, *, samples: int = SAMPLES) -> Plan:
-    """The best of `samples` orders. It stops before that where the budget ends, but not before one order.
+    """The best of `samples` orders. It stops earlier if the budget is spent, but not before the first order.
 
     Args:
-      samples: orders to draw; 0 means as many as the budget allows.
+      samples: orders to draw; 0 draws until the budget is spent.
 
     Raises:
       ProblemError: samples is negative.
@@ -43,12 +43,12 @@ def solve_ready(task: Task, *, samples: int = SAMPLES) -> Plan:
 
 @solver("random-priorities", "the best of random orders: the ready op of highest random priority", one_device=True)
 def solve_priorities(task: Task, *, samples: int = SAMPLES) -> Plan:
-    """Args and errors: as `solve_ready`."""
+    """The best of `samples` orders; arguments and errors as in `solve_ready`."""
     return _best_order(task, samples, by_priority=True)
 
 
 class Drawing:
-    """Draws batches of random topological orders of one graph, a lane each."""
+    """Draws batches of random topological orders of one graph, one per lane."""
 
     def __init__(self, flow: Flow) -> None:
         self._n = flow.num_ops
@@ -66,7 +66,7 @@ class Drawing:
         orders = np.empty((lanes, n), np.int64)
         left = np.repeat(self._in_degree[None], lanes, axis=0)
         priorities = rng.random((lanes, n)) if by_priority else np.zeros((1, n))
-        # The ready ops of each lane stand in its first places; -1 is the priority of an empty place.
+        # The ready ops of each lane are in its first places; -1 is the priority of an empty place.
         ready, keys = np.zeros((lanes, n), np.int64), np.full((lanes, n) if by_priority else (1, 1), -1.0)
         count = np.full(lanes, len(self._sources))
         ready[:, : count[0]] = self._sources
@@ -96,7 +96,7 @@ class Drawing:
         return orders
 
     def _made_ready(self, ops: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Counts one dependency of the successors of each lane's op as met: (lane, op) of those with none left."""
+        """Counts a dependency of the successors of each lane's op as done; returns (lane, op) of the ready ones."""
         degree = self._out_degree[ops]
         row = np.repeat(np.arange(len(ops)), degree)
         op = self._successors[np.repeat(self._first[ops], degree) + _places(degree)]
@@ -136,8 +136,8 @@ def _best_order(task: Task, samples: int, by_priority: bool) -> Plan:
     return plan()
 
 
-REACHES = (1.0, 4.0, 16.0, 64.0)  # standard deviations, in places, of how far ops are moved
-STRETCHES = (0.1, 0.3, 1.0)  # parts of the order within which they are
+REACHES = (1.0, 4.0, 16.0, 64.0)  # standard deviations, in places, of the noise that is added to an op's place
+STRETCHES = (0.1, 0.3, 1.0)  # parts of the order that get noise
 
 
 def nearby(flow: Flow, order: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""The best order of one device where it can be had in polynomial time: series-parallel graphs and trees.
+"""The best order of one device where polynomial time suffices: series-parallel graphs and trees.
 
-It needs every buffer to have at most one user, and the dependencies to reduce to one edge by merging parallel edges and
-by removing ops with one predecessor and one successor (Valdes, Tarjan and Lawler 1982); all sources are joined to one
-source and all sinks to one sink before, so that trees are such graphs too. `graphs/datasets/known_optima.py` solves
+Every buffer must have at most one user, and the dependencies must reduce to one edge by merging parallel edges and by
+removing ops with one predecessor and one successor (Valdes, Tarjan and Lawler 1982). All sources are first joined to
+one source and all sinks to one sink, so that trees are such graphs too. `graphs/datasets/known_optima.py` solves
 it from the inside out (Liu 1987; Kayaaslan, Lambert, Marchal and Ucar, TCS 707, 2018).
 """
 
@@ -51,7 +51,7 @@ def _segments(flow: Flow) -> list[Segment]:
     segments = []
     for op in range(flow.num_ops):
         lasting = flow.held(op)
-        passing = sum(flow.size[b] for b in flow.writes[op]) - lasting  # outputs that nobody reads go at once
+        passing = sum(flow.size[b] for b in flow.writes[op]) - lasting  # outputs without readers are freed after the op
         segments.append(known_optima.op_segment(op, freed[op], lasting, workspace[op] + passing))
     return segments
 
@@ -60,7 +60,7 @@ def _reduced(flow: Flow, own: list[Segment]) -> list[Segment] | None:
     """The segments of the whole graph, or None if it does not reduce to one edge."""
     n = flow.num_ops
     source, sink = n, n + 1
-    # parts[u][v]: what runs between u and v, branches in parallel; an edge has one branch without ops
+    # parts[u][v]: the segments between u and v, branches in parallel; an edge has one branch without ops
     parts: list[dict[int, list[list[Segment]]]] = [{} for _ in range(n + 2)]
     before: list[set[int]] = [set(flow.predecessors[op]) or {source} for op in range(n)] + [set(), set()]
     for op in range(n):

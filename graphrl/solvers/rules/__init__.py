@@ -1,1 +1,1 @@
-"""One pass by a rule: no search."""
+"""Constructive rules: one pass, no search."""

@@ -6,31 +6,31 @@ PostOrderScheduler, DefaultMemoryScheduler), and the traversals in hlo_computati
 call.
 
 Depth first and post-order agree op by op with jaxlib 0.10.2 (tests/solvers/test_orders.py), whose CPU compiler's
-CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED is depth first alone; nothing at hand runs XLA's list by itself.
+CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED is depth first alone; no program at hand runs XLA's list alone.
 
-How a graph is read as HLO:
+Mapping of a graph to HLO:
 - An op is an instruction, its operands are the producers of its inputs in the op's own order, its values are the
-  buffers that it allocates; an alias forwards its source's value; a reuse is a value of its own, as in XLA's dataflow.
+  buffers that it allocates; an alias forwards its source's value; a reuse is a separate value, as in XLA's dataflow.
 - If there are kept tensors, the root is a tuple of them: it uses each at the end and is not part of the order. Ops that
   nothing reads and nothing keeps are XLA's unreachable roots.
-- A graph does not say which tensors have one element: an op whose only output has at most `SCALAR_BYTES` is a scalar.
-- Workspace is not seen: the list considers an op "right before it runs, and after it finishes".
+- A graph does not store which tensors have one element: an op whose only output has at most `SCALAR_BYTES` is a scalar.
+- Workspace is ignored: the list considers an op "right before it runs, and after it finishes".
 
 Deviation: where several tensors share a buffer, XLA's list notices late that an op has become the last user of a value
-if it got there through another instruction; here it notices at once.
+if it got there through another instruction; here it notices immediately.
 
-The list is O((n + e) log n), the other two are too. The best-of goes by our exact peak, where XLA's is by its heap
-simulator without fragmentation; ties prefer list, then depth first.
+All three are O((n + e) log n). The best-of compares our exact peak, XLA's its heap simulator's without fragmentation;
+ties prefer list, then depth first.
 
 **Inductor**: lpmf, bfs and dfs, and the best of the three and the given order. Source: torch/_inductor/memory.py
 (`topological_sort_lpmf`, `topological_sort_bfs`, `topological_sort_dfs`, `reorder_for_peak_memory`) as of torch 2.13,
 whose `size_threshold_for_succ_based_strategy` is off by default.
 
-How a graph is read as Inductor's: ops are its nodes, buffers those of one device (an alias has none of its own), kept
+Mapping of a graph to Inductor's: ops are its nodes, buffers those of one device (an alias has no own buffer), kept
 tensors its graph outputs; there are no freeable inputs. A control edge is a dependency that reads no buffer. Workspace
-is an output buffer that nothing reads: alive during its own step, as here. Reuse is not seen.
+is an output buffer that nothing reads: alive during its own step, as here. Reuse is ignored.
 
-Inductor's are O((n + e) log n) too; its lpmf looks at every ready node in every step, here a tree finds the same one.
+Inductor's are O((n + e) log n) too; its lpmf scans every ready node in every step, here a tree finds the same one.
 """
 
 import bisect
@@ -46,7 +46,7 @@ FIRST = 2**63 - 1  # int64's largest: the priority of scalars
 
 
 class Instructions:
-    """A graph as HLO has it: neighbours in the order in which the program names them, not by index.
+    """A graph as HLO: neighbours in the order in which the program names them, not by index.
 
     Attributes:
       operands, control: by op: the producers of its inputs, and its control predecessors.
@@ -73,13 +73,13 @@ def _inverse(neighbours: list[list[int]]) -> list[list[int]]:
 
 
 class _ReadyQueue:
-    """The ops that are ready, by priority; `uses_left` of each buffer is kept by `ran`."""
+    """The ready ops, by priority; `ran` updates `uses_left` of each buffer."""
 
     def __init__(self, flow: Flow, hlo: Instructions) -> None:
         self._flow, self._hlo = flow, hlo
         # A kept buffer has a use at the end.
         self._uses_left = [len(users) + pinned for users, pinned in zip(flow.users, flow.pinned, strict=True)]
-        self._last_user = [sum(users) for users in flow.users]  # sum of those that are left: the user, once it is one
+        self._last_user = [sum(users) for users in flow.users]  # sum of the users left: the last user, once it is one
         self._defined = [sum(flow.size[buffer] for buffer in flow.writes[op]) for op in range(flow.num_ops)]
         self._users = [len(users) for users in hlo.users]
         for op in hlo.results:
@@ -91,7 +91,7 @@ class _ReadyQueue:
         self._time = 0
 
     def enter(self, op: int) -> None:
-        """Adds an op, or moves it to its present priority if that has changed."""
+        """Adds an op, or moves it to its current priority if that has changed."""
         uses_left, size = self._uses_left, self._flow.size
         freed = sum(size[buffer] for buffer in self._flow.reads[op] if uses_left[buffer] == 1)
         priority = (FIRST, FIRST) if self._scalar[op] else (freed - self._defined[op], self._users[op])
@@ -101,16 +101,16 @@ class _ReadyQueue:
             heapq.heappush(self._heap, (-priority[0], -priority[1], -self._time, op))
 
     def pop(self) -> int | None:
-        """Takes the op of highest priority, None if there is none."""
+        """Takes the op of highest priority, or None if the queue is empty."""
         while self._heap:
             first, second, _, op = heapq.heappop(self._heap)
-            if self._priority.get(op) == (-first, -second):  # else it has run, or an entry of higher priority did it
+            if self._priority.get(op) == (-first, -second):  # else it has run, or an entry of higher priority was taken
                 del self._priority[op]
                 return op
         return None
 
     def ran(self, op: int) -> list[int]:
-        """Counts the op's uses as done: the ready ops that are now last users, in the order in which XLA meets them."""
+        """Counts the op's uses as done; returns the ready ops that are now last users, in XLA's order of visits."""
         raised = set()
         for buffer in self._flow.reads[op]:
             self._uses_left[buffer] -= 1
@@ -126,7 +126,7 @@ def xla_list(flow: Flow) -> list[int]:
     """Greedy: the ready op of highest (bytes freed - bytes defined, users); of equals, the one that entered the queue
     last (a `std::multimap` keeps equal keys in order of insertion, and its last entry is taken). Scalars go first.
 
-    An op whose priority rises enters the queue anew.
+    An op whose priority rises re-enters the queue.
     """
     hlo = Instructions(flow)
     queue = _ReadyQueue(flow, hlo)
@@ -144,8 +144,8 @@ def xla_list(flow: Flow) -> list[int]:
 
 
 def xla_post_order(flow: Flow) -> list[int]:
-    """Depth first from the ops that nothing uses, by index, and then the root, backwards: control predecessors first,
-    the last named first, then operands as named.
+    """Depth first from the ops without users, by index, and then the root, backwards: control predecessors first, the
+    last named first, then operands as named.
     """
     return _post_order(Instructions(flow))
 
@@ -182,7 +182,7 @@ def xla_depth_first(flow: Flow) -> list[int]:
 
 
 def xla_best(flow: Flow) -> list[int]:
-    """The one of least peak of list, depth first and post-order."""
+    """The order of least peak of list, depth first and post-order."""
     return flow.least_peak([xla_list(flow), xla_depth_first(flow), xla_post_order(flow)])
 
 
@@ -193,14 +193,14 @@ order_rule("xla-postorder", "XLA's post-order scheduler", xla_post_order)
 
 
 class _PrefixMin:
-    """The least of the values at the first places of a line: O(log places) to change one and to ask."""
+    """Prefix minima of the values at numbered places; an update or a query takes O(log places)."""
 
     def __init__(self, places: int) -> None:
         self._leaves = 1 << (places - 1).bit_length()
         self._least = [NOTHING] * (2 * self._leaves)
 
     def put(self, place: int, value: int) -> None:
-        """Sets the value at a place; NOTHING takes it away."""
+        """Sets the value at a place; NOTHING removes it."""
         least, node = self._least, self._leaves + place
         least[node] = value
         while node > 1:
@@ -220,7 +220,7 @@ class _PrefixMin:
         return lowest
 
     def first(self) -> int:
-        """The first place that has a value."""
+        """The first place with a value."""
         node = 1
         while node < self._leaves:
             node = 2 * node if self._least[2 * node] < NOTHING else 2 * node + 1
@@ -229,7 +229,7 @@ class _PrefixMin:
 
 def inductor_lpmf(flow: Flow) -> list[int]:
     """Least peak memory first: of the ready ops that stay within the peak so far the one that leaves least behind; if
-    there is none, the one that allocates least, then leaves least behind. Ties by index.
+    no op does, the one that allocates least, then leaves least behind. Ties by index.
 
     The peak so far starts at the bytes of all graph outputs.
     """
@@ -237,8 +237,8 @@ def inductor_lpmf(flow: Flow) -> list[int]:
     workspace = flow.graph.arrays.workspace_bytes.tolist()
     size = [sum(buffer_size[b] for b in flow.writes[op]) + workspace[op] for op in range(n)]
     users_left = [len(users) for users in flow.users]
-    last_user = [sum(users) for users in flow.users]  # sum of the users that are left: the user, once it is one
-    behind = [flow.held(op) for op in range(n)]  # bytes that an op adds, after those that it frees
+    last_user = [sum(users) for users in flow.users]  # sum of the users left: the last user, once it is one
+    behind = [flow.held(op) for op in range(n)]  # bytes that an op adds, less those that it frees
     for buffer, users in enumerate(flow.users):
         if len(users) == 1 and not pinned[buffer]:
             behind[users[0]] -= buffer_size[buffer]
@@ -302,7 +302,7 @@ def inductor_dfs(flow: Flow) -> list[int]:
 
 
 def inductor_best(flow: Flow) -> list[int]:
-    """The one of least peak of the given order, lpmf, bfs and dfs."""
+    """The order of least peak of the given order, lpmf, bfs and dfs."""
     return flow.least_peak([flow.topological, inductor_lpmf(flow), inductor_bfs(flow), inductor_dfs(flow)])
 
 

@@ -1,6 +1,6 @@
 """List schedulers: plans made in one pass over the ops, without search (methods "list", "hlfet" and "etf").
 
-"hlfet" and "etf" are the textbook schedulers, under every transfer model, and look at run times only. HLFET, highest
+"hlfet" and "etf" are the textbook schedulers, under every transfer model, and consider run times only. HLFET, highest
 level first with estimated times (Adam, Chandy & Dickson 1974): of the ops whose predecessors are placed, the one of
 highest level, where it can start first. ETF, earliest task first (Hwang, Chow, Anger & Lee 1989): of those ops, the one
 that can start first on any device, there; ties to the highest level. An op's level is the longest path of run times
@@ -9,8 +9,8 @@ from its start to the end, without transfers ("static"). A start counts the op's
 "list" is the best of about ten plans by exact costs, O((n + e) (log n + d)) each; `quick_schedule` makes one.
 
 Makespan: time runs along the device that is free first. Of the ops whose predecessors have ended by then, the one of
-highest level runs next, where it finishes first, its transfers right before it. Deviations, each tried with and
-without, for finishing first alone keeps most ops on one device where transfers hold up their sender (`rendezvous`):
+highest level runs next, where it finishes first, its transfers right before it. Finishing first alone keeps most ops on
+one device where transfers block their sender (`rendezvous`). So there are two deviations, each tried with and without:
 - ops that need no transfer to the device that is free go before those that do;
 - a device pays for being busy longer than the first one, and for the time that others lose by sending.
 Everything on one device is tried too; under a memory limit also the plans for peak memory.
@@ -51,17 +51,17 @@ from graphrl.solvers.rules.plan_builder import (
 from graphrl.solvers.rules.plan_state import Builder, builder
 from graphrl.solvers.solver import solver
 
-WORK = 100_000  # ops and uses, times devices, of which all list schedules take some second with exact costs
-TIMED = 60  # times as many where the builder knows what they are worth
-BUSY = (0.0, 0.25, 0.5)  # what a second of being busy counts as, in seconds of finish
-LOST = (0.0, 0.5)  # what a second that others lose counts as
-SPARE = 1.2  # times the bound, the target of a quick schedule
+WORK = 100_000  # ops and uses, times devices, of which all list schedules take about a second with exact costs
+TIMED = 60  # factor of that where the builder computes their value
+BUSY = (0.0, 0.25, 0.5)  # price of a busy second, in seconds of finish
+LOST = (0.0, 0.5)  # price of a second that others lose
+SPARE = 1.2  # target of a quick schedule, in multiples of the bound
 BISECTIONS = 6  # the first aims at the least peak of every device
 
 
 @solver("list", "the best of several list schedules", colocates=True, prepare=prepare)
 def solve_list(task: Task) -> Plan:
-    """A few plans, whatever the budget and the seed."""
+    """The best of a few plans, whatever the budget and the seed."""
     plan, evaluations = best_schedule(task.graph, task.problem)
     return task.answer(task.plan(*plan, evaluations=evaluations))
 
@@ -72,7 +72,7 @@ def schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
 
 
 def best_schedule(graph: ComputationGraph, problem: Problem) -> tuple[PlacedOrder, int]:
-    """The best list schedule, and how many plans were costed for it."""
+    """The best list schedule, and the number of plans that were costed for it."""
     b, orders, evaluations = builder(graph, problem), [graph.arrays.topological], 0
     if not _is_timed(problem):
         flow = Flow(graph)
@@ -91,7 +91,7 @@ def best_schedule(graph: ComputationGraph, problem: Problem) -> tuple[PlacedOrde
 
 
 def _is_timed(problem: Problem) -> bool:
-    """Whether the makespan alone matters, which a builder knows exactly."""
+    """True if only the makespan matters, which a builder computes exactly."""
     return problem.objective == "makespan" and problem.memory_limit is None
 
 
@@ -100,10 +100,10 @@ def quick_schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
 
     Makespan: by the rule that is best most often under the transfer model: under `rendezvous` ops without transfers
     first, with a price on being busy and on the time of others; else highest level first where it ends first (within
-    0.3% of the best of all on 10 programs, and equal to it on 24 random graphs); or on one device, where transfers are
-    so dear that this is faster. Peak memory: in the order of least peak on one device, with a fifth more than the bound
-    as the target. At the bound itself plans are better, but fit so tightly that plans a little beside them are much
-    worse (`agents.regal` searches around this one).
+    0.3% of the best of all on 10 programs, and equal to it on 24 random graphs); or on one device, if long transfers
+    make that faster. Peak memory: in the order of least peak on one device, with a fifth more than the bound as the
+    target. With the bound itself as the target plans are better, but so tight that their neighbours are much worse
+    (`agents.regal` searches around this plan).
     """
     b = builder(graph, problem)
     if _is_timed(problem):
@@ -121,7 +121,7 @@ def quick_schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
 
 
 def timely_schedule(graph: ComputationGraph, problem: Problem, seconds: float) -> PlacedOrder:
-    """The best list schedule where there is time for all of them, else a quick one.
+    """The best list schedule if the time suffices for all of them, else a quick one.
 
     Args:
       seconds: that are left, infinite for no limit; below 1 they count as 1.
@@ -130,12 +130,12 @@ def timely_schedule(graph: ComputationGraph, problem: Problem, seconds: float) -
 
 
 def timely(graph: ComputationGraph, problem: Problem, seconds: float) -> bool:
-    """Whether some seconds are enough for all list schedules."""
+    """True if some seconds suffice for all list schedules."""
     return has_time(graph, problem, seconds * (TIMED if _is_timed(problem) else 1))
 
 
 def has_time(graph: ComputationGraph, problem: Problem, seconds: float) -> bool:
-    """Whether some seconds are enough for several list schedules with their exact costs beside a search."""
+    """True if some seconds suffice for several list schedules with their exact costs and a search."""
     a = graph.arrays
     return (a.num_ops + len(a.use_op)) * problem.devices <= WORK * seconds
 
@@ -143,7 +143,7 @@ def has_time(graph: ComputationGraph, problem: Problem, seconds: float) -> bool:
 def _stages(
     b: Builder, graph: ComputationGraph, problem: Problem, orders: list[np.ndarray]
 ) -> Iterator[Iterator[PlacedOrder]]:
-    """The plans to choose from; a later stage only matters if none of those before it is within the memory limit."""
+    """Yields the plans to choose from; a later stage matters only if no earlier plan is within the memory limit."""
     if problem.objective == "makespan":
         yield _makespan_plans(b, problem, orders)
     if not _is_timed(problem):
@@ -169,7 +169,7 @@ def _on_one_device(b: Builder, order: np.ndarray) -> PlacedOrder:
 
 
 def _earliest(problem: Problem, busy: float, lost: float) -> Choice:
-    """Where the op finishes first, of the devices that stay within the memory limit if any does."""
+    """Chooses the device where the op finishes first, among those that stay within the memory limit if any does."""
     limit = math.inf if problem.memory_limit is None else float(problem.memory_limit)
     return Choice(FINISH, busy, lost, limit)
 
@@ -191,7 +191,7 @@ def _memory_plans(
             target = (low + high) / 2
 
 
-PAIR_SECONDS, USE_SECONDS = 6e-9, 1.5e-7  # of ETF: for two ops that are ready at once, and for an op or a use
+PAIR_SECONDS, USE_SECONDS = 6e-9, 1.5e-7  # of ETF: for each pair of simultaneously ready ops, and for each op or use
 
 
 def hlfet(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
@@ -202,7 +202,7 @@ def hlfet(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
 
 
 def etf_seconds(graph: ComputationGraph, problem: Problem) -> float:
-    """What ETF takes, or so: it looks at all ops that are ready each time, counted here in the topological order."""
+    """Estimated seconds of ETF, which scans all ready ops each time; their number is that of the topological order."""
     a, ready = graph.arrays, np.zeros(len(graph.ops), np.int64)
     source, target = a.dependencies()
     np.maximum.at(ready, target, a.rank[source] + 1)

@@ -6,9 +6,9 @@ The rules:
 - greedy: the ready op that frees most and allocates least, ties to the newest (XLA's list scheduler is like it);
 - postorder: depth first from the sinks backwards, the operand with most bytes above it first (XLA's DFS is like it);
 - reverse greedy: greedy from the end of the order to its start;
-- late: improves any order: an op that holds at least what it frees moves to just before its first successor.
+- late: improves any order: an op that adds at least as many bytes as it frees moves to just before its first successor.
 
-Shared buffers (alias) count once; that an output may reuse an input's buffer is left to the exact costs, which judge.
+Shared buffers (alias) count once. The rules ignore that an output may reuse an input's buffer; the exact costs decide.
 """
 
 import heapq
@@ -24,13 +24,14 @@ from graphrl.solvers.rules.simple import depth_first
 
 MAX_BYTES_ABOVE = 2**62  # sums over paths grow exponentially
 
-# By graph, its orders and how many were weighed: most methods start from them, and a portfolio has several methods.
+# By graph, its orders and the number of evaluated ones: most methods start from them, and a portfolio has several
+# methods.
 _kept: weakref.WeakKeyDictionary[ComputationGraph, tuple[tuple[np.ndarray, ...], int]] = weakref.WeakKeyDictionary()
 
 
 def memory_orders(flow: Flow) -> list[np.ndarray]:
-    """Different topological orders of the ops `[n] int64`, the one of least peak on one device first. They are kept as
-    long as the graph is, and are not to be written to.
+    """Different topological orders of the ops `[n] int64`, the one of least peak on one device first. They are cached
+    as long as the graph exists, and are read-only.
     """
     if flow.graph not in _kept:
         _kept[flow.graph] = _ranked(flow)
@@ -40,7 +41,7 @@ def memory_orders(flow: Flow) -> list[np.ndarray]:
 
 
 def _ranked(flow: Flow) -> tuple[tuple[np.ndarray, ...], int]:
-    """The orders, the one of least peak first, and how many were weighed for that."""
+    """The orders, the one of least peak first, and the number of orders evaluated for that."""
     rules = [
         greedy(flow),
         _reverse_greedy(flow),
@@ -56,10 +57,10 @@ def _ranked(flow: Flow) -> tuple[tuple[np.ndarray, ...], int]:
 
 
 def greedy(flow: Flow, first: Sequence[int] = ()) -> list[int]:
-    """The rule "greedy", from where the ops `first` have run in this order."""
+    """Continues by the rule "greedy" after the ops `first` have run in this order."""
     waiting = flow.waiting()
     users_left = [len(users) for users in flow.users]
-    last_user = [sum(users) for users in flow.users]  # sum of the users that are left: the user, once it is one
+    last_user = [sum(users) for users in flow.users]  # sum of the users left: the last user, once it is one
     change = [flow.held(op) for op in range(flow.num_ops)]  # of live bytes, if run next
     queue: list[tuple[int, int, int]] = []
     order, done = [], [False] * flow.num_ops
@@ -89,7 +90,7 @@ def greedy(flow: Flow, first: Sequence[int] = ()) -> list[int]:
         run(op)
     while queue:
         value, _, op = heapq.heappop(queue)
-        if not done[op] and value == change[op]:  # else an entry from before it ran, or before its change fell
+        if not done[op] and value == change[op]:  # else an outdated entry: it has run, or its change fell
             run(op)
     return order
 
@@ -136,7 +137,7 @@ def _postorder(flow: Flow) -> list[int]:
 
 
 def _improved(flow: Flow, usage: Usage, order: list[int], passes: int = 2) -> tuple[int, np.ndarray, int]:
-    """Peak and order, after moving ops later as long as it helps, and how many orders were weighed."""
+    """Peak and order, after moving ops later as long as it helps, and the number of evaluated orders."""
     best, weighed = int(usage(np.array(order)).max()), 1
     for _ in range(passes):
         later = _late(flow, order)
@@ -153,7 +154,7 @@ def _late(flow: Flow, order: list[int]) -> list[int]:
     place[order] = np.arange(flow.num_ops)
     position = place.tolist()
     last = [max((position[user] for user in users), default=-1) for users in flow.users]
-    # An op moves to the front of those that wait at its anchor, so that sorting by (anchor, old position) is an order.
+    # An op moves before those with its anchor, so that sorting by (anchor, old position) is a topological order.
     anchor = place.tolist()
     for op in reversed(order):
         freed = sum(flow.size[b] for b in flow.reads[op] if last[b] == position[op] and not flow.pinned[b])

@@ -1,11 +1,11 @@
 """Placements without search: the human expert's stages of layers, and METIS' parts of few edges.
 
 **Expert** (method "expert"): contiguous stages of equal work along the layers, one a device. GO (Zhou et al. 2020,
-section 4) compares with a human expert's placements and says no more of them: this is how experts split such models. A
-layer is what the model's author named so, the first part of the scope in the ops' names (all `jvp(lstm0/t3)/add.9` are
-of `lstm0`, unrolled or not); where fewer than the devices have names, every op is one. The layers follow one another as
-their first ops do. An op goes with the first of those that it is colocated with, so that a backward op stands where its
-forward op does, and what takes no time and depends on nothing, such as a parameter, with its first reader.
+section 4) compares with a human expert's placements and does not describe them further: this is how experts split such
+models. A layer is named by the model's author: the first part of the scope in the ops' names (all `jvp(lstm0/t3)/add.9`
+are of `lstm0`, unrolled or not). If fewer layers than devices have names, every op is a layer. Layers are ordered by
+their first ops. An op goes with the first of the ops that it is colocated with, so that a backward op is placed with
+its forward op. An op that takes no time and depends on nothing, such as a parameter, goes with its first reader.
 
 **METIS** (method "metis"), REGAL's "graph partitioning + depth first search": METIS places the ops, XLA's depth-first
 rule orders them. The ops are divided into parts of equal run time (for makespan) or bytes (for peak memory) so that few
@@ -39,12 +39,12 @@ _TRANSFORMS = re.compile(r"^(?:\w+\()*/*")  # of JAX, before a scope: jvp(, vmap
 
 @solver("expert", "layers in contiguous stages of equal work, one a device", colocates=True, prepare=prepare)
 def solve_expert(task: Task, *, order: str = "fifo") -> Plan:
-    """One plan, whatever the budget and the seed; two if stages of equal work are more than the memory limit, where
-    stages of equal bytes may not be.
+    """One plan, whatever the budget and the seed; a second one, with stages of equal bytes, if stages of equal work
+    exceed the memory limit.
 
     Args:
-      order: of the ops: "fifo", first in, first out, as the paper's framework runs them, or "level", what the longest
-        path of run times follows first.
+      order: of the ops: "fifo", first in, first out, as the paper's framework runs them, or "level", the op with the
+        longest path of run times after it first.
 
     Raises:
       ProblemError: there is no such order.
@@ -67,7 +67,7 @@ def solve_expert(task: Task, *, order: str = "fifo") -> Plan:
 
 
 def layer_stages(graph: ComputationGraph, problem: Problem) -> PlacedOrder | None:
-    """Stages of equal work, ops by the longest path that follows; None where fewer layers than devices have names."""
+    """Stages of equal work, ops by the longest path that follows; None if fewer layers than devices have names."""
     layer = named_layers(graph, problem.devices)
     if layer is None:
         return None
@@ -76,16 +76,16 @@ def layer_stages(graph: ComputationGraph, problem: Problem) -> PlacedOrder | Non
 
 
 def equal_parts(work: np.ndarray, parts: int) -> np.ndarray:
-    """The part of each of m pieces of work that follow one another: cut where the work so far passes a further equal
-    part. `[m]` int64.
+    """The part of each of m consecutive pieces of work, cut where the work so far passes a further equal part. `[m]`
+    int64.
     """
     middle = np.cumsum(work) - work / 2
     return np.minimum((middle * parts / max(float(work.sum()), 1e-300)).astype(np.int64), parts - 1)
 
 
 def named_layers(graph: ComputationGraph, least: int) -> np.ndarray | None:
-    """The layer of each op, `[n]` int64, numbered along the model; an op of no name is one of its own. None if fewer
-    than `least` have names.
+    """The layer of each op, `[n]` int64, numbered along the model; an op without a name is its own layer. None if fewer
+    than `least` layers have names.
     """
     leader = _leaders(graph)
     names = [_scope(graph.ops[op].name) for op in leader.tolist()]
@@ -95,12 +95,12 @@ def named_layers(graph: ComputationGraph, least: int) -> np.ndarray | None:
 
 
 def _by_level(b: Builder, graph: ComputationGraph) -> np.ndarray:
-    """The ops `[n]` in an order in which, of those that are ready, what the longest path follows is first."""
+    """The ops `[n]` in topological order, of the ready ones the one with the longest path after it first."""
     return np.array(least_first(b.rank, graph.arrays.waiting()))
 
 
 def _leaders(graph: ComputationGraph) -> np.ndarray:
-    """With which op's layer each op goes: `[n]`."""
+    """The op whose layer each op joins: `[n]`."""
     a, n = graph.arrays, graph.arrays.num_ops
     group = np.arange(n) if graph.colocation is None else graph.colocation
     first = np.full(int(group.max()) + 1, n)
@@ -117,11 +117,11 @@ def _leaders(graph: ComputationGraph) -> np.ndarray:
 
 def _scope(name: str) -> str | None:
     scope, slash, _ = _TRANSFORMS.sub("", name).partition("/")
-    return scope.rstrip(")") or None if slash else None  # jvp()/add.3 has none
+    return scope.rstrip(")") or None if slash else None  # jvp()/add.3 has no scope
 
 
 def _first(names: list[str | None], rank: np.ndarray) -> np.ndarray:
-    """The rank of the first op of each name, its own for those without: `[n]`."""
+    """The rank of the first op of each name; an op without a name has its own rank: `[n]`."""
     firsts: dict[str, int] = {}
     for op in np.argsort(rank, kind="stable").tolist():
         if (name := names[op]) is not None:
@@ -131,7 +131,7 @@ def _first(names: list[str | None], rank: np.ndarray) -> np.ndarray:
 
 
 def _bytes(graph: ComputationGraph, problem: Problem) -> np.ndarray:
-    """What each op holds, at least until it is read: `[n]` float64."""
+    """Bytes that each op keeps, at least until they are read: `[n]` float64."""
     a = graph.arrays
     written = np.bincount(a.producer, a.tensor_bytes, minlength=a.num_ops)
     return written + (a.weight_bytes if problem.resident_weights else 0)
@@ -155,8 +155,8 @@ def solve_metis(task: Task) -> Plan:
 
 
 def partition(graph: ComputationGraph, problem: Problem, seed: int) -> np.ndarray:
-    """The device of each op, `[n] int64`; what is colocated is one vertex. Fewer than two a device go to the devices in
-    turn.
+    """The device of each op, `[n] int64`; colocated ops are one vertex. With fewer than two vertices a device, they go
+    to the devices in turn.
 
     Raises:
       MissingExtraError: pymetis is not installed.
@@ -165,7 +165,7 @@ def partition(graph: ComputationGraph, problem: Problem, seed: int) -> np.ndarra
     a = graph.arrays
     group = np.arange(a.num_ops) if graph.colocation is None else graph.colocation
     count = int(group.max()) + 1
-    if problem.devices == 1 or count < 2 * problem.devices:  # METIS bisects, and complains of parts without ops
+    if problem.devices == 1 or count < 2 * problem.devices:  # METIS bisects, and rejects parts without ops
         return group % problem.devices
     if problem.objective == "makespan":
         weight = a.runtime
@@ -186,7 +186,9 @@ def partition(graph: ComputationGraph, problem: Problem, seed: int) -> np.ndarra
 
 
 def _edges(graph: ComputationGraph, group: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Groups `[n]` of ops that share a tensor, both ways, ascending, and the bytes that they share: three `[x]`."""
+    """Pairs of groups `[n]` of ops that share a tensor, in both directions, ascending, and the shared bytes: three
+    `[x]`.
+    """
     a = graph.arrays
     writer, reader = group[a.producer[a.use_tensor]], group[a.use_op]
     apart = writer != reader

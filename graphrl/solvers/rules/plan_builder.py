@@ -2,7 +2,7 @@
 
 The order is given, or by highest level or earliest start from queues. `place` appends an op on a device.
 
-Memory is estimated from above: every device that has a tensor of a buffer holds the buffer until all its users are
+Memory is estimated from above: every device that has a tensor of a buffer keeps the buffer until all its users are
 placed, since their devices are not known before.
 """
 
@@ -22,11 +22,12 @@ from graphrl.solvers.rules.plan_state import AVAILABLE, LOCAL, PENDING, Builder,
 
 KEPT, START, FINISH, BYTES = range(4)
 GIVEN, HIGHEST, LOCAL_FIRST, EARLIEST = range(4)
-NAME = "list schedules"  # of what is compiled
+NAME = "list schedules"  # announced while it compiles
 
 
 class Choice(NamedTuple):
-    """Where an op goes: KEPT is the device that it has; else of the devices that exceed a target least the one of least
+    """Choice of an op's device. KEPT is the device that it has; else, of the devices that exceed a target least, the
+    one of least
 
     - START: start;
     - FINISH: finish, with a price on being busy and on the time of others; then the least busy, then the fewest bytes;
@@ -36,35 +37,35 @@ class Choice(NamedTuple):
     """
 
     least: int
-    busy: float = 0.0  # what a second that a device is still busy when the first is free counts as, in seconds
-    lost: float = 0.0  # what a second by which the clocks of others advance (rendezvous: they send) counts as
+    busy: float = 0.0  # seconds of finish for a second that a device is still busy when the first is free
+    lost: float = 0.0  # the same for a second by which the clocks of others advance (rendezvous: they send)
     target: float = np.inf  # bytes of peak, by the estimate
 
 
 def in_order(b: Builder, order: np.ndarray, choice: Choice) -> PlacedOrder:
-    """The ops in an order `[n]`, each where the choice says."""
+    """Places the ops in an order `[n]`, each by the choice."""
     return _built(b, GIVEN, choice, order)
 
 
 def placed(b: Builder, order: np.ndarray, placement: np.ndarray) -> PlacedOrder:
-    """The ops in an order `[n]` on the devices `[n]`."""
+    """Places the ops in an order `[n]` on the devices `[n]`."""
     b.ops["device"][:-1] = placement
     return _built(b, GIVEN, Choice(KEPT), order)
 
 
 def highest_level_first(b: Builder, choice: Choice, *, local_first: bool) -> PlacedOrder:
-    """Time runs along the device that is free first. Of the ops whose predecessors have ended by then the one of
-    highest level is next.
+    """List scheduling by levels. Time runs along the device that is free first. Of the ops whose predecessors have
+    ended by then the one of highest level is next.
 
     Args:
-      choice: where it goes.
-      local_first: whether ops that need no transfer to the device that is free go before those that do.
+      choice: of its device.
+      local_first: True if ops that need no transfer to the device that is free go before those that do.
     """
     return _built(b, LOCAL_FIRST if local_first else HIGHEST, choice)
 
 
 def earliest_first(b: Builder) -> PlacedOrder:
-    """Of all ops whose predecessors are placed, on all devices, what can start first; of equals, the op of highest
+    """ETF: of all ops whose predecessors are placed, on all devices, the earliest start; of equals, the op of highest
     level, then the lower op, then the lower device.
     """
     return _built(b, EARLIEST, Choice(KEPT))
@@ -72,14 +73,14 @@ def earliest_first(b: Builder) -> PlacedOrder:
 
 @functools.cache
 def prepare() -> None:
-    """Compiles building, or loads it, once in a process."""
+    """Compiles building, or loads it, once per process."""
     b = builder(ComputationGraph("one", (Op("a"),)), Problem("makespan", 2))
     with announced(build, NAME, seconds=2):
         build(b, GIVEN, np.zeros(1, np.int64), Choice(KEPT))
 
 
 def prepared_beside() -> AbstractContextManager[None]:
-    """Another process does what `prepare` does while this one compiles something else in it, which takes longer."""
+    """Runs `prepare` in another process while this one compiles something else in the block, which takes longer."""
     return beside(build, NAME, prepare)
 
 
@@ -94,13 +95,13 @@ def _built(b: Builder, rule: int, choice: Choice, order: np.ndarray | None = Non
 
 @entry
 def build(b: Builder, rule: int, order: np.ndarray, choice: Choice) -> int:
-    """Builds a plan on a cleared builder; gives the number of its nodes.
+    """Builds a plan on a cleared builder; returns the number of its nodes.
 
     Args:
       b: whose ops have no device yet, unless they are in an order.
       rule: one of those above.
       order: `[n]` of the ops, for GIVEN.
-      choice: where ops go; KEPT for EARLIEST, which says it.
+      choice: of devices; KEPT for EARLIEST, which chooses them itself.
     """
     count = integer(0)
     for i in range(len(b.ops) - 1):
@@ -117,7 +118,7 @@ def build(b: Builder, rule: int, order: np.ndarray, choice: Choice) -> int:
 
 @part
 def _earliest(b: Builder) -> int:
-    """The next op of `earliest_first`, and its device. The first queue is a mere list here."""
+    """The next op of `earliest_first`, whose device it sets. The first queue is an unordered list here."""
     ops, pending, lengths = b.ops, b.queues[PENDING], b.lengths
     best, device, least = 0, 0, np.inf
     for i in range(lengths[PENDING]):
@@ -185,7 +186,7 @@ def sort_inputs(b: Builder, op: int) -> None:
 
 @part
 def place(b: Builder, op: int, device: int, count: int) -> int:
-    """Appends an op, whose inputs are sorted, on a device. Takes and gives the number of nodes."""
+    """Appends an op, whose inputs are sorted, on a device. Takes the number of nodes and returns the new one."""
     ops, devices, rows = b.ops, b.devices, b.rows
     start, _, count = transfer(b, op, device, count)
     moved = _moved(b)
@@ -195,7 +196,7 @@ def place(b: Builder, op: int, device: int, count: int) -> int:
     ops[op].end = run_op(b.clocks, device, start, ops[op].runtime) + ops[op].runtime
     b.nodes[count] = op
     devices[device].weights += ops[op].weight
-    for e in range(ops[op + 1].writes - 1, ops[op].writes - 1, -1):  # the one that takes a buffer over comes last
+    for e in range(ops[op + 1].writes - 1, ops[op].writes - 1, -1):  # a buffer that takes another one over comes last
         size, takes = _room(b, integer(rows[e]), device)
         if takes:
             source = b.copies[b.tensors[rows[e]].source * len(devices) + device]
@@ -213,7 +214,7 @@ def place(b: Builder, op: int, device: int, count: int) -> int:
 
 @part
 def choose(b: Builder, op: int, choice: Choice) -> int:
-    """The device for an op whose inputs are sorted: that of the ops that it is colocated with, if one has any."""
+    """The device for an op whose inputs are sorted: that of the ops colocated with it, if one of them is placed."""
     ops, devices, rows = b.ops, b.devices, b.rows
     if choice.least == KEPT:
         return ops[op].device
@@ -250,7 +251,7 @@ def choose(b: Builder, op: int, choice: Choice) -> int:
 
 @part
 def _queue_successors(b: Builder, op: int) -> None:
-    """Those that wait for no other op are pending until the last of their predecessors ends."""
+    """Makes the successors that wait for no other op pending until the last of their predecessors ends."""
     ops, rows = b.ops, b.rows
     for e in range(ops[op].after, ops[op + 1].after):
         after, ready = integer(rows[e]), 0.0
@@ -269,10 +270,10 @@ def transfer(b: Builder, op: int, device: int, count: int) -> tuple[float, float
     """The transfers that an op, whose inputs are sorted, still needs on a device.
 
     Args:
-      count: of nodes, from which on they are written, with what they hold and when they arrive; NONE is a trial.
+      count: of nodes, from which on the transfers are written, with their bytes and arrivals; NONE is a trial.
 
     Returns:
-      When the op would start; the seconds by which the clocks of other devices advance (rendezvous: they send); and
+      Start of the op, seconds; the seconds by which the clocks of other devices advance (rendezvous: they send); and
       the bytes that arrive or, if it is no trial, the number of nodes.
     """
     ops, tensors, copies, devices, rows, trial = b.ops, b.tensors, b.copies, b.devices, b.rows, b.trial
@@ -323,7 +324,7 @@ def _first_free(b: Builder) -> int:
 
 @inlined
 def _has_inputs(b: Builder, op: int, device: int) -> bool:
-    """Whether an op could run on a device without a transfer."""
+    """True if an op could run on a device without a transfer."""
     home = integer(b.ops[b.ops[op].leader].home)
     if home != NONE and home != device:
         return False
@@ -336,7 +337,7 @@ def _has_inputs(b: Builder, op: int, device: int) -> bool:
 
 @inlined
 def _is_before(b: Builder, t: int, other: int) -> bool:
-    """Whether a tensor is written before another one."""
+    """True if a tensor is written before another one."""
     end, other_end = b.ops[b.tensors[t].producer].end, b.ops[b.tensors[other].producer].end
     return end < other_end or (end == other_end and t < other)
 
@@ -349,18 +350,18 @@ def _moved(b: Builder) -> int:
 
 @inlined
 def _room(b: Builder, buffer: int, device: int) -> tuple[int, bool]:
-    """Bytes of a buffer that an op writes on a device, and whether it takes them over."""
+    """Bytes of a buffer that an op writes on a device, and True if it takes them over."""
     entry = b.tensors[buffer]
     if entry.source == NONE:
         return entry.size, False
-    # Whether the op is really the last user on its device may only turn out later: the larger size is safe.
+    # It may turn out only later if the op is really the last user on its device: the larger size is safe.
     held = b.copies[entry.source * len(b.devices) + device].held
     return max(entry.size, held), entry.takes == 1 and held != NONE and b.tensors[entry.source].left == 1
 
 
 @inlined
 def _hold(b: Builder, buffer: int, device: int, size: int) -> None:
-    """A device holds so many more bytes for a buffer."""
+    """Adds `size` bytes of a buffer to a device."""
     copy = b.copies[buffer * len(b.devices) + device]
     copy.held = max(copy.held, integer(0)) + size
     b.devices[device].live += size

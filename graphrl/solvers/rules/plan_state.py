@@ -1,4 +1,4 @@
-"""State of a plan builder: a graph, and the clocks and memory of a plan that grows, as flat arrays of records."""
+"""State of a plan builder: a graph, and the clocks and memory of a partial plan, as flat arrays of records."""
 
 import weakref
 from typing import NamedTuple
@@ -13,29 +13,29 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import NONE, ComputationGraph, GraphArrays
 from graphrl.graphs.topology import distinct
 
-PENDING, AVAILABLE, LOCAL = range(3)  # queues; of the latter one a device
+PENDING, AVAILABLE, LOCAL = range(3)  # queues; one LOCAL queue per device
 
-# Rows are parts of `Builder.rows`, from their begin to that of the next record's.
+# Rows are parts of `Builder.rows`; they end at the start of the next record's row.
 OP = np.dtype(
     [
         ("runtime", np.float64),  # seconds
         ("end", np.float64),  # seconds
         ("workspace", np.int64),  # bytes
-        ("weight", np.int64),  # bytes that it holds on its device from the start
-        ("device", np.int64),  # NONE before it has one
+        ("weight", np.int64),  # bytes that it keeps on its device from the start
+        ("device", np.int64),  # NONE before it is placed
         ("leader", np.int64),  # the first op of those that it is colocated with, itself if it is alone
-        ("home", np.int64),  # of a leader: the device of the first of them that has one, NONE before
+        ("home", np.int64),  # of a leader: the device of its first placed op, or NONE
         ("inputs", np.int64),  # row of tensors
         ("awaits", np.int64),  # row of control predecessors
         ("after", np.int64),  # row of successors
         ("reads", np.int64),  # row of buffers
         ("writes", np.int64),  # row of buffers
         ("waits", np.int64),  # predecessors
-        ("left", np.int64),  # predecessors that have no device yet
+        ("left", np.int64),  # predecessors that are not placed
     ],
     align=True,
 )
-# A buffer is named by the tensor that allocates it on one device. What follows `size` is of buffers.
+# A buffer is named by the tensor that allocates it on one device. The fields from `size` on are those of buffers.
 TENSOR = np.dtype(
     [
         ("seconds", np.float64),  # of a transfer
@@ -45,16 +45,16 @@ TENSOR = np.dtype(
         ("size", np.int64),  # bytes
         ("pinned", np.int64),  # 1 if it is never freed
         ("source", np.int64),  # the buffer that it may take over, or NONE
-        ("takes", np.int64),  # 1 if no other buffer of the op has it first
+        ("takes", np.int64),  # 1 if no earlier buffer of the op takes over the same source
         ("users", np.int64),
-        ("left", np.int64),  # users that have no device yet
+        ("left", np.int64),  # users that are not placed
     ],
     align=True,
 )
 COPY = np.dtype([("arrival", np.float64), ("held", np.int64)], align=True)  # seconds, and a buffer's bytes, or NONE
 DEVICE = np.dtype(
     [
-        ("sender", np.int64),  # of those that send in a trial the one of this number
+        ("sender", np.int64),  # in a trial, the i-th sending device is in entry i
         ("live", np.int64),  # bytes
         ("peak", np.int64),  # bytes, without weights
         ("weights", np.int64),  # bytes
@@ -64,7 +64,7 @@ DEVICE = np.dtype(
 
 
 class Builder(NamedTuple):
-    """n ops, t tensors and e uses on d devices, and a plan of theirs."""
+    """n ops, t tensors and e uses on d devices, and a partial plan."""
 
     transfer: int
     ops: np.ndarray  # [n + 1] OP
@@ -75,14 +75,14 @@ class Builder(NamedTuple):
     clocks: np.ndarray  # [2, d] float64, see `costs.host.clocks`
     trial: np.ndarray  # [2, d] float64, the clocks after the transfers that an op would need
     rank: np.ndarray  # [n] int64, of ops by level, of equals by index; 0 is the highest
-    ready: np.ndarray  # [n] float64, seconds, when the last of an op's predecessors ends
+    ready: np.ndarray  # [n] float64, seconds, end of the last of an op's predecessors
     queues: np.ndarray  # [2 + d, n] int64, heaps of ops: PENDING by `ready`, the others by `rank`
     lengths: np.ndarray  # [2 + d] int64, of the queues
     inputs: np.ndarray  # [t] int64, tensors
-    nodes: np.ndarray  # [n + e] int64, ids as costs have them
+    nodes: np.ndarray  # [n + e] int64, ids as in `costs`
 
     def clear(self) -> None:
-        """Nothing has run; the ops that wait for none are pending."""
+        """Resets to the empty plan; the ops without predecessors are pending."""
         self.ops["left"], self.tensors["left"] = self.ops["waits"], self.tensors["users"]
         self.ops["home"] = NONE
         self.copies["arrival"], self.copies["held"] = -1.0, NONE
@@ -96,17 +96,17 @@ class Builder(NamedTuple):
 
     @property
     def makespan(self) -> float:
-        """Seconds, as `exact.evaluate` has it."""
+        """Makespan in seconds, as in `exact.evaluate`."""
         return float(self.ops["end"][:-1].max())
 
     @property
     def peaks(self) -> np.ndarray:
-        """Bytes `[d]` of each device's peak, by the estimate."""
+        """Estimated peak of each device, bytes `[d]`."""
         return self.devices["peak"] + self.devices["weights"]
 
 
 class _OfGraph(NamedTuple):
-    """What builders of one graph have in common, whatever the problem."""
+    """Arrays that builders of one graph share, whatever the problem."""
 
     ops: np.ndarray  # [n + 1] OP
     tensors: np.ndarray  # [t] TENSOR
@@ -115,7 +115,7 @@ class _OfGraph(NamedTuple):
 
 
 def builder(graph: ComputationGraph, problem: Problem) -> Builder:
-    """Room for plans of a problem, one after the other."""
+    """An empty builder, which can build several plans of a problem in sequence."""
     a, d = graph.arrays, problem.devices
     n, t, same = a.num_ops, a.num_tensors, _of_graph(graph)
     ops, tensors = same.ops.copy(), same.tensors.copy()
@@ -143,7 +143,7 @@ _parts: weakref.WeakKeyDictionary[GraphArrays, _OfGraph] = weakref.WeakKeyDictio
 
 
 def _of_graph(graph: ComputationGraph) -> _OfGraph:
-    """Made once, and kept as long as the graph."""
+    """The shared arrays of a graph, computed once and cached as long as the graph exists."""
     if graph.arrays not in _parts:
         _parts[graph.arrays] = _made_of(graph)
     return _parts[graph.arrays]
@@ -179,7 +179,7 @@ def _made_of(graph: ComputationGraph) -> _OfGraph:
 
 
 def _sources(reuses: np.ndarray, buffers: SharedBuffers) -> np.ndarray:
-    """The buffer `[t]` that each may take over, NONE where there is none or it is never freed."""
+    """The buffer `[t]` that each may take over; NONE if there is no such buffer or it is never freed."""
     source = np.full(len(reuses), NONE)
     inside = np.flatnonzero(reuses >= 0)
     inside = inside[~buffers.pinned[buffers.of[reuses[inside]]]]

@@ -1,10 +1,10 @@
-"""Plain traversals of one device, and the given order: O(n + e), without a look at sizes.
+"""Plain traversals of one device, and the given order: O(n + e), independent of sizes.
 
 "depth-first", "breadth-first" and "alap" (as late as possible) are orders of one device, `given` the graph's own order.
 Each makes one plan, whatever the budget and the seed. `order_rule` makes a `Solver` of any rule for an order.
 
 Topoformer (section 5) has the first two "according to the layout of the graph generated using pygraphviz"; without a
-layout, ties go by index. On 60 layered graphs of 500 ops the mean peak against that of the best of 100 random
+layout, ties go by index. On 60 layered graphs of 500 ops the mean peak relative to that of the best of 100 random
 priorities is 1.064 depth first and 1.117 breadth first; the paper's figures give 1.057 and 1.132.
 """
 
@@ -22,7 +22,7 @@ from graphrl.solvers.solver import Solver, solver
 
 
 def order_rule(name: str, help: str, order_of: Callable[[Flow], Sequence[int]]) -> Solver[[]]:
-    """The `Solver` of that name which runs the ops in the order `[n]` that `order_of` says."""
+    """Registers a `Solver` of the given name that runs the ops in the order `[n]` of `order_of`."""
 
     @solver(name, help, one_device=True)
     def solve(task: Task) -> Plan:
@@ -51,7 +51,7 @@ def depth_first(waiting: Waiting, *, lowest_first: bool = True) -> list[int]:
 def breadth_first(flow: Flow) -> list[int]:
     """The ready op that became ready first (Kahn's algorithm with a queue), equal ones by index."""
     waiting = flow.waiting()
-    order = waiting.ready()  # also the queue: it grows while it is walked
+    order = waiting.ready()  # also the queue: it grows during the loop
     for op in order:
         order += waiting.ran(op)
     return order
@@ -65,7 +65,7 @@ def as_late_as_possible(flow: Flow) -> list[int]:
 
 
 def given_order(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
-    """Everything on device 0, in the order in which the graph stands, as far as its dependencies allow.
+    """Everything on device 0, in the graph's own order, as far as its dependencies allow.
 
     For a traced program or an ONNX file this is the order in which it was written, often a good one for memory.
 

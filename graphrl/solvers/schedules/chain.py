@@ -1,23 +1,23 @@
 """A compiled chain of annealing over schedules: it draws moves, walks the clocks, and keeps the best schedule.
 
-The energy is the makespan, a little of the mean of the devices' last clocks, which tells apart the many schedules of
-one makespan, and under a memory limit a penalty for the excess; or the largest peak alone. The limit of Metropolis'
+The energy is the makespan plus a small weight of the mean of the devices' last clocks, which ranks the many schedules
+of one makespan, and under a memory limit a penalty for the excess; or the largest peak alone. The limit of Metropolis'
 rule is drawn before a move is walked, so that most walks of bad moves are short.
 
-A walk starts at the checkpoint before the first place that the move changes. It goes to the end of the order, or ends
-early where the rest is known:
-- the clocks are those before the move, and nothing that ended otherwise is waited for: the rest is as it was;
+A walk starts at the checkpoint before the first place that the move changes. It continues to the end of the order, or
+ends early where the rest is known:
+- the clocks equal those before the move, and no changed end or arrival is read later: the rest is unchanged;
 - by the tails the schedule will be worse than the limit.
-Changes are logged, so that `keep` and `take_back` cost what was walked.
+Changes are logged, so that `keep` and `take_back` cost as much as the walk.
 
-Tails say how much later the last clocks are, at least, than those of a checkpoint. From its clocks on, a schedule is a
+Tails are lower bounds of the time from a checkpoint's clocks to the last clocks. From its clocks on, a schedule is a
 product of max-plus matrices (the heads and tails of job shops, here with a tail to every device): an op adds its run
 time to a clock, a transfer joins two. Where a move leaves the order unchanged after some place, the tails and the
-clocks there give a bound of the end. It is exact but for what ended before that place and is waited for after it.
+clocks there give a bound of the end. It is exact but for ends before that place that an op waits for after it.
 
 That an op's inputs have arrived mostly follows from its device's clock: an input made there ended before the device was
-free, under `rendezvous` a copy too. So a walk looks only at arrivals of copies (not under `rendezvous`) and at the ends
-of control predecessors.
+free, under `rendezvous` a copy too. So a walk checks only arrivals of copies (not under `rendezvous`) and the ends of
+control predecessors.
 """
 
 from typing import NamedTuple
@@ -33,25 +33,25 @@ from graphrl.solvers.schedules.memory import Memory, excess, write_nodes
 from graphrl.solvers.schedules.moves import FIRST, SETTLED, Move, draw, undo
 from graphrl.solvers.schedules.state import ABSENT, STRIDE, Schedule, home, set_readers
 
-REFRESH = 2.0  # orders' lengths that are walked in vain before tails are made anew
-FRUITLESS, LEAST_DRAWS = 50, 2_000  # draws for each move, and in all, above which there seem to be none
+REFRESH = 2.0  # walked places since the last tails, in lengths of the order, above which tails are recomputed
+FRUITLESS, LEAST_DRAWS = 50, 2_000  # draws per move, and in all, after which no move is assumed to exist
 
 
 class Best(NamedTuple):
     """The best schedule so far: the least excess, then the least makespan."""
 
     placement: np.ndarray  # [n] int64
-    nodes: np.ndarray  # [n + t * d] int64, ids as costs have them
-    facts: np.ndarray  # [2] int64: the number of nodes, and the excess in bytes; -1 before there is any
+    nodes: np.ndarray  # [n + t * d] int64, ids as in `costs`
+    facts: np.ndarray  # [2] int64: the number of nodes, and the excess in bytes; -1 before the first schedule
     makespan: np.ndarray  # [1] float64, seconds
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Sorts the best first."""
+        """Sort key, the best first."""
         return int(self.facts[1]), float(self.makespan[0])
 
     def objective(self, problem: Problem) -> float:
-        """Bytes or seconds."""
+        """The objective: bytes or seconds."""
         return float(self.facts[1] if problem.objective == "peak_memory" else self.makespan[0])
 
     @property
@@ -61,7 +61,7 @@ class Best(NamedTuple):
 
 
 def no_best(s: Schedule) -> Best:
-    """Room for the best of a schedule's neighbours."""
+    """An empty `Best` with the sizes of a schedule."""
     n = len(s.order)
     return Best(np.zeros(n, np.int64), np.zeros(n + len(s.copies), np.int64), np.full(2, -1), np.zeros(1))
 
@@ -83,18 +83,19 @@ def anneal(
     counts: np.ndarray,
     work: np.ndarray,
 ) -> int:
-    """Makes some moves, at a temperature that falls geometrically from `hot` to `cold`; gives how many it was.
+    """Makes at most `moves` moves, at a temperature that falls geometrically from `hot` to `cold`; returns their
+    number.
 
     Args:
       s, memory, best, rng: the chain, new or as an earlier call left it.
-      move: room for one.
+      move: work space for one move.
       mix: `[kinds]` float64, cumulative.
       moves: at most.
       hot, cold: of energy.
-      weight: of the mean last clock beside the makespan.
+      weight: of the mean last clock relative to the makespan.
       seconds: energy for a second, 0 where time does not count.
       penalty: energy for a byte of excess.
-      counts: `[kinds * 3]` int64, adds up moves, those that were kept, and the places that were walked.
+      counts: `[kinds * 3]` int64, adds up moves, accepted moves, and walked places.
       work: of `make_tails`.
     """
     score, fresh, facts = s.score, s.fresh, move.facts
@@ -122,7 +123,7 @@ def anneal(
         counts[3 * kind] += 1
         counts[3 * kind + 2] += checkpoint * STRIDE - first
         energy, over = seconds * (makespan + weight * mean), integer(0)
-        if memory is not None and energy <= limit:  # numba leaves that out where there is none
+        if memory is not None and energy <= limit:  # numba removes this branch where memory is None
             over = excess(s, memory)
             energy += penalty * over
         if energy > limit:
@@ -141,7 +142,7 @@ def anneal(
 @part
 def _start(s: Schedule, memory: Memory | None, best: Best, weight: float, seconds: float, penalty: float) -> None:
     """Sets the clocks of a new schedule, which becomes the best."""
-    n, first = len(s.order), integer(0)  # not a literal, which numba compiles functions for
+    n, first = len(s.order), integer(0)  # not a literal, for which numba would compile separate functions
     set_readers(s)
     makespan = mean = 0.0
     if seconds > 0:
@@ -157,11 +158,11 @@ def _start(s: Schedule, memory: Memory | None, best: Best, weight: float, second
 
 @part
 def make_tails(s: Schedule, work: np.ndarray) -> None:
-    """Tails of all checkpoints, walked from the end of the order.
+    """Computes the tails of all checkpoints, from the end of the order.
 
     Args:
-      s: a schedule whose clocks are right.
-      work: `[k * d]` float64, is overwritten.
+      s: a schedule whose clocks are valid.
+      work: `[k * d]` float64, overwritten.
     """
     ops, begins, copies, rows, order = s.ops, s.begins, s.copies, s.rows, s.order
     tails, onward, fresh = s.tails, s.onward, s.fresh
@@ -209,18 +210,18 @@ def walk(s: Schedule, first: int, settled: int, limit: float, weight: float) -> 
     Args:
       first: before this place nothing has changed.
       settled: from this place on the same ops run on the same devices, with the same transfers between them.
-      limit: of the energy, above which the schedule need not be known.
+      limit: of the makespan and its weighted mean last clock, above which a walk may end.
       weight: of the mean last clock in the energy.
 
     Returns:
       Makespan and mean last clock in seconds (the makespan is infinite if above the limit), the checkpoint where the
-      walk ended, and how many ends and arrivals changed.
+      walk ended, and the number of changed ends and arrivals.
     """
     ops, begins, copies, rows, order = s.ops, s.begins, s.copies, s.rows, s.order
     clocks, trial, now, changed, score, fresh = s.clocks, s.trial, s.now, s.changed, s.score, s.fresh
     n, d, width = len(order), s.devices, len(now)
     begin = checkpoint = first // STRIDE
-    changes = seen = integer(0)  # not literals, which numba compiles functions for
+    changes = seen = integer(0)  # not literals, for which numba would compile separate functions
     for i in range(width):
         now[i] = clocks[begin * width + i]
     for k in range(begin * STRIDE, n, STRIDE):
@@ -282,7 +283,7 @@ def take_back(s: Schedule, changes: int) -> None:
 
 @part
 def keep(s: Schedule, first: int, settled: int, checkpoint: int) -> None:
-    """Makes what a walk from place `first` to a checkpoint has written the schedule's own."""
+    """Writes the trial clocks of a walk from place `first` to a checkpoint into the schedule."""
     clocks, trial, fresh, width = s.clocks, s.trial, s.fresh, len(s.now)
     for i in range((first // STRIDE + 1) * width, min(checkpoint * width, len(clocks))):
         clocks[i] = trial[i]
@@ -318,7 +319,7 @@ def _before_transfer(s: Schedule, work: np.ndarray, t: int, here: int, there: in
 
 @inlined
 def _same(s: Schedule, checkpoint: int) -> bool:
-    """Whether the clocks are those of the checkpoint."""
+    """True if the clocks equal those of the checkpoint."""
     clocks, now = s.clocks, s.now
     for i in range(len(now)):  # noqa: SIM110 (numba knows no generators)
         if now[i] != clocks[checkpoint * len(now) + i]:
@@ -328,8 +329,8 @@ def _same(s: Schedule, checkpoint: int) -> bool:
 
 @part
 def _unread(s: Schedule, seen: int, changes: int, place: int) -> int:
-    """How many of the changed ends and arrivals, from the number `seen` on, nobody looks at from a place on; up to the
-    first that somebody does.
+    """Index of the first changed end or arrival, from `seen` on, that an op at or after a place reads; `changes` if no
+    op does.
     """
     ops, begins, copies, rows, changed = s.ops, s.begins, s.copies, s.rows, s.changed
     n = len(s.order)
@@ -354,7 +355,7 @@ def _unread(s: Schedule, seen: int, changes: int, place: int) -> int:
 
 @part
 def least_energy(s: Schedule, checkpoint: int, weight: float) -> float:
-    """A bound of the energy: each device's last clock is at least every clock of a checkpoint and its tail."""
+    """A lower bound of the energy: each device's last clock is at least every clock of a checkpoint plus its tail."""
     now, tails = s.now, s.tails
     d, width = s.devices, len(now)
     makespan = total = 0.0
@@ -369,7 +370,7 @@ def least_energy(s: Schedule, checkpoint: int, weight: float) -> float:
 
 @inlined
 def _send(s: Schedule, copy: int, here: int, there: int, changes: int) -> int:
-    """A transfer moves clocks, or the arrival; gives how many changes there are then."""
+    """Makes a transfer: moves the clocks, or sets the arrival; returns the number of changes after it."""
     now, entry = s.now, s.copies[copy]
     tensor = s.tensors[entry.tensor]
     if s.transfer == RENDEZVOUS:

@@ -1,6 +1,6 @@
-"""Memory of a schedule on every device, exactly as costs/exact/memory.py has it, and the schedule as an order of nodes.
+"""Memory of a schedule on every device, exactly as in costs/exact/memory.py, and the schedule as an order of nodes.
 
-Instances of tensors are numbered t for the one on the producer's device, and T + t * devices + b for the copy on b.
+The instance of tensor t on its producer's device has number t, the copy on device b has T + t * devices + b.
 """
 
 from typing import NamedTuple
@@ -14,10 +14,10 @@ from graphrl.solvers.schedules.state import ABSENT, Schedule, home
 
 BUFFER = np.dtype(
     [
-        ("holder", np.int64),  # the instance that holds an instance's buffer; what follows is of holders
+        ("holder", np.int64),  # the instance that owns an instance's buffer; the other fields are of owners
         ("size", np.int64),  # bytes
         ("left", np.int64),  # uses to come
-        ("taker", np.int64),  # the op that took it over, -1 for none
+        ("taker", np.int64),  # the op that took it over, or -1
         ("pinned", np.int64),  # 1 if it is never freed
     ],
     align=True,
@@ -25,16 +25,16 @@ BUFFER = np.dtype(
 
 
 class Memory(NamedTuple):
-    """What buffers need, and room for a walk over them: n ops, t tensors, d devices."""
+    """Sizes of buffers, and work space for a walk over them: n ops, t tensors, d devices."""
 
-    limit: int  # bytes of a device, 0 where the peak is what counts
+    limit: int  # bytes of a device, 0 if the objective is the peak
     num_bytes: np.ndarray  # [t] int64
     workspace: np.ndarray  # [n] int64
-    resident: np.ndarray  # [n] int64, bytes that an op holds on its device from the start
+    resident: np.ndarray  # [n] int64, bytes that an op keeps on its device from the start
     kept: np.ndarray  # [t] int64, 1 or 0
     alias: np.ndarray  # [t] int64, a tensor, NONE or EXTERNAL
     reuses: np.ndarray  # [t] int64, the same
-    tensors: np.ndarray  # [t] int64, in an order in which aliases follow what they are an alias of
+    tensors: np.ndarray  # [t] int64, in an order where aliases follow their sources
     nodes: np.ndarray  # [n + t * d] int64, of the schedule
     buffers: np.ndarray  # [t + t * d] BUFFER
     live: np.ndarray  # [2 * d] int64, bytes on each device, and peaks
@@ -62,7 +62,7 @@ def memory(graph: ComputationGraph, problem: Problem) -> Memory:
 
 @part
 def write_nodes(s: Schedule, nodes: np.ndarray) -> int:
-    """Writes the schedule's node ids `[n + t * d]` as costs have them; gives their number."""
+    """Writes the schedule's node ids `[n + t * d]` as in `costs`; returns their number."""
     ops, begins, copies, order = s.ops, s.begins, s.copies, s.order
     n, d, count = len(order), s.devices, 0
     for place in range(n):
@@ -112,7 +112,7 @@ def excess(s: Schedule, m: Memory) -> int:
 
 @part
 def _share(s: Schedule, m: Memory) -> None:
-    """Buffers of all instances, and how often each will be used."""
+    """Sets the buffers of all instances, and the number of their uses."""
     copies, buffers, alias = s.copies, m.buffers, m.alias
     d, base = s.devices, len(alias)
     for i in range(len(buffers)):
@@ -138,14 +138,14 @@ def _share(s: Schedule, m: Memory) -> None:
 
 @inlined
 def _holder(s: Schedule, m: Memory, t: int, device: int) -> int:
-    """The instance that holds the buffer of a tensor on a device that has it."""
+    """The instance that owns the buffer of a tensor on a device that has the tensor."""
     buffers, alias = m.buffers, m.alias
     return buffers[t if home(s, t) == device else len(alias) + t * s.devices + device].holder
 
 
 @part
 def _run(s: Schedule, m: Memory, x: int) -> None:
-    """An op allocates, is compared with the peak, and releases."""
+    """Runs an op: allocates its outputs, updates the peak, and releases its inputs."""
     begins, rows = s.begins, s.rows
     buffers, live, alias = m.buffers, m.live, m.alias
     here, begin, end = integer(s.ops[x].device), integer(begins[x].writes), integer(begins[x + 1].writes)
@@ -166,7 +166,7 @@ def _run(s: Schedule, m: Memory, x: int) -> None:
 
 @part
 def _is_last_use(s: Schedule, m: Memory, x: int, source: int) -> bool:
-    """Whether an op holds all uses of a buffer that are left, and it may be freed."""
+    """True if an op has all remaining uses of a buffer, and the buffer may be freed."""
     begins, rows = s.begins, s.rows
     buffers, here = m.buffers, integer(s.ops[x].device)
     reads = 0
@@ -177,7 +177,7 @@ def _is_last_use(s: Schedule, m: Memory, x: int, source: int) -> bool:
 
 @inlined
 def _release(m: Memory, holder: int, device: int) -> None:
-    """One use of a buffer is done."""
+    """Counts one use of a buffer as done, and frees it after the last."""
     buffers, live = m.buffers, m.live
     buffer = buffers[holder]
     buffer.left -= 1

@@ -1,4 +1,4 @@
-"""Moves of a schedule. Each is drawn and made at once; `undo` takes it back.
+"""Moves of a schedule. Each is drawn and applied in one call; `undo` takes it back.
 
 - shift: an op goes to another place between its predecessors and its successors, near by or anywhere;
 - device: an op goes to another device;
@@ -8,7 +8,7 @@
 - stretch: the ops of one device in a stretch of the order go to another, half of the time in exchange for those there;
 - send: a copy is sent late instead of early, or the other way round.
 
-An op takes those that it is colocated with along to another device.
+An op takes the ops that it is colocated with along to another device.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from graphrl.solvers.schedules.state import ABSENT, Schedule, first_reader, home
 KINDS = ("shift", "device", "join", "jump", "cluster", "stretch", "send")
 SHIFT, DEVICE, JOIN, JUMP, CLUSTER, STRETCH, SEND = range(7)
 
-NEAR = 50  # places of a shift that stays near
+NEAR = 50  # places of a local shift
 LONG = 60  # places of a stretch beyond the second, at most
 SMALL, LARGE = (6.0, 40.0)  # mean ops of a cluster beyond the second; every fourth is a large one
 
@@ -30,18 +30,18 @@ LOW, PLACES, OPS, COPIES, FLIPPED, FIRST, SETTLED, STAMP = range(8)  # of Move.f
 
 
 class Move(NamedTuple):
-    """A move that has been made, and what undoes it."""
+    """A move that has been applied, and the state that undoes it."""
 
-    facts: np.ndarray  # [8] int64: the first of the places that changed, how many places, ops and copies did, the copy
+    facts: np.ndarray  # [8] int64: first changed place; numbers of changed places, ops and copies; the copy
     # that is sent at another time or ABSENT, `first` and `settled` of clocks.walk, the stamp of marks
-    old_order: np.ndarray  # [n] int64, the ops that stood at those places
+    old_order: np.ndarray  # [n] int64, the ops that were at those places
     ops: np.ndarray  # [2n] int64, ops that went to another device, and, n places on, from which
     copies: np.ndarray  # [2k] int64, copies that got another first reader, and, k places on, the old one
     queue: np.ndarray  # [8n + 64] int64
 
 
 def no_move(s: Schedule) -> Move:
-    """Room for moves of a schedule."""
+    """An empty `Move` with the sizes of a schedule."""
     n = len(s.order)
     changes = 2 * int(s.begins["reads"][n] + s.begins["writes"][n])  # a move changes each use at most twice
     return Move(*(np.zeros(size, np.int64) for size in (8, n, 2 * n, 2 * changes, 8 * n + 64)))
@@ -49,7 +49,7 @@ def no_move(s: Schedule) -> Move:
 
 @part
 def draw(s: Schedule, m: Move, kind: int, rng: np.ndarray) -> bool:
-    """Makes a random move of a kind; False if there is none where it looked, and nothing has changed."""
+    """Applies a random move of a kind; False if it found no such move, and nothing has changed."""
     ops, order = s.ops, s.order
     facts = m.facts
     facts[PLACES] = facts[OPS] = facts[COPIES] = facts[SETTLED] = 0
@@ -131,7 +131,7 @@ def _shift(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
 
 @part
 def _note(s: Schedule, m: Move, copy: int, x: int) -> None:
-    """Makes op x, or ABSENT, the first reader of a copy; `undo` will know."""
+    """Makes op x, or ABSENT, the first reader of a copy, and logs that for `undo`."""
     ops, facts = s.ops, m.facts
     entry = s.copies[copy]
     if entry.first == x:
@@ -148,7 +148,7 @@ def _note(s: Schedule, m: Move, copy: int, x: int) -> None:
 
 @part
 def _neighbour_device(s: Schedule, x: int, rng: np.ndarray) -> int:
-    """The device of an op beside x; that of x if it has none."""
+    """The device of a random op that x depends on or that depends on x; that of x if it has no such op."""
     ops, begins = s.ops, s.begins
     before = integer(begins[x + 1].before) - integer(begins[x].before)
     count = before + begins[x + 1].after - begins[x].after
@@ -161,7 +161,7 @@ def _neighbour_device(s: Schedule, x: int, rng: np.ndarray) -> int:
 
 @part
 def _place_all(s: Schedule, m: Move, x: int, there: int) -> None:
-    """Sends an op and those that it is colocated with to another device, and marks them."""
+    """Moves an op and its colocated ops to another device, and marks them."""
     ops, member = s.ops, x
     while True:
         ops[member].mark = m.facts[STAMP]
@@ -173,7 +173,7 @@ def _place_all(s: Schedule, m: Move, x: int, there: int) -> None:
 
 @part
 def _place(s: Schedule, m: Move, x: int, there: int) -> None:
-    """Sends an op to another device."""
+    """Moves an op to another device, and updates the first readers."""
     ops, begins, copies, rows = s.ops, s.begins, s.copies, s.rows
     d, facts, op = s.devices, m.facts, ops[x]
     here = integer(op.device)
@@ -200,7 +200,7 @@ def _place(s: Schedule, m: Move, x: int, there: int) -> None:
 
 @part
 def _move_reads(s: Schedule, x: int, there: int) -> None:
-    """Counts an op's reads on another device, and places it there."""
+    """Moves an op to another device, and the counts of its reads."""
     begins, copies, rows = s.begins, s.copies, s.rows
     op = s.ops[x]
     for e in range(begins[x].reads, begins[x + 1].reads):
@@ -256,7 +256,7 @@ def _stretch(s: Schedule, m: Move, place: int, rng: np.ndarray) -> bool:
 
 @part
 def _join(s: Schedule, m: Move, waiting: int, begin: int, end: int, rng: np.ndarray) -> int:
-    """Half of a row's ops join the queue, which gets so long."""
+    """Adds half of a row's ops to the queue; returns its new length."""
     rows = s.rows
     queue = m.queue
     for e in range(begin, end):

@@ -1,8 +1,8 @@
 """Method "multilevel": annealing of large graphs in levels, from a coarse graph to the whole one (Walshaw 2004).
 
-The ops of a coarse graph are segments of one topological order of the graph's ops. Annealing begins with the coarsest
-graph, and each larger one starts from the schedule of the one before, as in graph partitioning. The whole graph starts
-from the best so far, which on graphs without chains is often the plan that the search began with.
+The ops of a coarse graph are segments of one topological order of the graph's ops. Annealing starts with the coarsest
+graph, and each larger one starts from the schedule of the last, as in graph partitioning. The whole graph starts from
+the best plan so far, which on graphs without chains is often the search's first plan.
 
 Segments of an order can run one after the other, whatever they contain, so that coarse graphs have no cycle. Segments
 grow in rounds. Each round joins pairs of neighbours, first those with most seconds of transfers between them
@@ -30,12 +30,12 @@ from graphrl.solvers.rules.simple import depth_first
 from graphrl.solvers.schedules.solver import solve as anneal_schedule
 from graphrl.solvers.solver import solver
 
-MOST = 3.0  # run time of a segment at most, in averages
-LEAST_JOINED = 0.05  # of the segments in a round, below which neighbours that share nothing are joined, too
+MOST = 3.0  # run time of a segment at most, in multiples of the mean
+LEAST_JOINED = 0.05  # share of segments joined in a round, below which neighbours without shared tensors join, too
 
 
 def segments(graph: ComputationGraph, problem: Problem, order: np.ndarray, count: int) -> np.ndarray:
-    """The segment `[n]` of every op: some `count` of them, numbered along the order `[n]` of the ops."""
+    """The segment `[n]` of every op: `count` segments, or n if that is less, numbered along the order `[n]`."""
     a = graph.arrays
     segment = np.empty(a.num_ops, np.int64)
     segment[order] = np.arange(a.num_ops)
@@ -45,7 +45,7 @@ def segments(graph: ComputationGraph, problem: Problem, order: np.ndarray, count
     while (size := int(segment.max(initial=-1)) + 1) > count:
         begin, end = segment[a.producer[a.use_tensor]], segment[a.use_op]
         beside = end - begin == 1
-        # a little above 0 for each use: a transfer may cost nothing and still make devices wait for one another
+        # a little above 0 for each use: a transfer may cost nothing and still make devices wait for each other
         weight = np.bincount(begin[beside], moving[a.use_tensor[beside]] + 1e-12, minlength=size)
         runtime = np.bincount(segment, a.runtime, minlength=size)
         fits = runtime[:-1] + runtime[1:] <= most
@@ -62,7 +62,7 @@ def segments(graph: ComputationGraph, problem: Problem, order: np.ndarray, count
 
 
 def _matching(pairs: np.ndarray, size: int) -> np.ndarray:
-    """Of the pairs (i, i + 1), the first ones that have no segment in common with one before them."""
+    """The pairs (i, i + 1) that have no segment in common with an earlier chosen pair."""
     free = [True] * size
     chosen = []
     for i in pairs.tolist():
@@ -73,8 +73,8 @@ def _matching(pairs: np.ndarray, size: int) -> np.ndarray:
 
 
 def coarse_graph(graph: ComputationGraph, segment: np.ndarray) -> ComputationGraph:
-    """The graph of segments `[n]`: an op runs as long as all of its own do, and writes what other segments read. What
-    tensors share with one another is left out, and workspace is the largest of a segment.
+    """The graph of segments `[n]`. Its op runs as long as all ops of the segment, and writes the tensors that other
+    segments read. Aliases and reuses are left out, and workspace is the largest of a segment.
     """
     a = graph.arrays
     size = int(segment.max()) + 1
@@ -113,8 +113,8 @@ def coarse_graph(graph: ComputationGraph, segment: np.ndarray) -> ComputationGra
 def expanded(
     graph: ComputationGraph, devices: int, order: np.ndarray, segment: np.ndarray, coarse: PlacedOrder
 ) -> PlacedOrder:
-    """The plan of a graph whose segments `[n]`, of the order `[n]` of its ops, run as a plan of `coarse_graph` says;
-    every transfer comes right before the first op that needs it.
+    """Expands a plan of `coarse_graph` to the graph: segments `[n]`, of the order `[n]` of its ops, run as the coarse
+    plan defines. Every transfer runs right before the first op that needs it.
     """
     a = graph.arrays
     n, (devices_of, nodes) = a.num_ops, coarse
@@ -133,7 +133,7 @@ def expanded(
     return placement, np.concatenate([n + copies, np.arange(n)])[np.lexsort(keys)]
 
 
-COARSE, FACTOR = 1_000, 5.0  # ops of the smallest graph, and how many times as many the next has
+COARSE, FACTOR = 1_000, 5.0  # ops of the smallest graph, and the factor between consecutive graphs
 START_SHARE = 0.1  # of the time for its list schedules
 COARSE_SHARE = 0.3  # of the budget for the smallest; the others share the rest
 
@@ -144,7 +144,7 @@ COARSE_SHARE = 0.3  # of the budget for the smallest; the others share the rest
     prepare=prepare,
 )
 def solve(task: Task, *, coarse: int = COARSE, hint: Plan | None = None) -> Plan:
-    """An evaluation is one move of one chain on any level.
+    """Anneals the levels. An evaluation is one move of one chain on any level.
 
     Args:
       coarse: ops of the smallest graph.
@@ -202,7 +202,7 @@ class _Search:
         return self._better(plan, self._spent + plan.evaluations)
 
     def _better(self, plan: Plan, evaluations: int) -> Plan:
-        """The best plan, or that for which a plan of the level stands."""
+        """The best plan so far, after a plan of the current level is expanded to the whole graph."""
         if self._number:
             decisions = plan.decisions(self._part.graph)
             for level in reversed(self._levels[: self._number]):
@@ -213,7 +213,7 @@ class _Search:
         return min(self._best, whole, key=attrgetter("rank"))
 
     def _started(self, number: int) -> Task:
-        """The search of a level, for its share of what is left of the budget."""
+        """The search of a level, for its share of the remaining budget."""
         task, left = self._task, self._task.left(self._spent) or self._task.budget
         share = COARSE_SHARE if number == len(self._levels) - 1 > 0 else 1 / (number + 1)
         part = Budget(
@@ -228,19 +228,19 @@ class _Search:
 
 
 class _Level(NamedTuple):
-    """A graph, and how the next smaller one is made from it."""
+    """A graph, and the segments that form the next smaller one."""
 
     graph: ComputationGraph
     order: np.ndarray  # [n] ops
     segment: np.ndarray  # [n]
 
     def expanded(self, problem: Problem, coarse: PlacedOrder) -> PlacedOrder:
-        """The plan that a plan of the next smaller graph stands for."""
+        """Expands a plan of the next smaller graph to this graph."""
         return expanded(self.graph, problem.devices, self.order, self.segment, coarse)
 
 
 def _levels(graph: ComputationGraph, problem: Problem, coarse: int) -> list[_Level]:
-    """The graph, and smaller and smaller ones."""
+    """The graph and its coarser graphs, the largest first."""
     levels: list[_Level] = []
     order = np.array(depth_first(graph.arrays.waiting()), np.int64)
     while len(graph.ops) > FACTOR / 2 * coarse:

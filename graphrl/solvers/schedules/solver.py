@@ -1,15 +1,15 @@
 """Methods "anneal-schedule" and "local-search": searches over explicit schedules, with the moves of `moves.py`.
 
-"anneal-schedule" gives the best schedule that its chains find within the budget. Under `rendezvous` the ops of graphs
+"anneal-schedule" returns the best schedule that its chains find within the budget. Under `rendezvous` the ops of graphs
 of 500 ops or more move in clusters (`anneal.clusters`), large ones first. Chains start at a list schedule, cool
-geometrically over the budget, and run in parallel on all cores. A few times in all the worst of them goes on from the
-best one's schedule ("go with the winners", Aldous & Vazirani 1994). With evaluations alone a run depends on nothing
-else.
+geometrically over the budget, and run in parallel on all cores. A few times per run the worst chain continues from the
+best one's schedule ("go with the winners", Aldous & Vazirani 1994). If only evaluations are limited, a run is
+deterministic.
 
-"local-search" is REGAL's (BASELINES): from a random placement and schedule, greedily, by moving an op across devices or
-changing an op's place in the order; from a new random start when that no longer helps. Ours takes the first move that
-is not worse (REGAL does not say how many it looks at), so that it crosses plateaus. It compares the energy of annealing
-(`chain.py`). Transfers run right before they are needed.
+"local-search" is REGAL's (BASELINES). From a random placement and schedule it greedily moves an op across devices or
+changes an op's place in the order; without progress it restarts from a new random plan. Ours takes the first move that
+is not worse (REGAL does not state how many it compares), so that it crosses plateaus. It compares the energy of
+annealing (`chain.py`). Transfers run right before they are needed.
 """
 
 import functools
@@ -41,13 +41,13 @@ from graphrl.solvers.schedules.moves import KINDS, Move, no_move
 from graphrl.solvers.schedules.state import Schedule, schedule
 from graphrl.solvers.solver import solver
 
-# How often moves are drawn of each kind.
+# Probability of each kind of move.
 MIX = {"shift": 0.35, "device": 0.10, "join": 0.15, "jump": 0.15, "cluster": 0.10, "stretch": 0.08, "send": 0.07}
 HOT, COLD = 0.00015, 0.00001  # first and last temperature, parts of the first makespan
-COOL = 0.00001  # the first where no device waits for another's transfer: list schedules are near the best there
-TYPICAL, HOTTEST = 100.0, 0.01  # moves for each op with which a chain begins at HOT, and where it begins at most
-# With fewer ops than FINE one is a larger part of the schedule, which is as much hotter: at most HEAT times, or as many
-# times as it has fewer ops than SMALL.
+COOL = 0.00001  # first temperature if no device waits for another's transfer: list schedules are near the best there
+TYPICAL, HOTTEST = 100.0, 0.01  # moves per op at which a chain starts from HOT; the largest first temperature
+# With fewer ops than FINE one op is a larger part of the schedule, so the temperature rises by the same factor: at most
+# HEAT, or below SMALL ops by SMALL / ops if that is more.
 FINE, HEAT, SMALL = 8_000, 10.0, 800
 LONE = 0.005  # the first temperature is at least this where all ops start on one of several devices
 WEIGHT = 0.1  # of the mean last clock in the energy
@@ -60,13 +60,13 @@ PACE = Pace(steps=5_000, pieces=50)
     "anneal-schedule", "simulated annealing on order, placement and send times, compiled for the host", colocates=True
 )
 def solve(task: Task, *, chains: int = 0, hot: float = 0.0, cold: float = COLD, hint: Plan | None = None) -> Plan:
-    """An evaluation is one move of one chain. Compiling does not count.
+    """Simulated annealing over schedules. An evaluation is one move of one chain. Compiling does not count.
 
     Args:
-      chains: how many walk; 0 is two where the budget is in evaluations, else one a core.
-      hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The
-        first is for 100 moves an op, both are for 8,000 ops or more: see `temperature`. The first is by itself, as 0
-        says, 0.00015 under rendezvous and for peak memory, else 0.00001.
+      chains: number of chains; 0 is two if only evaluations are limited, else one per core.
+      hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The first
+        is for 100 moves an op, both are for 8,000 ops or more: see `temperature`. A first temperature of 0 selects the
+        default: 0.00015 under rendezvous and for peak memory, else 0.00001.
       hint: a plan to start from in place of list scheduling; it is not costed again.
 
     Raises:
@@ -89,7 +89,7 @@ def solve(task: Task, *, chains: int = 0, hot: float = 0.0, cold: float = COLD, 
 
 
 class Chain(NamedTuple):
-    """What one chain of compiled annealing works on."""
+    """State of one chain of compiled annealing."""
 
     schedule: Schedule
     memory: Memory | None
@@ -98,12 +98,12 @@ class Chain(NamedTuple):
     rng: np.ndarray  # [1] uint64
     seconds: float  # energy for a second of makespan
     penalty: float  # energy for a byte of excess
-    counts: np.ndarray  # [kinds * 3] int64: moves, those that were kept, places walked
+    counts: np.ndarray  # [kinds * 3] int64: moves, accepted moves, places walked
     work: np.ndarray  # [2 * devices^2] float64
 
 
 def start_chain(graph: ComputationGraph, problem: Problem, plan: PlacedOrder, seed: np.random.SeedSequence) -> Chain:
-    """A chain at a plan."""
+    """A chain that starts from a plan."""
     s = schedule(graph, problem, plan)
     peak = problem.objective == "peak_memory"
     limit = problem.memory_limit
@@ -124,14 +124,14 @@ def start_chain(graph: ComputationGraph, problem: Problem, plan: PlacedOrder, se
 
 
 def _beside(chain: Chain, seed: np.random.SeedSequence) -> Chain:
-    """Another chain at the same schedule: building one anew takes as long as the first did."""
+    """A copy of a chain with its own seed: building one from scratch takes as long as the first did."""
     copy = copied(chain)
     copy.rng[:] = seed.generate_state(1, np.uint64)
     return copy
 
 
 def run_chain(chain: Chain, moves: int, hot: float, cold: float, mix: Mapping[str, float] = MIX) -> int:
-    """Makes some moves while the temperature falls from `hot` to `cold`, seconds; gives how many there were."""
+    """Makes at most `moves` moves while the temperature falls from `hot` to `cold`, seconds; returns their number."""
     c, shares = chain, np.cumsum([mix[kind] for kind in KINDS])
     return anneal(
         *(c.schedule, c.memory, c.move, c.best, c.rng, shares / shares[-1], moves, hot, cold),
@@ -142,17 +142,17 @@ def run_chain(chain: Chain, moves: int, hot: float, cold: float, mix: Mapping[st
 def temperature(
     share: float, moves_per_op: float, ops: float, hot: float, cold: float = COLD, least: float = 0.0
 ) -> float:
-    """What it is, as a part of the first makespan, when a share of the budget is spent.
+    """The temperature after a share of the budget, relative to the first makespan.
 
-    The first grows with the square root of the moves that a chain has for each op (measured from 10 to 30,000): a
-    search that is too short for more stays near its start.
+    The first temperature grows with the square root of the moves that a chain has for each op (measured from 10 to
+    30,000): a search with few moves stays near its start.
 
     Args:
       share: of the budget.
       moves_per_op: of one chain in the whole budget.
       ops: `effective_ops`.
       hot, cold: see `solve`.
-      least: that the first is, see `least_heat`.
+      least: lower limit of the first temperature, see `least_heat`.
     """
     coarse = max(1.0, min(FINE / ops, HEAT), SMALL / ops)
     first = max(min(max(hot * math.sqrt(moves_per_op / TYPICAL), cold), max(HOTTEST, hot)) * coarse, least)
@@ -160,25 +160,27 @@ def temperature(
 
 
 def first_heat(problem: Problem) -> float:
-    """The first temperature, `hot` of `solve`, where nobody says another."""
+    """The default of the first temperature, `hot` of `solve`."""
     return COOL if problem.objective == "makespan" and problem.transfer != "rendezvous" else HOT
 
 
 def least_heat(problem: Problem, plan: PlacedOrder) -> float:
-    """The least first temperature of a search from a plan: where it leaves all but one of the devices idle, a short
-    search must first climb out.
+    """Lower limit of the first temperature of a search from a plan. Where the plan leaves all but one of the devices
+    idle, a short search must first escape from it.
     """
     return LONE if is_lone(problem, plan) else 0.0
 
 
 def is_lone(problem: Problem, plan: PlacedOrder) -> bool:
-    """Whether all stands on one of several devices, as in list schedules where transfers cost more than they gain."""
+    """True if a plan for the makespan uses only one of several devices, as list schedules do where transfers cost more
+    than they gain.
+    """
     return problem.devices > 1 and problem.objective == "makespan" and bool(plan[0].min() == plan[0].max())
 
 
 def effective_ops(graph: ComputationGraph) -> float:
-    """How many ops of equal run time the graph's are like, (sum of r)^2 / sum of r^2: in real programs a few take most
-    of the time.
+    """Effective number of ops, (sum of r)^2 / sum of r^2 for run times r: the number of ops if all took equally long.
+    In real programs a few ops take most of the time.
     """
     runtime = graph.arrays.runtime
     squares = float((runtime**2).sum())
@@ -186,13 +188,13 @@ def effective_ops(graph: ComputationGraph) -> float:
 
 
 def counts_memory(problem: Problem) -> bool:
-    """Whether chains look at memory."""
+    """True if chains track memory."""
     return problem.objective == "peak_memory" or problem.memory_limit is not None
 
 
 @functools.cache
 def prepare(with_memory: bool) -> None:
-    """Compiles annealing, or loads it, once in a process: without memory limits, and with."""
+    """Compiles annealing, or loads it, once per process, without or with memory."""
     graph = ComputationGraph("one", (Op("a"),))
     problem = Problem("peak_memory" if with_memory else "makespan", 2)
     with announced(anneal, "anneal-schedule" + " with memory" * with_memory, seconds=6):
@@ -201,7 +203,7 @@ def prepare(with_memory: bool) -> None:
 
 
 def prepare_with_lists(problem: Problem) -> None:
-    """Compiles annealing for a problem and list scheduling, at once where neither is on disk."""
+    """Compiles annealing for a problem and list scheduling, in parallel if neither is on disk."""
     with lists_beside():
         prepare(counts_memory(problem))
     prepare_lists()
@@ -215,7 +217,7 @@ class _Schedules(Annealing[Chain]):
         began = time.perf_counter()
         first = task.known(plan) if isinstance(plan, Plan) else task.plan(*plan, evaluations=1)
         costing = time.perf_counter() - began
-        self._first = first  # which its schedule, that has no transfer anywhere, may not reach
+        self._first = first  # may be better than all schedules of the chains, whose transfers have few places
         task.best = lambda: first
         seeds = np.random.SeedSequence(task.seed).spawn(chains)
         with task.uncounted():
@@ -224,7 +226,7 @@ class _Schedules(Annealing[Chain]):
         decisions = first.decisions(task.graph)
         chain = start_chain(task.graph, task.problem, decisions, seeds[0])
         super().__init__(task, [chain, *(_beside(chain, seed) for seed in seeds[1:])], PACE, evaluations=1)
-        # Seconds that the exact costs of the answer take: about as long as a chain, where those of the hint are known.
+        # Seconds to cost the answer exactly: about as long as building a chain, if the costs of the hint are known.
         self.reserve = max(costing, time.perf_counter() - began)
         self.clusters = clustered(task.graph, task.problem)
         self._effective_ops, self._least = effective_ops(task.graph), least_heat(task.problem, decisions)
@@ -232,12 +234,12 @@ class _Schedules(Annealing[Chain]):
         task.best = self.plan
 
     def plan(self) -> Plan:
-        """The best so far."""
+        """The best plan so far."""
         plan = self._task.plan(*self._best().plan, evaluations=self.evaluations)
         return plan if plan.rank <= self._first.rank else self._task.known(self._first, self.evaluations)
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
-        """Some moves of a chain, between two shares of the budget."""
+        """Makes some moves of a chain, between two shares of the budget."""
         each = self.expected / len(self._task.graph.ops)
         hot, cold = (
             self._unit * temperature(share, each, self._effective_ops, self._hot, self._cold, self._least)
@@ -246,20 +248,20 @@ class _Schedules(Annealing[Chain]):
         return run_chain(chain, steps, hot, cold)
 
     def value(self) -> float:
-        """The objective of the best."""
+        """The objective of the best schedule."""
         return self._best().objective(self._task.problem)
 
     def energy(self, chain: Chain) -> float:
-        """That of the schedule where it stands."""
+        """Energy of the current schedule."""
         return _energy(chain)
 
     def follow(self, chain: Chain, other: Chain) -> None:
-        """From the other's schedule on."""
+        """Copies the other chain's schedule into this chain."""
         copy_into(chain.schedule, other.schedule)
         copy_into(chain.move, other.move)
 
     def mates(self, chain: Chain) -> np.ndarray:
-        """Its ops."""
+        """The chain's ops."""
         return chain.schedule.ops
 
     def _best(self) -> Best:
@@ -267,16 +269,16 @@ class _Schedules(Annealing[Chain]):
 
 
 LOCAL_SEARCH_MIX = dict.fromkeys(KINDS, 0.0) | {"shift": 0.5, "device": 0.5}
-ROUNDING = 1e-12  # of the energy: so small a rise is none, as sums of seconds depend on their order
-LOOK = 100  # moves between two looks at the budget, and at whether it is stuck
+ROUNDING = 1e-12  # of the energy: a smaller decrease is not an improvement, as sums of seconds depend on their order
+LOOK = 100  # moves between two checks of the budget and of the patience
 
 
 @solver("local-search", "REGAL's local search: moves of one op, from one random plan after the other")
 def solve_local_search(task: Task, *, patience: int = 2000) -> Plan:
-    """An evaluation is a random plan or a move. Compiling does not count.
+    """REGAL's local search. An evaluation is a random plan or a move. Compiling does not count.
 
     Args:
-      patience: moves in a row that make nothing better, after which it starts anew.
+      patience: moves in a row without an improvement before a restart.
 
     Raises:
       ProblemError: patience is below 1.
@@ -301,7 +303,7 @@ def solve_local_search(task: Task, *, patience: int = 2000) -> Plan:
         else:
             heat = max(ROUNDING * least, 1e-300)
             moves = run_chain(chain, min(LOOK, patience - waited, left), heat, heat, LOCAL_SEARCH_MIX)
-            if moves == 0:  # no plan but this
+            if moves == 0:  # no other plan
                 break
             better = _energy(chain) < least * (1 - ROUNDING)
             least, waited = min(least, _energy(chain)), 0 if better else waited + moves
@@ -324,5 +326,5 @@ def _starts(task: Task) -> Iterator[Chain]:
 
 
 def _energy(chain: Chain) -> float:
-    """That of the schedule where it stands."""
+    """Energy of the current schedule."""
     return float(chain.schedule.score[2])

@@ -1,17 +1,17 @@
 """State of a search over schedules: an order, a placement and send times, with their clocks, as flat arrays.
 
-A *schedule* is a topological order of ops, a placement, and for each copy, the pair (tensor t, device b) of index
-t * devices + b, whether it is sent *early*, as soon as there is something to send, or late, right before the first op
-that needs it. Early copies of an op follow it at once, in the order of tensors and devices; late ones precede their
-first reader, in the order of its inputs. So a schedule is an order of ops and transfers as `costs` have it, whatever
-the placement, and a copy that a move makes necessary has its place at once.
+A *schedule* is a topological order of ops, a placement, and a send time for each copy. A copy is the pair (tensor t,
+device b) of index t * devices + b. It is sent *early*, as soon as its tensor exists, or late, right before the first op
+that needs it. Early copies of an op directly follow it, in the order of tensors and devices; late ones precede their
+first reader, in the order of its inputs. So a schedule is an order of ops and transfers as `costs` define it, whatever
+the placement, and a copy that a move makes necessary already has its place.
 
 First readers are kept up to date as ops move. A copy is needed on every device but the producer's that reads the
 tensor. Each op links the copies of which it is the first reader, in ascending order.
 
 The state is a named tuple of a few arrays of records, which numba compiles once for all sizes. Compile time grows with
-the arrays that a function gets, and with the types of integers that it is called with, so integers that are passed on
-are of 64 bits. Records are small, with integers of 32 bits: what a walk reads of an op is in one line of the cache.
+the number of array arguments, and with the integer types of the calls, so integers that are passed on are of 64 bits.
+Records are small, with integers of 32 bits: the fields of an op that a walk reads fit in one cache line.
 """
 
 from typing import NamedTuple
@@ -27,18 +27,18 @@ from graphrl.graphs.topology import distinct
 from graphrl.solvers.base import PlacedOrder
 
 STRIDE = 16  # places between two checkpoints of the clocks
-ABSENT = 2**32 - 1  # in place of an op or a copy: there is none
-MOST_REDUCED = 20_000  # ops up to which dependencies that others imply are left out: sets of ops take n^2 bits
+ABSENT = 2**32 - 1  # in place of an op or a copy that does not exist
+MOST_REDUCED = 20_000  # ops up to which implied dependencies are left out: sets of ops take n^2 bits
 
 OP = np.dtype(
     [
         ("runtime", np.float64),  # seconds
         ("end", np.float64),  # seconds
-        ("old_end", np.float64),  # before the trial, if that has changed it
+        ("old_end", np.float64),  # before the trial, if the trial has changed it
         ("device", np.uint32),
         ("copies", np.uint32),  # the first of the copies of which it is the first reader, or ABSENT; they are linked
         ("last", np.uint32),  # the last of them
-        ("awaits", np.uint32),  # how many control predecessors are in its row
+        ("awaits", np.uint32),  # number of control predecessors in its row
         ("early", np.uint32),  # copies of its tensors that are sent early where they are needed
         ("place", np.uint32),  # in the order
         ("mate", np.uint32),  # the next of the ops that it is colocated with, in a ring: itself if it is alone
@@ -46,7 +46,7 @@ OP = np.dtype(
     ],
     align=True,
 )
-# Where what belongs to an op begins, up to where the next one's does: its tensors, and rows, parts of `Schedule.rows`.
+# Start of an op's tensors, and of its rows, parts of `Schedule.rows`; they end at the next op's start.
 BEGIN = np.dtype(
     [
         ("writes", np.uint32),  # its tensors
@@ -62,14 +62,14 @@ TENSOR = np.dtype(
     [
         ("seconds", np.float64),  # of a transfer
         ("producer", np.uint32),  # op
-        ("users", np.uint32),  # where its row of ops begins
+        ("users", np.uint32),  # start of its row of ops
     ],
     align=True,
 )
 COPY = np.dtype(
     [
-        ("arrival", np.float64),  # seconds, if it is needed; not under `rendezvous`, where clocks tell
-        ("old_arrival", np.float64),  # before the trial, if that has changed it
+        ("arrival", np.float64),  # seconds, if it is needed; unused under `rendezvous`, where the clocks suffice
+        ("old_arrival", np.float64),  # before the trial, if the trial has changed it
         ("tensor", np.uint32),
         ("first", np.uint32),  # the first op on the device that reads it, or ABSENT where it is not needed
         ("before", np.uint32),  # the next smaller copy of the same first reader, or ABSENT
@@ -82,10 +82,10 @@ COPY = np.dtype(
 
 
 class Schedule(NamedTuple):
-    """A schedule of n ops and t tensors on d devices, its clocks, and what a trial of a move needs to be taken back.
+    """A schedule of n ops and t tensors on d devices, its clocks, and the state that undoes a trial of a move.
 
-    Checkpoint c, of C, stands before place c * STRIDE of the order. It has k clocks: when the devices are free, and
-    under `link` then when their outgoing links are.
+    Checkpoint c, of C, is before place c * STRIDE of the order. It has k clocks: the time when each device is free, and
+    under `link` also the time when each outgoing link is free.
     """
 
     devices: int
@@ -97,12 +97,12 @@ class Schedule(NamedTuple):
     rows: np.ndarray  # uint32
     order: np.ndarray  # [n] uint32, ops
     clocks: np.ndarray  # [C * k] float64, seconds
-    trial: np.ndarray  # [C * k] float64, the same after a move that is tried
+    trial: np.ndarray  # [C * k] float64, the same after a trial move
     now: np.ndarray  # [k] float64
     tails: np.ndarray  # [C * k * d] float64: least seconds from a clock to each device's last one
     onward: np.ndarray  # [2 * n * d] float64: the same from the start of each op, and from its end by others
     score: np.ndarray  # [3] float64: makespan, mean of the devices' last clocks, energy
-    fresh: np.ndarray  # [2] int64: the place from which on tails are right, places that were walked in vain since
+    fresh: np.ndarray  # [2] int64: the place from which on tails are valid, places walked in vain since
     changed: np.ndarray  # [n + t * d] int64: in the trial, ops whose end changed, and n + copies whose arrival did
 
 
@@ -161,8 +161,8 @@ def _early(
     use_op: np.ndarray,
     placement: np.ndarray,
 ) -> np.ndarray:
-    """Which copies `[t * d]` stand right behind their producer, and not in the row of ascending ones right before an op
-    that is their first reader.
+    """Mask `[t * d]` of early copies: those right after their producer that are not in the ascending row of copies
+    right before an op that is their first reader.
     """
     first = np.full(len(producer) * devices, n)
     np.minimum.at(first, use_tensor * devices + placement[use_op], place[use_op])
@@ -171,7 +171,7 @@ def _early(
     beyond = np.append(nodes, 0)[sends + 1]
     fits = (first[copies] == op) & (op < n) & ((beyond < n) | (copies < beyond - n))
     misfits = np.append(sends[~fits], len(nodes))
-    # those between it and the op must fit, too
+    # the copies between it and the op must fit, too
     is_late = fits & (misfits[np.searchsorted(misfits, sends)] > np.append(at, len(nodes))[op])
     early = np.zeros(len(first), np.int64)
     early[copies] = ~is_late & (place[producer[copies // devices]] == op - 1)
@@ -179,7 +179,7 @@ def _early(
 
 
 def _set_rows(graph: ComputationGraph, begins: np.ndarray, tensors: np.ndarray) -> np.ndarray:
-    """All rows, one after another; where they begin is written into `begins` and `tensors`."""
+    """All rows, one after another; their starts are written into `begins` and `tensors`."""
     a = graph.arrays
     n = a.num_ops
     source, target = _reduced(graph)
@@ -222,7 +222,7 @@ def _reduced(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray]:
 
 @part
 def set_first(s: Schedule, copy: int, x: int) -> None:
-    """Makes op x the first reader of a copy, or ABSENT."""
+    """Makes op x, or ABSENT, the first reader of a copy."""
     ops, copies = s.ops, s.copies
     entry = copies[copy]
     if entry.first != ABSENT:
@@ -272,7 +272,7 @@ def home(s: Schedule, t: int) -> int:
 
 @part
 def set_readers(s: Schedule) -> None:
-    """First readers of all copies of a schedule that has none."""
+    """Sets the first readers of all copies of a schedule without any."""
     for t in range(len(s.tensors) - 1):
         for device in range(s.devices):
             if device != home(s, t):

@@ -1,1 +1,1 @@
-"""Plans as a placement and an order of ops alone: when tensors are sent follows by a rule, which walks apply."""
+"""Plans as a placement and an order of ops alone: a rule determines when tensors are sent, and walks apply it."""

@@ -1,14 +1,14 @@
 """Plans that are a placement and an order of ops alone: sends follow by a rule.
 
-- `placed`, `put`, `in_order_of`: the plan as flat arrays of small records, since caches do not hold the largest graphs.
+- `placed`, `put`, `in_order_of`: the plan as flat arrays of small records, as the largest graphs exceed the caches.
   `in_order_of` takes keys of ops: of the ready ops the one with the least key is next.
-- `walk`: the makespan, without making the order of transfers.
+- `walk`: the makespan, without constructing the order of transfers.
 - `with_sends`: the order of ops and transfers.
 
-The rule: a list schedule sends a tensor right before the op that waits for it. Under `rendezvous` both devices wait for
-one another then, each time. "Bundled" sends wait as often as an order of ops makes necessary: where an op cannot do
-without a tensor from some device, all that these two devices have for one another by then goes along, so that no later
-op makes them wait for it again. For each pair of devices these are the fewest points of the order that suffice
+The rule: a list schedule sends a tensor right before the op that waits for it. Under `rendezvous` both devices then
+wait for each other, each time. "Bundled" sends wait only as often as an order of ops requires. Where an op needs a
+tensor from some device, all tensors that these two devices have for each other by then are sent along, so that no later
+op makes them wait for these again. For each pair of devices these are the fewest points of the order that suffice
 (intervals from a tensor's producer to its first reader, stabbed greedily).
 """
 
@@ -23,7 +23,7 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import numbered
 
-# Where what belongs to an op begins, up to where the next one's does: its tensors, and rows, parts of `Placed.rows`.
+# Start of an op's tensors, and of its rows, parts of `Placed.rows`; they end at the next op's start.
 OP = np.dtype(
     [
         ("runtime", np.float64),  # seconds
@@ -50,8 +50,8 @@ TENSOR = np.dtype(
 )
 PAIR = np.dtype(
     [
-        ("waiting", np.float64),  # seconds that sending takes of what the two devices have for one another
-        ("last", np.int64),  # the place of the last op that made them wait for one another, or -1
+        ("waiting", np.float64),  # seconds to send the tensors that the two devices have for each other
+        ("last", np.int64),  # the place of the last op that made them wait for each other, or -1
     ],
     align=True,
 )
@@ -65,7 +65,7 @@ COPY = np.dtype(
 
 
 class Placed(NamedTuple):
-    """A plan of n ops and t tensors on d devices, and what walks write."""
+    """A plan of n ops and t tensors on d devices, and the state of its walks."""
 
     devices: int
     transfer: int
@@ -75,16 +75,16 @@ class Placed(NamedTuple):
     order: np.ndarray  # [n] int64, ops
     clocks: np.ndarray  # [d] float64, seconds when devices are free
     links: np.ndarray  # [d] float64, seconds when their outgoing links are
-    copies: np.ndarray  # [t * d] COPY, of tensors on devices; none but under `link`
-    walks: np.ndarray  # [1] int64, how many there were
+    copies: np.ndarray  # [t * d] COPY, of tensors on devices; empty but under `link`
+    walks: np.ndarray  # [1] int64, number of walks so far
     missing: np.ndarray  # [t] int64, tensors that an op waits for, a heap
     keys: np.ndarray  # [t] float64, of the heap
-    pairs: np.ndarray  # [d * d] PAIR, at lower device * d + higher one; none but under `rendezvous`
-    marks: np.ndarray  # [d] int64, whether a tensor is read on a device
+    pairs: np.ndarray  # [d * d] PAIR, at lower device * d + higher one; empty but under `rendezvous`
+    marks: np.ndarray  # [d] int64, 1 if a tensor is read on a device
 
 
 def placed(graph: ComputationGraph, problem: Problem) -> Placed:
-    """Everything on device 0, in the graph's topological order."""
+    """A plan with everything on device 0, in the graph's topological order."""
     a, n, t, d = graph.arrays, graph.arrays.num_ops, graph.arrays.num_tensors, problem.devices
     ops, tensors = np.zeros(n + 1, OP), np.zeros(t + 1, TENSOR)
     ops["runtime"][:n], ops["tail"][:n] = a.runtime, a.tail
@@ -129,7 +129,7 @@ def put(plan: Placed, placement: np.ndarray, order: np.ndarray) -> None:
 
 @part
 def walk(plan: Placed, limit: float) -> float:
-    """Seconds of makespan; infinite if above the limit. The devices' clocks are then the plan's."""
+    """The makespan, seconds; infinite if above the limit. Sets the devices' clocks to those of the plan."""
     ops, rows, clocks = plan.ops, plan.rows, plan.clocks
     clocks[:] = plan.links[:] = 0.0
     plan.walks[0] += 1
@@ -154,8 +154,8 @@ def walk(plan: Placed, limit: float) -> float:
 
 @part
 def _met(plan: Placed, v: int) -> float:
-    """The clock of an op's device after it and those whose tensors the op cannot do without have waited for one
-    another, with all that they have for one another by then.
+    """The clock of an op's device once the device has waited for those whose tensors the op needs. Each such pair
+    exchanges all tensors that they have for each other by then.
     """
     ops, tensors, rows, clocks, pairs = plan.ops, plan.tensors, plan.rows, plan.clocks, plan.pairs
     here, place = ops[v].device, ops[v].place
@@ -174,8 +174,8 @@ def _met(plan: Placed, v: int) -> float:
 
 @part
 def _arrival(plan: Placed, v: int) -> float:
-    """When the last of an op's inputs from elsewhere has arrived, seconds. What it is the first to wait for is sent
-    now: under `link` behind what its writer's device sent before, what is written first goes first.
+    """Arrival of the last of an op's inputs from other devices, seconds. Inputs that it is the first to wait for are
+    sent now: under `link` after the earlier sends of their writer's device, the first written first.
     """
     ops, tensors, rows, links, copies = plan.ops, plan.tensors, plan.rows, plan.links, plan.copies
     here, arrival, missing = ops[v].device, 0.0, integer(0)
@@ -204,7 +204,7 @@ def _arrival(plan: Placed, v: int) -> float:
 
 @part
 def _announce(plan: Placed, v: int) -> None:
-    """What an op has written waits for being sent, to each device that reads it once."""
+    """Adds an op's outputs to the waiting sends, once for each device that reads them."""
     ops, tensors, rows, marks, devices = plan.ops, plan.tensors, plan.rows, plan.marks, plan.devices
     here = ops[v].device
     for t in range(ops[v].writes, ops[v + 1].writes):
@@ -221,7 +221,7 @@ def _announce(plan: Placed, v: int) -> None:
 
 @entry
 def in_order_of(plan: Placed, keys: np.ndarray, heap: np.ndarray, waits: np.ndarray) -> None:
-    """Puts the ops in that order; of equal keys the lower op is first.
+    """Orders the ops by keys; of equal keys the lower op is first.
 
     Args:
       plan: whose order is written.
@@ -248,8 +248,9 @@ def in_order_of(plan: Placed, keys: np.ndarray, heap: np.ndarray, waits: np.ndar
 def with_sends(graph: ComputationGraph, problem: Problem, placement: np.ndarray, ops: np.ndarray) -> np.ndarray:
     """The order `[m] int64` of node ids: ops `[n]` in a topological order, and between them the transfers.
 
-    They are bundled under `rendezvous`, else right before the first op that waits for them. Of those that go before the
-    same op what is written first goes first, under `rendezvous` pair of devices by pair. O((n + e) log (n + e)).
+    They are bundled under `rendezvous`, else right before the first op that waits for them. Transfers before the same
+    op go in the order in which their tensors are written, under `rendezvous` pair of devices by pair.
+    O((n + e) log (n + e)).
     """
     a, n, devices = graph.arrays, len(ops), problem.devices
     rank = np.empty(n, np.int64)
@@ -259,21 +260,21 @@ def with_sends(graph: ComputationGraph, problem: Problem, placement: np.ndarray,
     uses = np.flatnonzero(source != target)  # of one op by tensor
     uses = rows_by(rank[a.use_op[uses]], uses, n)[1]
     place, written = rank[a.use_op[uses]], rank[a.producer[a.use_tensor[uses]]]
-    cause = np.zeros(len(uses), np.int64)  # of the transfers before an op those of one cause go together
+    cause = np.zeros(len(uses), np.int64)  # transfers before one op are grouped by their cause
     if problem.transfer == "rendezvous":
         pair = np.minimum(source, target) * devices + np.maximum(source, target)
         cause = _bundled(pair[uses], written, place, devices * devices)
         place = place[cause]
     transfer = a.use_tensor[uses].astype(np.int64) * devices + target[uses]
-    _, first, _ = numbered(transfer, a.num_tensors * devices)  # of the uses of one transfer, which have one cause
+    _, first, _ = numbered(transfer, a.num_tensors * devices)  # of the uses of one transfer, which share a cause
     none = np.zeros(n, np.int64)
     keys = [(none, written[first]), (none, cause[first]), (2 * np.arange(n) + 1, 2 * place[first])]
     return np.concatenate([ops, n + transfer[first]])[np.lexsort([np.concatenate(key) for key in keys])]
 
 
 def _bundled(pair: np.ndarray, written: np.ndarray, needed: np.ndarray, pairs: int) -> np.ndarray:
-    """Of uses by their places `needed`, the use that makes its transfer go, before its own op: `[k] int64`."""
-    begins = np.concatenate([[0], np.cumsum(np.bincount(pair, minlength=pairs))])  # of each pair's rows in `causes`
+    """For each use, needed at a place, the use that triggers its transfer, before its own op: `[k] int64`."""
+    begins = np.concatenate([[0], np.cumsum(np.bincount(pair, minlength=pairs))])  # starts of rows in `causes`
     causes, cause = np.zeros((2, len(pair)), np.int64)
     bundle(pair, written, needed, begins, np.zeros(pairs, np.int64), causes, cause)
     return cause
@@ -289,17 +290,17 @@ def bundle(
     causes: np.ndarray,
     cause: np.ndarray,
 ) -> None:
-    """Writes `cause`, and in the rows of each pair the uses that made its devices wait for one another.
+    """Writes `cause`, and in the rows of each pair the uses that made its devices wait for each other.
 
     Args:
       pair, written, needed: `[k]` int64, of each use its pair of devices, and the places of its writer and its op.
-      begins, counts: `[pairs + 1]` and `[pairs]` int64, where rows begin, and 0.
+      begins, counts: `[pairs + 1]` and `[pairs]` int64, starts of the rows, and 0.
       causes, cause: `[k]` int64 each.
     """
     for use in range(len(pair)):
         which, low = pair[use], integer(0)
         first, high = begins[which], counts[which]
-        while low < high:  # the first that waited after it was written
+        while low < high:  # the first wait after it was written
             middle = (low + high) // 2
             if needed[causes[first + middle]] <= written[use]:
                 low = middle + 1

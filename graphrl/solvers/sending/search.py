@@ -17,12 +17,12 @@ from graphrl.solvers.sending.plans import Placed, placed, put, walk, with_sends
 
 NAME = "anneal-ops"
 WEIGHT = 0.1  # of the mean last clock in the energy
-# Shares of the moves: an op, with its group, to another device, then in the order; the rest takes ops together.
+# Shares of the moves: an op, with its group, to another device; then a shift in the order; else several connected ops.
 ALONE, SHIFT = 0.45, 0.8
 
 
 class Chain(NamedTuple):
-    """A plan, where it was best, and what was moved last."""
+    """A plan, the best plan, and the ops of the last move."""
 
     plan: Placed
     device: np.ndarray  # [n] int64, of the best plan
@@ -33,7 +33,7 @@ class Chain(NamedTuple):
 
 
 def chain(graph: ComputationGraph, problem: Problem, start: PlacedOrder, seed: np.random.SeedSequence) -> Chain:
-    """One at a plan, whose transfers it does not look at."""
+    """A chain that starts from a plan; the plan's transfers are ignored."""
     prepare()
     plan, n = placed(graph, problem), len(graph.ops)
     made = _chain(plan, seed.generate_state(1, np.uint64))
@@ -42,14 +42,14 @@ def chain(graph: ComputationGraph, problem: Problem, start: PlacedOrder, seed: n
 
 
 def another(one: Chain, seed: np.random.SeedSequence) -> Chain:
-    """Another chain at the same plan."""
+    """Another chain at the same plan, with its own seed."""
     other = copied(one)
     other.rng[:] = seed.generate_state(1, np.uint64)
     return other
 
 
 def go_on_from(chain: Chain, other: Chain) -> None:
-    """Puts a chain where another one stands; what it found best stays."""
+    """Copies another chain's plan into a chain, which keeps its own best."""
     copy_into(chain.plan, other.plan)
     chain.score[0] = other.score[0]
 
@@ -60,7 +60,7 @@ def _chain(plan: Placed, rng: np.ndarray) -> Chain:
 
 
 def place_at(chain: Chain, placement: np.ndarray, ops: np.ndarray) -> float:
-    """Puts the chain at a plan; gives its makespan, seconds."""
+    """Sets the chain to a plan, which becomes its best; returns its makespan, seconds."""
     put(chain.plan, placement, ops)
     anneal(chain, 0, 1.0, 1.0)
     return float(chain.score[1])
@@ -74,7 +74,7 @@ def best_plan(graph: ComputationGraph, problem: Problem, chain: Chain) -> Placed
 
 @functools.cache
 def prepare() -> None:
-    """Compiles annealing, or loads it, once in a process."""
+    """Compiles annealing, or loads it, once per process."""
     graph = ComputationGraph("one", (Op("a"),))
     problem = Problem("makespan", 2)
     plan = placed(graph, problem)
@@ -87,14 +87,14 @@ def prepare() -> None:
 
 @entry
 def makespan(plan: Placed) -> float:
-    """Seconds."""
+    """Makespan of a plan, seconds."""
     return walk(plan, np.inf)
 
 
 @entry
 def changed_makespans(plan: Placed, moved: np.ndarray, makespans: np.ndarray) -> None:
-    """Writes of every op and device `[n, d]` the makespan of the plan where that op, with its group, is on that device,
-    seconds; infinite where it is longer than the plan's, and the plan's where that is its device.
+    """Writes for every op and device `[n, d]` the makespan of the plan with that op, and its group, on that device,
+    seconds. It is infinite if longer than the plan's, and the plan's own on the op's device.
 
     Args:
       moved: `[n]` int64, overwritten.
@@ -110,8 +110,8 @@ def changed_makespans(plan: Placed, moved: np.ndarray, makespans: np.ndarray) ->
 
 @entry
 def climb(plan: Placed, changes: np.ndarray, moved: np.ndarray) -> float:
-    """Puts one op after the other, with its group, on another device, and leaves it there if the energy does not rise;
-    gives the makespan then, seconds.
+    """Moves one op after the other, with its group, to another device, and keeps the change if the energy does not
+    rise. Returns the final makespan, seconds.
 
     Args:
       changes: `[k, 2]` int64, ops and devices.
@@ -136,7 +136,9 @@ def climb(plan: Placed, changes: np.ndarray, moved: np.ndarray) -> float:
 
 @entry
 def anneal(chain: Chain, moves: int, hot: float, cold: float) -> int:
-    """Makes some moves while the temperature, seconds, falls; gives how many were kept. With 0 moves it starts anew."""
+    """Makes `moves` moves while the temperature, seconds, falls; returns the number of accepted moves. With 0 moves it
+    evaluates the current plan, which becomes the best.
+    """
     plan, moved, score, rng = chain.plan, chain.moved, chain.score, chain.rng
     n, kept = len(plan.order), 0
     if moves == 0:
@@ -175,7 +177,7 @@ def anneal(chain: Chain, moves: int, hot: float, cold: float) -> int:
 
 @part
 def _energy(plan: Placed, makespan: float) -> float:
-    """Seconds."""
+    """Energy of the plan, seconds."""
     total = 0.0
     for device in range(plan.devices):
         total += plan.clocks[device]
@@ -190,7 +192,7 @@ def _keep(chain: Chain) -> None:
 
 @part
 def _other(plan: Placed, v: int, rng: np.ndarray) -> int:
-    """A device for an op: of three times two that of a neighbour."""
+    """A device for an op: with chance 2/3 that of a random predecessor or successor, else any."""
     ops, rows = plan.ops, plan.rows
     before, after = ops[v + 1].before - ops[v].before, ops[v + 1].after - ops[v].after
     if before + after > 0 and below(rng, integer(3)) > 0:
@@ -202,8 +204,8 @@ def _other(plan: Placed, v: int, rng: np.ndarray) -> int:
 
 @part
 def _place(plan: Placed, v: int, device: int, several: bool, moved: np.ndarray, rng: np.ndarray) -> int:
-    """Sends an op to another device, and with `several` those before or after it that stand on its own, and those
-    before or after these, ...; gives the number of ops that went, which are in `moved`.
+    """Moves an op to another device. With `several`, ops of its old device before or after it go along, those before or
+    after these, and so on. Returns the number of ops that moved, which are in `moved`.
     """
     ops, rows, was = plan.ops, plan.rows, plan.ops[v].device
     count = _place_group(plan, v, device, moved, integer(0))
@@ -224,7 +226,7 @@ def _place(plan: Placed, v: int, device: int, several: bool, moved: np.ndarray, 
 
 @part
 def _place_group(plan: Placed, v: int, device: int, moved: np.ndarray, count: int) -> int:
-    """Sends an op and those that it is colocated with to another device, as the next of `moved`; gives their number."""
+    """Moves an op and its colocated ops to another device and appends them to `moved`; returns the new count."""
     ops, member = plan.ops, v
     while True:
         ops[member].device = device
@@ -237,7 +239,7 @@ def _place_group(plan: Placed, v: int, device: int, moved: np.ndarray, count: in
 
 @part
 def _shift(plan: Placed, v: int, rng: np.ndarray) -> bool:
-    """Moves an op to another place between those before and after it; False if there is none."""
+    """Moves an op to another place between its predecessors and successors; False if there is no other place."""
     ops, rows = plan.ops, plan.rows
     first, last = integer(0), len(plan.order) - 1
     for e in range(ops[v].before, ops[v + 1].before):
@@ -253,7 +255,7 @@ def _shift(plan: Placed, v: int, rng: np.ndarray) -> bool:
 
 @part
 def _move(plan: Placed, v: int, place: int) -> None:
-    """To a place in the order; those between make room."""
+    """Moves an op to a place in the order; those between shift by one."""
     ops, order = plan.ops, plan.order
     at = ops[v].place
     step = 1 if place > at else -1

@@ -1,6 +1,6 @@
 """Method "anneal-ops": annealing of placement and order, where sends follow by the rule of `plans.py`.
 
-`quick_start` gives the best of a few quick list schedules with such sends, from which the search begins.
+`quick_start` returns the best of a few quick list schedules with such sends, from which the search starts.
 """
 
 import dataclasses
@@ -44,15 +44,15 @@ from graphrl.solvers.sending.search import (
 from graphrl.solvers.solver import solver
 
 LISTS_SHARE = 0.5  # of the time, for all list schedules under `rendezvous`
-ETF_SECONDS = 1.0  # that it may take at most, by `etf_seconds`
+ETF_SECONDS = 1.0  # limit of its estimated time, by `etf_seconds`
 
 
 class Start(NamedTuple):
     """A plan without its sends."""
 
     placement: np.ndarray  # [n] devices
-    ops: np.ndarray  # [n] in an order
-    makespan: float  # seconds, with sends as `with_sends` has them
+    ops: np.ndarray  # [n] in a topological order
+    makespan: float  # seconds, with sends by `with_sends`
 
 
 def quick_plan(
@@ -68,13 +68,14 @@ def quick_start(
 ) -> Start:
     """The best of a few quick list schedules.
 
-    Under `rendezvous` a list schedule that knows of it puts few ops on most devices; one for transfers that hold nobody
-    up uses all, and with bundled sends is mostly better. Where there is time the best of all list schedules is among
-    them, elsewhere also `etf`'s where that is quick. Where ops have their layers' names, stages of layers are.
+    Under `rendezvous` a list schedule that accounts for it leaves most devices with few ops. One for transfers that
+    block no device uses all devices, and is mostly better with bundled sends. If the time suffices, the best of all
+    list schedules is among them; under other transfer models also `etf`'s, if it is quick. If op names contain layers,
+    stages of layers are among them.
 
     Args:
-      seconds: that it may take: what is slower is left out, but for a first plan.
-      others: plans that are there already, whose sends do not count.
+      seconds: time limit: slower schedules are left out, except the first.
+      others: existing plans; their sends are ignored.
     """
     n, plan, end = len(graph.ops), placed(graph, problem), time.perf_counter() + seconds
     starts = []
@@ -92,7 +93,7 @@ def quick_start(
 
 
 def _plans(graph: ComputationGraph, problem: Problem, end: float) -> Iterator[PlacedOrder]:
-    """Those that are likely to be ready by then, by `time.perf_counter`; the first of them in any case."""
+    """Yields the schedules that should be ready by `end`, as `time.perf_counter` counts; the first one always."""
     by_layer = layer_stages(graph, problem) if problem.devices > 1 else None
     if by_layer is not None:
         yield by_layer
@@ -113,11 +114,11 @@ def _plans(graph: ComputationGraph, problem: Problem, end: float) -> Iterator[Pl
 
 
 HOT, COLD = 0.002, 0.00003  # first and last temperature, parts of the first makespan
-LONE = 0.02  # the first where all ops start on one of several devices
-LOOKS, LOOKING = 20, 0.2  # exact costs under a memory limit, in all, and the share of the time that they may take
-HINT_SHARE, LEAST_SECONDS = 0.5, 1.0  # of the time for quick plans, which in a short one they may exceed
+LONE = 0.02  # the first temperature if all ops start on one of several devices
+LOOKS, LOOKING = 20, 0.2  # checks by exact costs under a memory limit, in all, and their share of the time
+HINT_SHARE, LEAST_SECONDS = 0.5, 1.0  # of the time for quick plans, which have at least these seconds
 MOST_CHAINS = 64
-TYPICAL = 30.0  # moves for each op from which a search begins at HOT
+TYPICAL = 30.0  # moves for each op from which a search starts at HOT
 PACE = Pace(steps=2_000, pieces=50, seconds=0.02, first=8)
 
 
@@ -128,7 +129,7 @@ def prepare_with_lists() -> None:
 
 
 def prepared_beside() -> AbstractContextManager[None]:
-    """Another process does that while this one compiles something else."""
+    """Runs `prepare_with_lists` in another process while this one compiles something else."""
     return beside(anneal, NAME, prepare_with_lists)
 
 
@@ -142,19 +143,19 @@ def prepared_beside() -> AbstractContextManager[None]:
 def solve(
     task: Task, *, hot: float = 0.0, cold: float = COLD, hint: Plan | None = None, starts: Sequence[Plan] = ()
 ) -> Plan:
-    """From the best of a few list schedules; an evaluation is a move. From 500 ops on they move in clusters
-    (`anneal.clusters`), large ones first. One chain where evaluations are limited, else one a core, of which a few
-    times the worst goes on from where the best stands.
+    """Anneals from the best of a few list schedules. An evaluation is a move. From 500 ops on they move in clusters
+    (`anneal.clusters`), large ones first. If evaluations are limited there is one chain, else one per core; a few times
+    per run the worst continues from the best one's state.
 
-    Moves do not look at memory. Under a limit the exact costs do, a few times: moves whose plan is above the limit are
-    taken back, all since the last plan that was within it.
+    Moves ignore memory. Under a limit exact costs check it, a few times: if a chain's plan is above the limit, all
+    moves since the last plan within the limit are undone.
 
     Args:
       hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The first
-        is for 30 moves an op or more: see `first_heat`. Without `hot` it is 0.002, or where all ops start on one of
-        several devices, out of which a search must climb, 0.02.
+        is for 30 moves an op or more: see `first_heat`. A `hot` of 0 is 0.002; if all ops start on one of several
+        devices, from which a search must escape, 0.02.
       hint: a plan to start from in place of these; its transfers go by the rule.
-      starts: plans that are among these, likewise.
+      starts: plans to add to these; their transfers go by the rule, too.
 
     Raises:
       ProblemError: an option is out of range.
@@ -175,7 +176,7 @@ def solve(
 
 
 class _Sendings(Annealing[Chain]):
-    """Its chains, and the best plan that keeps the memory limit."""
+    """The chains, and the best plan that keeps the memory limit."""
 
     def __init__(self, task: Task, first: Plan, hot: float, cold: float) -> None:
         self._task, self._first, self._hot, self._cold, self._looks_at = task, first, hot, cold, 0.0
@@ -189,41 +190,41 @@ class _Sendings(Annealing[Chain]):
         task.best = self.plan
 
     def plan(self) -> Plan:
-        """The best so far."""
-        limited = self._task.problem.memory_limit is not None  # of which the quickest plan may not be within
+        """The best plan so far."""
+        limited = self._task.problem.memory_limit is not None  # which the quickest plan may exceed
         plan = min(map(self._plan_of, self.chains if limited else [self._quickest()]), key=attrgetter("rank"))
         return plan if plan.rank <= self._first.rank else self._task.known(self._first, self.evaluations)
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
-        """Moves of a chain between two shares of the budget."""
+        """Makes moves of a chain between two shares of the budget."""
         hot = first_heat(self.expected / len(self._task.graph.ops), self._hot, self._cold)
         anneal(chain, steps, *(self._unit * cooled(hot, self._cold, share) for share in (begin, end)))
         return steps
 
     def value(self) -> float:
-        """Of the best so far, seconds."""
+        """Makespan of the best plan so far, seconds."""
         limited = self._task.problem.memory_limit is not None
         return self._first.value if limited else float(self._quickest().score[1])
 
     def energy(self, chain: Chain) -> float:
-        """Seconds."""
+        """Energy of a chain's plan, seconds."""
         return float(chain.score[0])
 
     def follow(self, chain: Chain, other: Chain) -> None:
-        """From the other's plan on."""
+        """Copies the other chain's plan into this chain."""
         go_on_from(chain, other)
 
     def mates(self, chain: Chain) -> np.ndarray:
-        """Its ops."""
+        """The chain's ops."""
         return chain.plan.ops[:-1]
 
     def done(self) -> bool:
-        """Whether the plan takes no time."""
+        """True if the plan takes no time."""
         return self._unit <= 0
 
     def after(self, share: float) -> None:
-        """Under a memory limit, now and then: takes back what the chains did since the last look whose best is further
-        above the limit than the best plan of all.
+        """Checks chains under a memory limit, every 1 / `LOOKS` of the budget or less often. A chain whose best plan is
+        further above the limit than the best plan of all restarts from the latter.
         """
         if self._task.problem.memory_limit is None or share < self._looks_at:
             return
@@ -242,7 +243,7 @@ class _Sendings(Annealing[Chain]):
         return min(self.chains, key=lambda one: float(one.score[1]))
 
     def _plan_of(self, one: Chain) -> Plan:
-        """What a chain found best."""
+        """The best plan of a chain."""
         decisions = best_plan(self._task.graph, self._task.problem, one)
         return self._task.plan(*decisions, evaluations=self.evaluations)
 
@@ -254,7 +255,7 @@ def _ops(task: Task, plan: Plan) -> PlacedOrder:
 
 
 def first_heat(moves_per_op: float, hot: float, cold: float) -> float:
-    """The first temperature of a search that is too short for more than so many moves an op: lower by the square root,
-    as in `schedules.solver.temperature`. At `hot` it would only leave its start.
+    """The first temperature of a search with few moves an op: it falls with the square root of the moves, as in
+    `schedules.solver.temperature`. At `hot` such a search would only leave its start.
     """
     return max(cold, hot * min(1.0, math.sqrt(moves_per_op / TYPICAL)))

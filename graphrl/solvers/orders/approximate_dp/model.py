@@ -11,19 +11,21 @@ bit i % 32 of word i / 32. **Planes** are counters cut into bits: bit i of plane
 Ops are renumbered so that those that can run at about the same time are neighbours. Then the ops that are ready in any
 state of a beam fill few words.
 
-**Memory** (rules in `costs/exact/memory.py`): what an op adds, and what it frees, depends only on the set of ops that
-ran before it, so that live memory belongs to the set:
+**Memory** (rules in `costs/exact/memory.py`): the bytes that an op adds and frees depend only on the set of ops that
+ran before it, so that live memory is a function of the set:
 
-- an op is compared with live + `allocated` - what it takes over by `reuses`, and leaves live + `held` - what it frees;
+- while an op runs, memory is live + `allocated` - the bytes that it takes over by `reuses`; after it, live + `held` -
+  the bytes that it frees;
 - an op frees a buffer, or may take it over, if all other users of the buffer have run.
 
-A buffer that is taken over keeps its old size in truth, and has its new owner's here. They are equal in graphs whose
-`reuses` are of equal bytes; otherwise the model is below the truth. Bytes are int32 in whole units: the greatest common
-divisor of all bytes, or, where sums would pass 2^31, a larger unit, every size rounded down. So the model never costs
-an order more than it costs in truth, and a bound of the model's optimum is a bound of the true one.
+A buffer that is taken over really keeps its old size; the model gives it its new owner's. They are equal in graphs
+whose `reuses` are of equal bytes; otherwise the model is below the true memory. Bytes are int32 in whole units: the
+greatest common divisor of all bytes, or, where sums would pass 2^31, a larger unit, every size rounded down. So the
+model never overestimates the cost of an order, and a bound of the model's optimum is a bound of the true one.
 
-**States and ranks.** A state is a set of ops that have run, stored as counters of what the remaining ops wait for. A
-candidate is a state and an op that is ready in it. Its rank is a primary and a secondary key, the smaller first:
+**States and ranks.** A state is a set of ops that have run, stored as counters of the unmet dependencies of the
+remaining ops. A candidate is a state and an op that is ready in it. Its rank is a primary and a secondary key, the
+smaller first:
 
 - Rank "peak" sorts by the peak so far (Topoformer, appendix C.3), rank "live" by live memory after the op.
 - Rule "random" breaks ties at random, by a hash of the set of ops, so that equal sets have equal keys whatever state
@@ -56,17 +58,17 @@ class Tables:
     num_ops: jax.Array  # [] int32, real ops
     live_shift: jax.Array  # [] uint32, live >> live_shift has at most LIVE_BITS bits
     allocated: jax.Array  # [n] int32, outputs and workspace
-    held: jax.Array  # [n] int32, outputs that somebody reads or that are kept
+    held: jax.Array  # [n] int32, outputs that have readers or are kept
     hashes: jax.Array  # [2, n] uint32, random
     successors: jax.Array  # [w, n] uint32, the set of each op
     reads: jax.Array  # [x, n] uint32, the set of buffers that each op reads and that can be freed
     waits: jax.Array  # [w, p] uint32, planes: predecessors of each op; 1 for padding, which never becomes ready
     users: jax.Array  # [x, q] uint32, planes: ops that read each buffer
-    op_words: jax.Array  # [n, w + 1] int32, by step: how many words of `waits` differ between states or change, which
-    buffer_words: jax.Array  # [n, x + 1] int32, the same of `users`
+    op_words: jax.Array  # [n, w + 1] int32, by step: number of active words of `waits`, see `_active`, and the words
+    buffer_words: jax.Array  # [n, x + 1] int32, the same for `users`
     freed_buffer: jax.Array  # [r, n] int32, the buffers of `reads`, one after the other
     freed_bytes: jax.Array  # [r, n] int32
-    freed_count: jax.Array  # [n] int32, how many there are
+    freed_count: jax.Array  # [n] int32, number of such buffers
     taken_buffer: jax.Array  # [s, n] int32, buffers that the op's outputs may take over
     taken_bytes: jax.Array  # [s, n] int32, of the output
     taken_count: jax.Array  # [n] int32
@@ -74,7 +76,7 @@ class Tables:
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """The tables, and what connects them with the graph.
+    """The tables, and their relation to the graph.
 
     Attributes:
       tables: arrays.
@@ -89,8 +91,8 @@ class Model:
 
 LIVE_BITS = 20  # of live memory in the key of a tie
 _PLANES = (5, 8, 12, 16, 20, 24, 28, 32)  # numbers of planes: few, for few programs
-_MAX_UNITS = 2**31 - 2  # 2^31 - 1 is the key of what is no candidate
-LAST = 2**31 - 1  # primary key of no candidate
+_MAX_UNITS = 2**31 - 2  # 2^31 - 1 is the key of entries without a candidate
+LAST = 2**31 - 1  # primary key where there is no candidate
 LAST_TIE = 2**32 - 1
 _TIE_BITS = WORD - LIVE_BITS  # of the secondary key that stay random with the rule "live"
 
@@ -112,7 +114,7 @@ def model(flow: Flow, seed: int) -> Model:
     reads, taken = _slots(flow, buffers, unit)
     reads, taken = [reads[op] for op in ops], [taken[op] for op in ops]
     allocated, held = _bytes(flow, unit)
-    # a counter changes from when the first of those that it counts can run; that of an op, until the op has run
+    # a counter changes from the first possible step of the ops that it counts on; that of an op, until the op has run
     begins = np.array([min(earliest[[op, *flow.predecessors[op]]]) for op in ops])
     spans = [(min(earliest[flow.users[b]]), max(latest[flow.users[b]])) for b in buffers]
     buffer_begins, buffer_ends = np.array(spans, np.int64).reshape(-1, 2).T
@@ -138,7 +140,9 @@ def model(flow: Flow, seed: int) -> Model:
 
 
 def _reach(flow: Flow) -> tuple[np.ndarray, np.ndarray]:
-    """When an op can run: the number of its ancestors, and that of all ops but its descendants: two `[n]` int64."""
+    """Range of steps at which an op can run: the number of its ancestors, and that of all ops but its descendants: two
+    `[n]` int64.
+    """
     above, below = reached(flow.topological, flow.predecessors), reached(flow.topological[::-1], flow.successors)
     earliest = np.array([ops.bit_count() for ops in above], np.int64)
     return earliest, flow.num_ops - np.array([ops.bit_count() for ops in below], np.int64)
@@ -156,7 +160,7 @@ def _unit(flow: Flow) -> int:
 
 
 def _bytes(flow: Flow, unit: int) -> tuple[list[int], list[int]]:
-    """By op, units: what it is compared with above live memory, and what it leaves behind."""
+    """By op, units: the bytes above live memory while it runs, and the bytes that it leaves behind."""
     outputs = [sum(flow.size[buffer] // unit for buffer in writes) for writes in flow.writes]
     held = [
         sum(flow.size[buffer] // unit for buffer in writes if flow.users[buffer] or flow.pinned[buffer])
@@ -177,7 +181,9 @@ def _slots(flow: Flow, buffers: list[int], unit: int) -> tuple[list[Slots], list
 
 
 def _active(begins: np.ndarray, ends: np.ndarray, words: int, steps: int) -> np.ndarray:
-    """By step, how many words have a counter with begin <= step < end, and which: `[steps, words + 1]` int32."""
+    """By step, the number of words that have a counter with begin <= step < end, and these words: `[steps, words + 1]`
+    int32.
+    """
     change = np.zeros((steps + 1, words), np.int64)
     word = np.arange(len(begins)) // WORD
     np.add.at(change, (begins, word), 1)
@@ -215,7 +221,7 @@ def _planes(counts: list[int], words: int, padding: int) -> np.ndarray:
 def _columns(rows: list[list[tuple[int, int]]], size: int, always: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Lists of pairs as columns: their first and second parts `[s, size]` int32, and lengths `[size]` int32.
 
-    s is a power of two of at least 32 (who sums them stops at the longest) that holds the longest list; or 0, if all
+    s is a power of two of at least 32 that fits the longest list (sums over slots stop at the longest); or 0, if all
     are empty and not `always`.
     """
     longest = max(always, *(len(row) for row in rows))
@@ -228,9 +234,9 @@ def _columns(rows: list[list[tuple[int, int]]], size: int, always: bool) -> tupl
 
 
 class States(NamedTuple):
-    """The k states of a beam; those beyond the first `size` are copies, which go no further."""
+    """The k states of a beam; those beyond the first `size` are copies, which are not expanded."""
 
-    waits: jax.Array  # [w, p, k] uint32, planes: predecessors that have not run; 1 in plane 0 for an op that has
+    waits: jax.Array  # [w, p, k] uint32, planes: predecessors that have not run; 1 in plane 0 for an op that has run
     users: jax.Array  # [x, q, k] uint32, planes: users of each buffer that have not run
     live: jax.Array  # [k] int32, units after the last op
     peak: jax.Array  # [k] int32, units, the least of all orders of the set that were kept
@@ -239,16 +245,16 @@ class States(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """States to go to: op `op[i]` runs in state `parent[i]`. Those beyond the first `size` repeat the first."""
+    """The next states: op `op[i]` runs in state `parent[i]`. Those beyond the first `size` repeat the first."""
 
     parent: jax.Array  # [k] int32
     op: jax.Array  # [k] int32
     peak: jax.Array  # [k] int32
-    size: jax.Array  # [] int32, how many of them are real
+    size: jax.Array  # [] int32, number of real ones
 
 
 def initial(tables: Tables, width: int) -> States:
-    """The beam that has only the empty set."""
+    """The beam with only the empty set."""
 
     def spread(planes: jax.Array) -> jax.Array:
         return jnp.broadcast_to(planes[..., None], (*planes.shape, width))
@@ -272,7 +278,7 @@ def alone(states: States) -> jax.Array:
 def sum_of_alone(
     alone: jax.Array, state: jax.Array, op: jax.Array, buffer: jax.Array, size: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """Of each candidate, the bytes of its op's listed buffers that have one user left: `[m]` int32.
+    """The bytes of each candidate's listed buffers with one user left: `[m]` int32.
 
     Args:
       alone: `[x, k]` uint32.
@@ -299,15 +305,15 @@ def rows_of_alone(alone: jax.Array, buffer: jax.Array, size: jax.Array, slots: j
 
 
 def expand(tables: Tables, states: States, alone: jax.Array, choice: Choice, step: jax.Array) -> States:
-    """The chosen states, in the order of the choice; `step` ops have run in those before.
+    """The chosen states, in the order of the choice; `step` ops have run in their parents.
 
-    What is beyond the size of the choice must be chosen like the rest: rows that `_less_one` leaves out stay where they
-    are, and must be the same in all states.
+    Entries beyond the size of the choice must repeat real ones. `_less_one` leaves rows that are the same in all states
+    where they are, so they must be the same here too.
     """
     parent, op = choice.parent, choice.op
     lists = tables.freed_buffer, tables.freed_bytes, tables.freed_count
     waits = _less_one(states.waits, parent, tables.successors, op, take(tables.op_words, step))
-    # what runs here waited for nothing: its counter is 0, and becomes 1 for good
+    # an op that runs here has a counter of 0, which becomes 1 permanently
     waits = waits.at[op // WORD, 0, jnp.arange(len(op))].add(jnp.uint32(1) << (op % WORD).astype(jnp.uint32))
     return States(
         waits=waits,
@@ -327,7 +333,7 @@ def _less_one(planes: jax.Array, parent: jax.Array, sets: jax.Array, op: jax.Arr
     Args:
       planes: `[w, p, k]` uint32.
       sets: `[w, n]` uint32.
-      words: `[w + 1]` int32, how many words, and which.
+      words: `[w + 1]` int32, the number of words, and the words.
     """
     count, rows = planes.shape[1], planes.reshape(-1, planes.shape[-1])
 
@@ -342,7 +348,7 @@ def _less_one(planes: jax.Array, parent: jax.Array, sets: jax.Array, op: jax.Arr
 
 
 def _or(planes: jax.Array) -> jax.Array:
-    """Which counters `[w, p, k]` are not 0: `[w, k]`."""
+    """Bits of the counters `[w, p, k]` that are not 0: `[w, k]`."""
     result = planes[:, 0]
     for plane in range(1, planes.shape[1]):
         result = result | planes[:, plane]
@@ -354,7 +360,7 @@ def _bit(words: jax.Array, index: jax.Array) -> jax.Array:
 
 
 class Rule(NamedTuple):
-    """How candidates are ranked; static."""
+    """Ranking of the candidates; static."""
 
     rank: str  # "peak" or "live"
     tie: str  # "random" or "live"
@@ -373,18 +379,18 @@ class Keys(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What all candidates of a step share."""
+    """Inputs that all candidates of a step share."""
 
     tables: Tables
     states: States
     ready: jax.Array  # [w, k] uint32
     alone: jax.Array  # [x, k] uint32
-    cap: jax.Array  # [] int32, candidates of a larger peak are none
+    cap: jax.Array  # [] int32, candidates of a larger peak are dropped
     salt: jax.Array  # [] uint32, of the ties of this step
 
 
 def at_most(keys: Keys, first: jax.Array, second: jax.Array) -> jax.Array:
-    """Which keys are at or before (first, second)."""
+    """Mask of the keys at or before (first, second)."""
     return (keys.first < first) | ((keys.first == first) & (keys.second <= second))
 
 
@@ -405,7 +411,7 @@ def keys_of_word(step: Step, word: jax.Array, rule: Rule) -> Keys:
 
 
 def keys_of(step: Step, state: jax.Array, op: jax.Array, real: jax.Array, rule: Rule) -> Keys:
-    """Keys of listed candidates: `[m]` of `[m]` int32 indices; `real` says which are candidates."""
+    """Keys of listed candidates: `[m]` of `[m]` int32 indices; `real` is True for candidates."""
     tables, states = step.tables, step.states
 
     def sums(buffer: jax.Array, size: jax.Array, count: jax.Array) -> jax.Array:

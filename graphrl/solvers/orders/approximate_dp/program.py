@@ -1,10 +1,10 @@
 """The beam as a jitted program: steps from all sets of t ops to the best sets of t + 1 (letters in `model.py`).
 
-A step must find the k best of all candidates, equal sets counted once. There are k times the ready ops, so it may not
-look at each candidate often. It works in rounds. A round takes the candidates that come next in the order of the keys,
+A step must find the k best of all candidates, with equal sets counted once. There are k times the ready ops, too many
+to process each candidate often. The step works in rounds. A round takes the next candidates in the order of the keys,
 at most `_ROUND` * k of them, joins them with those of earlier rounds, collapses equal sets and keeps the k best. The
-threshold of a round is found by counting keys of a sample and need not be precise. The last round is the one after
-which k different sets are known (later candidates are not better) or no candidates are left. Usually it is the first.
+threshold of a round is found by counting keys of a sample and need not be precise. The rounds end once k different sets
+are found (later candidates are not better) or no candidates are left. Usually one round is enough.
 
 Candidates of equal sets collapse into the one of least peak (state collapsing, Topoformer, appendix C.3). Sets are
 compared by 64 bits of random hashes (Zobrist): two of a million different sets are taken for equal with a probability
@@ -42,18 +42,18 @@ from graphrl.solvers.orders.approximate_dp.model import (
 _SLOTS = 4  # of the hash table, for each candidate at least
 _SAMPLE = 2**13  # candidates to find a threshold from: it may be wrong by some percent
 _ROUND = 2
-_AIM = 0.8  # part of that room to aim at: the threshold is an estimate
+_AIM = 0.8  # part of that size to aim at: the threshold is an estimate
 
 
 class Beam(NamedTuple):
-    """A search under way."""
+    """State of a running search."""
 
     states: States
     parents: jax.Array  # [n, k] int32, the state of step t that each state of step t + 1 comes from
     ops: jax.Array  # [n, k] int32, and the op that ran
     step: jax.Array  # [] int32
     least_cut: jax.Array  # [] int32, units: every order that was cut off has at least this peak; LAST if none was
-    candidates: jax.Array  # [] float32, looked at in all
+    candidates: jax.Array  # [] float32, candidates in all steps
 
 
 @functools.partial(jax.jit, static_argnames=("width",))
@@ -67,7 +67,7 @@ def begin(tables: Tables, width: int) -> Beam:
 
 @functools.partial(jax.jit, static_argnames=("rule",), donate_argnames=("beam",))
 def advance(beam: Beam, tables: Tables, cap: jax.Array, seed: jax.Array, steps: int, *, rule: Rule) -> Beam:
-    """`steps` steps, fewer if the last op has run or no state is left.
+    """Makes `steps` steps, fewer if the last op has run or no state is left.
 
     Args:
       cap: [] int32, units: states of a larger peak are dropped.
@@ -121,7 +121,7 @@ def _step(beam: Beam, tables: Tables, cap: jax.Array, seed: jax.Array, rule: Rul
 
 
 def _choose(step: Step, total: jax.Array, rule: Rule) -> tuple[Choice, jax.Array]:
-    """The k best candidates of different sets, and a bound of the peaks of all others (LAST if there are none)."""
+    """The k best candidates of different sets, and a bound of the peaks of all others (LAST if there are no others)."""
     width = len(step.states.live)
     sampled, in_sample = sample(step, rule)
     nothing = jnp.zeros(width, jnp.int32)
@@ -147,9 +147,9 @@ def _choose(step: Step, total: jax.Array, rule: Rule) -> tuple[Choice, jax.Array
 
 
 def sample(step: Step, rule: Rule) -> tuple[Keys, jax.Array]:
-    """Keys of the candidates of some states, spread evenly: `[l]`; and how many there are, whatever the cap.
+    """Keys of the candidates of some states, spread evenly: `[l]`; and their number, whatever the cap.
 
-    All candidates, if that many fit.
+    The sample has all candidates if they fit in it.
     """
     width = step.ready.shape[1]
     room = min(_SAMPLE, 8 * width)
@@ -184,8 +184,8 @@ class Threshold(NamedTuple):
 class _Rounds(NamedTuple):
     best: _Candidates  # k
     upto: Threshold  # candidates before it were taken
-    taken: jax.Array  # [] float32, about how many that is
-    stride: jax.Array  # [] float32, how many more to take
+    taken: jax.Array  # [] float32, their approximate number
+    stride: jax.Array  # [] float32, number of candidates to take next
     least_cut: jax.Array
 
 
@@ -195,7 +195,7 @@ def start() -> Threshold:
 
 
 def threshold_after(keys: Keys, goal: jax.Array) -> Threshold:
-    """The earliest threshold with at least `goal` of the keys before it; `end()` if there are not that many."""
+    """The earliest threshold with at least `goal` of the keys before it; `end()` if there are fewer keys."""
     real = keys.first < LAST
     low = jnp.min(keys.first)
     high = jnp.where(jnp.sum(real, dtype=jnp.int32) >= goal, jnp.max(jnp.where(real, keys.first, -1)), low)
@@ -212,12 +212,12 @@ def threshold_after(keys: Keys, goal: jax.Array) -> Threshold:
 
 
 def _round(step: Step, rounds: _Rounds, until: Threshold, goal: jax.Array, rule: Rule) -> _Rounds:
-    """One round, which takes the candidates up to `until`; or, if they are too many, only aims lower."""
+    """One round, which takes the candidates up to `until`; if they are too many, it only reduces the stride."""
     width = len(step.states.live)
     room = _ROUND * width
     sets = between(step, rounds.upto, until, rule)
     state, op, count = members(sets, room)
-    # a stride this small cannot become smaller: what has no place is cut
+    # such a small stride cannot shrink further: candidates without a place are cut
     fits = (count <= room) | (rounds.stride < room / 64)
     keys = keys_of(step, state, op, fits & (jnp.arange(room) < count), rule)
     hashes = step.states.hashes[:, state] ^ step.tables.hashes[:, op]
@@ -235,7 +235,7 @@ def _round(step: Step, rounds: _Rounds, until: Threshold, goal: jax.Array, rule:
 
 
 def _peak_after(threshold: Threshold, rule: Rule) -> jax.Array:
-    """A bound of the peaks of the candidates after a threshold: keys tell only with the rank "peak"."""
+    """A bound of the peaks of the candidates after a threshold; 0 unless the rank is "peak", where keys are peaks."""
     return threshold.first if rule.rank == "peak" else jnp.int32(0)
 
 
@@ -244,7 +244,7 @@ def members(sets: jax.Array, size: int) -> tuple[jax.Array, jax.Array, jax.Array
 
     Returns:
       state, op: `[size]` int32.
-      count: [] int32, how many there are in all; what is beyond is not real.
+      count: [] int32, the number of members in all; later entries are not real.
     """
     words, width = sets.shape
     here = lax.population_count(sets).astype(jnp.int32)
@@ -265,7 +265,7 @@ def members(sets: jax.Array, size: int) -> tuple[jax.Array, jax.Array, jax.Array
 
 
 def _bisect(holds: Callable[[jax.Array], jax.Array], low: jax.Array, high: jax.Array) -> jax.Array:
-    """The least value from low to high for which `holds`, which is monotone; high if none before it does."""
+    """The least value from low to high for which `holds`, monotone, is true; high if it is true for no smaller one."""
 
     def narrow(bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = bounds
@@ -298,7 +298,7 @@ def between(step: Step, after: Threshold, until: Threshold, rule: Rule) -> jax.A
 
 
 def _best(candidates: _Candidates, width: int, rule: Rule) -> tuple[_Candidates, jax.Array]:
-    """The best `width` of different sets, and a bound of the peaks of the other sets (LAST if there are none)."""
+    """The best `width` of different sets, and a bound of the peaks of the other sets (LAST if there are no others)."""
     different = least_of_equals(candidates.hashes, candidates.keys.peak, candidates.real)
     keys = candidates.keys._replace(first=jnp.where(different, candidates.keys.first, LAST))
     threshold = threshold_after(keys, jnp.int32(width))
@@ -330,7 +330,7 @@ def _place_of_bit(word: jax.Array, rank: jax.Array) -> jax.Array:
 
 
 def least_of_equals(hashes: jax.Array, peak: jax.Array, real: jax.Array) -> jax.Array:
-    """Which real candidates have the least peak of their set, one for each set (the first): `[m]` bool.
+    """Mask of the real candidates with the least peak of their set, one for each set (the first): `[m]` bool.
 
     Args:
       hashes: `[2, m]` uint32, of the sets.
@@ -346,17 +346,17 @@ def least_of_equals(hashes: jax.Array, peak: jax.Array, real: jax.Array) -> jax.
 
 
 def first_true(mask: jax.Array, size: int) -> jax.Array:
-    """Indices of the first `size` true elements: `[size]` int32, 0 for what is beyond."""
+    """Indices of the first `size` true elements: `[size]` int32, 0 where there are fewer."""
     place = jnp.cumsum(mask.astype(jnp.int32)) - 1
     index = jnp.arange(len(mask), dtype=jnp.int32)
     return put(jnp.zeros(size + 1, jnp.int32), jnp.where(mask, jnp.minimum(place, size), size), index)[:size]
 
 
 def _first_of_equals(hashes: jax.Array, real: jax.Array) -> jax.Array:
-    """A candidate that stands for all of the same set, `[m]` int32.
+    """Index of the candidate that represents all candidates of the same set, `[m]` int32.
 
-    A round puts all that have no such candidate yet in a hash table, where the first of each slot stays; the others of
-    its set have found theirs. Those of other sets try again with another hash.
+    A round puts all candidates without a representative into a hash table, where the first of each slot stays. It
+    represents the others of its set. Candidates of other sets try again with another hash.
     """
     m = len(real)
     bits = (_SLOTS * m - 1).bit_length()
@@ -375,5 +375,5 @@ def _first_of_equals(hashes: jax.Array, real: jax.Array) -> jax.Array:
 
 
 def _least(group: jax.Array, value: jax.Array, groups: int, real: jax.Array) -> jax.Array:
-    """The least value of the real members of each group: `[groups]` int32, garbage for groups without any."""
+    """The least value of the real members of each group: `[groups]` int32, undefined for empty groups."""
     return -put_max(jnp.full(groups, -(2**31 - 1), jnp.int32), group, jnp.where(real, -value, -(2**31 - 1)))

@@ -1,22 +1,20 @@
 """Method "approximate-dp": dynamic programming over sets of ops with a beam, for the peak memory of one device.
 
 Topoformer, appendix C.3, "Approximate DP". A state is the set of ops that have run; of all orders of a set only one of
-least peak is kept. Step t goes from the sets of t ops to those of t + 1 and keeps the `width` best. If no set was cut
+least peak is kept. Step t expands the sets of t ops to those of t + 1 and keeps the `width` best. If no set was cut
 off, or only sets with a peak of at least the answer's, the answer is optimal, and the plan has it as its bound.
 
-The paper leaves ties open, which are most of what a cut decides. Here they are broken at random, drawn anew at every
-step for each set, however many ways lead to it (on graphs of 2,000 ops at width 2,000 peaks are 2% lower than by order
-of insertion).
+The paper does not define how to break ties, which decide most cuts. Here each set draws a random number at every step,
+however many orders lead to it (on graphs of 2,000 ops at width 2,000 peaks are 2% lower than by order of insertion).
 
 With rank "live" states are ranked by live memory, under a hard cap on the peak (cf. SERENITY's soft budgeting, Ahn et
 al. 2020): the first cap is below the best plain order, and each answer's peak sets the next, until no order is found.
 
 Where an output's `reuses` is smaller than the buffer that it takes over, or where bytes do not fit in int32 units, the
-search works with a model that is below the truth (`model.py`). The plan's costs are exact all the same, and the bound
-is valid.
+search uses a model that underestimates (`model.py`). The plan's costs are still exact, and the bound is valid.
 
-`BeamSearch` runs several beams over one graph, in chunks that report progress and check the time. The best order of all
-is the answer.
+`BeamSearch` runs several beams over one graph, in chunks that report progress and check the time. The answer is the
+best order of all beams.
 """
 
 import math
@@ -41,7 +39,7 @@ _MEMORY_SHARE = 0.75  # of the machine's memory that a beam may take
 
 
 class Outcome(NamedTuple):
-    """What a beam came to."""
+    """Result of a beam."""
 
     proven: bool  # no order is better than the best so far or, with a cap, no order is within the cap
     compiled: float  # seconds of its first chunk, which compiles
@@ -49,11 +47,11 @@ class Outcome(NamedTuple):
 
 
 class BeamSearch:
-    """Runs beams and remembers the best order.
+    """Runs beams and keeps the best order.
 
     Attributes:
-      task: what it works on.
-      best: the best order so far, ops; empty if there is none.
+      task: the search and its graph.
+      best: the best order so far, ops; empty before the first one.
       best_peak: its exact peak, bytes, without resident weights.
       bound: no order has a smaller peak, bytes; None if nothing was proven.
     """
@@ -67,10 +65,10 @@ class BeamSearch:
         self.evaluations = 0
         self._rule = rule
         self._model = model(self.flow, task.seed)
-        self._begun: list[int] | None = None  # the ops of the best state of the beam that runs
+        self._begun: list[int] | None = None  # the ops of the best state of the running beam
 
     def learn(self, order: list[int]) -> bool:
-        """Keeps an order if it is the best so far, and says whether it is."""
+        """Keeps an order if it is the best so far; returns True if it is."""
         peak = self.flow.peak(order)
         if peak >= self.best_peak:
             return False
@@ -79,7 +77,7 @@ class BeamSearch:
         return True
 
     def run(self, width: int, cap: int | None = None) -> Outcome:
-        """A beam of `width` states; only orders of peaks up to `cap` bytes count, if it is given.
+        """Runs a beam of `width` states; only orders of peaks up to `cap` bytes count, if it is given.
 
         If time runs out, the greedy rule of `memory_orders.py` finishes the best state.
         """
@@ -122,13 +120,15 @@ class BeamSearch:
         return done, int(beam.states.size), ops.tolist(), int(peak)
 
     def _value(self) -> float:
-        """The objective of the best order so far; before one, of what the greedy rule makes of a state."""
+        """The objective of the best order so far; before the first one, of the best state after the greedy rule
+        completed it.
+        """
         begun = self._begun if not self.best else None
         peak = self.best_peak if begun is None else self.flow.peak(greedy(self.flow, begun))
         return self.task.order_value(peak)
 
     def plan(self) -> Plan:
-        """The best order so far; one that is under way counts as the greedy rule finishes it."""
+        """The best order so far; the greedy rule completes the best state of a running beam."""
         orders = [self.best] if self.best else []
         if self._begun is not None:
             orders.append(greedy(self.flow, self._begun))
@@ -141,7 +141,7 @@ class BeamSearch:
         """Checks that a beam of this width fits.
 
         Raises:
-          ProblemError: it does not; the message says what would.
+          ProblemError: it does not; the message states the largest width that would.
         """
         t = self._model.tables
         history = 8 * t.allocated.shape[0]
@@ -157,7 +157,7 @@ class BeamSearch:
 
 
 def _memory_bytes() -> float:
-    """Memory of the device that jax computes on."""
+    """Bytes of memory of the device that jax computes on."""
     stats = jax.local_devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"]
@@ -167,11 +167,11 @@ def _memory_bytes() -> float:
 
 
 MAX_WIDTH = 2**22  # counts of candidates are float32 in places
-_SMALL = 128  # ops, up to which narrow beams are tried first: they often suffice
+_SMALL = 128  # ops, up to which narrow beams are tried first: they are often enough
 _FIRST_SMALL, _FIRST = 256, 1024  # width of the first beam: of small graphs, and under a limit of seconds
-_WIDER = 16  # by how much a small graph's next beam is wider
-_SHRINK = 4  # by how much the steps of the cap shrink after one that no order was found for
-_FIRST_GAP, _LAST_GAP = 64, 2048  # parts of the peak that the cap is below the best order
+_WIDER = 16  # factor between the widths of a small graph's beams
+_SHRINK = 4  # divisor of the cap's steps after one that found no order
+_FIRST_GAP, _LAST_GAP = 64, 2048  # the cap is below the best order by the peak divided by this, first and last
 
 
 @solver(
@@ -180,11 +180,11 @@ _FIRST_GAP, _LAST_GAP = 64, 2048  # parts of the peak that the cap is below the 
     one_device=True,
 )
 def solve(task: Task, *, width: int = 10_000, tie: str = "random", rank: str = "peak") -> Plan:
-    """See the module.
+    """Dynamic programming with a beam, see the module.
 
-    An evaluation is a state's worth of steps: a beam of k states spends k. A beam is at most as wide as there are
-    evaluations left. Graphs of up to 128 ops start with 256 states, and go on with more only if some were cut off.
-    Under a limit of seconds a beam of 1,024 comes first, and the next is as wide as there seems to be time for.
+    An evaluation is a beam's state taken through all steps: a beam of k states spends k. A beam is at most as wide as
+    the evaluations that are left. Graphs of up to 128 ops start with 256 states, and a wider beam follows only if some
+    were cut off. Under a limit of seconds a beam of 1,024 comes first; the next width is estimated from its time.
 
     Args:
       width: states kept at each step.
@@ -206,7 +206,7 @@ def solve(task: Task, *, width: int = 10_000, tie: str = "random", rank: str = "
 
 
 def _widen(search: BeamSearch, widest: int) -> None:
-    """Beams by peak, each wider than the one before."""
+    """Runs beams ranked by peak, each wider than the one before."""
     width = _first_width(search, widest)
     while width:
         outcome = search.run(width)
@@ -214,7 +214,7 @@ def _widen(search: BeamSearch, widest: int) -> None:
 
 
 def _lower_caps(search: BeamSearch, widest: int) -> None:
-    """Beams by live memory, the cap below the best order so far."""
+    """Runs beams ranked by live memory, with the cap below the best order so far."""
     search.learn(memory_orders(search.flow)[0].tolist())
     width, gap = _first_width(search, widest), _FIRST_GAP
     while width and search.best_peak > 0 and not search.task.over(search.evaluations):
@@ -236,7 +236,7 @@ def _lower_caps(search: BeamSearch, widest: int) -> None:
 
 
 def _affordable(search: BeamSearch, width: int) -> int:
-    """The width, or as many states as there are evaluations left."""
+    """The width, or the number of evaluations left if that is less."""
     most = search.task.budget.evaluations
     return width if most is None else min(width, most - search.evaluations)
 
@@ -249,7 +249,7 @@ def _first_width(search: BeamSearch, widest: int) -> int:
 
 
 def _next_width(search: BeamSearch, outcome: Outcome, width: int, widest: int) -> int:
-    """The width to go on with; 0 if there is none, or no time for it."""
+    """The next width; 0 if no wider beam is allowed or affordable."""
     wider = min(widest, _WIDER * width) if search.flow.num_ops <= _SMALL else widest
     left = search.task.end - time.perf_counter() - outcome.compiled
     affordable = left / max(outcome.seconds, 1e-3) * width
