@@ -23,7 +23,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph, Sizes
 
 Form = Literal["auto", "rows", "dense"]
-DENSE_OPS = 1024  # up to here a GPU's dense steps are faster than the few more kernels of a step by rows
+DENSE_OPS = 1024  # up to this size dense steps are faster on a GPU than steps by rows, which launch a few more kernels
 
 
 class DeviceCosts(NamedTuple):
