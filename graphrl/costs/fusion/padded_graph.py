@@ -175,8 +175,7 @@ def _numbers(graph: PaddedGraph, kernels: DeviceKernels) -> _Numbers:
 
 
 def _renumbered(stays: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """New numbers of the items of `[x]` that stay: `[x + 1]`, x for others; and the old number of each new one:
-    `[x]`.
+    """New numbers of the items of `[x]` that stay: `[x + 1]`, x for others; and each new one's old number: `[x]`.
     """
     count = stays.shape[0]
     new = jnp.append(jnp.where(stays, jnp.cumsum(stays, dtype=jnp.int32) - 1, count), count)
@@ -289,8 +288,8 @@ def _before(counts: jax.Array) -> jax.Array:
 
 
 def _begun(first_row: jax.Array, rows: int) -> jax.Array:
-    """The last item that starts at or before each row, -1 for none, given each item's first row, ascending: `[rows]`
-    int32.
+    """The last item that starts at or before each row, -1 for none: `[rows]` int32. `first_row` has each item's,
+    ascending.
     """
     begins = jnp.zeros(rows + 1, jnp.int32).at[first_row].add(1)[:rows]
     return jnp.cumsum(begins, dtype=jnp.int32) - 1
