@@ -19,8 +19,8 @@ of cuts is reached.
 - On d devices it is at least a d-th of that, rounded up. All devices share one order, and at v's place in it every such
   buffer is live somewhere: if its next user u (at v's place or later) is on the producer's device, there; if u is
   elsewhere, in the copy that u will read if that transfer has run, else on the producer's device, where the transfer is
-  still to be counted as a use. Releases come after the comparison, and what a device holds between two of its entries
-  it also held when one of them was compared. So the devices' peaks sum to need(v) or more.
+  still to be counted as a use. Releases come after the comparison, and the bytes that are live on a device between two
+  of its entries were also live when one of them was compared. So the devices' peaks sum to need(v) or more.
 - On d devices an op's inputs, outputs, workspace and own weights must still be live together on its device.
 - When everything has run, all kept tensors are live.
 

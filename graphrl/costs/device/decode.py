@@ -212,8 +212,8 @@ def schedule(
     Args:
       graph: a batch of graphs (leading axis g). lanes: the result of `lanes.implied` for p candidate solutions of each
       graph. devices: d. transfer: the transfer model. durations: `[g, N + 1]` float32 seconds of every node (0 for no
-      node), or None: no makespan is computed. fixed_trips: run all `num_events` steps instead of only as many as the
-      longest lane needs (for devices on which a dynamic trip count costs a synchronisation at each step).
+      node), or None: no makespan is computed. fixed_trips: run all `num_events` steps instead of only the steps that
+      the longest lane needs (for devices on which a dynamic trip count costs a synchronisation at each step).
     """
     sizes, count = graph.sizes, lanes.graph.shape[0]
     steps = num_events(sizes, devices)
@@ -333,7 +333,9 @@ def _node_of(key: jax.Array, tables: Tables, no_node: int) -> jax.Array:
 
 
 def _following(tables: Tables, slot: jax.Array, limit: jax.Array, devices: int) -> jax.Array:
-    """The largest key below `limit` among the transfers of the slot's tensor, IDLE if none is left: `[L]` int32."""
+    """The largest key below `limit` among the transfers of the slot's tensor, IDLE if no transfer is left: `[L]`
+    int32.
+    """
     best = jnp.full_like(slot, IDLE)
     slots = tables.op_keys.shape[0]
     for s in range(devices - 1):

@@ -88,7 +88,7 @@ def evaluate(
 
 
 def _lengthened(events: jax.Array, sizes: Sizes, devices: int) -> jax.Array:
-    """Events `[c, L]` of either form with as many steps as the longer one has; those after the last run no node."""
+    """Pads events `[c, L]` of either form to the number of steps of the longer one; added steps run no node."""
     steps = max(num_events(sizes, devices), num_dense_events(sizes, devices))
     idle = node_count(sizes, devices) * devices
     return jnp.pad(events, ((0, steps - len(events)), (0, 0)), constant_values=idle)

@@ -3,8 +3,8 @@
 A lane is one candidate solution of one graph.
 
 Nodes are numbered ops first: op v is node v, and the transfer of tensor t to its s-th foreign device is node n + t * (d
-- 1) + s, where the foreign devices of t are all but its producer's, in ascending order. N = n + t * (d - 1) stands for
-no node. Ascending numbers have the same order as the host's (t * devices + b), without gaps.
+- 1) + s, where the foreign devices of t are all but its producer's, in ascending order. The index N = n + t * (d - 1)
+means no node. Ascending numbers have the same order as the host's (t * devices + b), without gaps.
 """
 
 import dataclasses

@@ -125,7 +125,7 @@ def share_buffers(
       place: `[N + 1, g, p]` int32, place of every node in the order.
       end: `[d, t, g, p]` int32, as `memory.Copies.end`; c for never.
       freed: `[d, t, g, p or 1]` float32, as `memory.Copies.freed`.
-      allocated: `[c, L]` float32, what the node at each place allocates.
+      allocated: `[c, L]` float32, byte units that the node at each place allocates.
     """
     d, t, g, p = end.shape
     never, none = allocated.shape[0], d * t
@@ -206,7 +206,7 @@ def _last_reads(graph: PaddedGraph, placement: jax.Array, place: jax.Array, devi
 
 
 class _Shares(NamedTuple):
-    """The shares of every graph; padding has tensor t and instance d * t, which stand for none."""
+    """The shares of every graph; padding has tensor t and instance d * t, which mean none."""
 
     tensor: jax.Array  # [g, s] int32, x
     reuses: jax.Array  # [s, g, 1] bool

@@ -1,6 +1,7 @@
 """Fusion: the ops that are computed inside the kernels that read them, and the run times of kernels.
 
-An op may be **inlined**: it does not run by itself; every kernel that reads its output recomputes it. That is legal if
+An op may be **inlined**: it does not run as a separate kernel; every kernel that reads its output recomputes it. That
+is legal if
 
 - its type is elementwise or moves data (`problem.py` has the one table, for the names of jaxprs, HLO and ONNX),
 - it has one output, which has a reader and which the graph does not keep, and no control edge starts or ends at it,

@@ -51,7 +51,7 @@ class PaddedFusion:
     """One problem or, with a leading axis g on every field, a batch of problems, as arrays; NumPy before first use.
 
     Of T tensors the first are those that ops write, and external inputs follow after their padding. Op N and tensor T
-    stand for none. Seconds are float32.
+    mean none. Seconds are float32.
     """
 
     launch: jax.Array  # [] float32, seconds

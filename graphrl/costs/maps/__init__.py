@@ -18,7 +18,7 @@ ignored.
 The **compiler** makes any map valid. In the order, for every step, its weights and then its outputs take the memory
 that the map requests if it has room for them over their whole life in addition to everything accepted before, else the
 next larger one, down to memory 0, which must hold everything. The error of a map is the bytes that moved over all
-bytes; a map is valid exactly if none move. The compiler's own map is its result when the map requests the fastest
+bytes; a map is valid exactly if nothing moves. The compiler's own map is its result when the map requests the fastest
 memory for everything.
 
 **Room needs no table of steps.** Everything that was accepted before step i and is live later is already live at i, so

@@ -50,12 +50,12 @@ class MemoryChip:
     Attributes:
       name: of the chip.
       peak: operations per second, two a multiply-add; from 1e-6 to 1e30.
-      memories: from the largest and slowest to the smallest and fastest; none is larger than the one before it.
+      memories: from the largest and slowest to the smallest and fastest; each at most as large as the one before.
       launch: seconds that every op takes in addition to its work; like all seconds, from 0 to 1e6.
       page: bytes; memory is allocated in whole pages.
 
     Raises:
-      ProblemError: a figure is out of range; one line says which.
+      ProblemError: a figure is out of range; one line that names it.
     """
 
     name: str

@@ -89,7 +89,7 @@ def _checked(problem: MapProblem, name: str, memories: ArrayLike) -> np.ndarray:
 
 
 def _placed(problem: MapProblem, weights: np.ndarray, outputs: np.ndarray) -> tuple[tuple, np.ndarray]:
-    """The compiler: the memories `[n]` that weights and outputs get, and the pages `[M, n]` held in each step."""
+    """The compiler: the memories `[n]` that weights and outputs get, and the occupied pages `[M, n]` in each step."""
     held = np.zeros((problem.memories, problem.steps), np.int64)  # of outputs
     most, resident = np.zeros((2, problem.memories), np.int64)  # of that over the steps, and of weights
     weights, outputs, capacity = weights.copy(), outputs.copy(), problem.capacity

@@ -27,7 +27,7 @@ class MapProblem:
     order: np.ndarray  # [n] int64, the op of each step
     compute: np.ndarray  # [n] float64, seconds of operations, launch left out
     weight_bytes: np.ndarray  # [n] int64
-    weight_seconds: np.ndarray  # [n, M] float64, to read the weights from each memory; 0 where there are none
+    weight_seconds: np.ndarray  # [n, M] float64, to read the weights from each memory; 0 without weights
     output_bytes: np.ndarray  # [n] int64, of all outputs
     output_seconds: np.ndarray  # [n, M] float64, to write them to each memory
     input_seconds: np.ndarray  # [n] float64, to read external inputs from memory 0
