@@ -213,8 +213,8 @@ class Row(Measured):
 def _training(num_ops: int, rng: np.random.Generator) -> tuple[Inputs, set[int]]:
     """A training step: a forward chain with skips and weights, and the backward ops in reverse.
 
-    Each backward op reads
-    the activations of its forward op. Each weight has an update, and all updates read the learning rate (a hub).
+    Each backward op reads the activations of its forward op. Each weight has an update, and all updates read the
+    learning rate (a hub).
 
     Returns:
       The inputs, and the ops that take no time (inputs and weights).

@@ -47,7 +47,7 @@ def configure(threads: int) -> None:
 
 
 def make_mesh(threads: int, graphs: int) -> Mesh:
-    """The devices that share the graphs, as many as divide their number.
+    """The devices that share the graphs: the largest number that divides the number of graphs.
 
     At most one CPU device per thread, or all accelerators.
     """

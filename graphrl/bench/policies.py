@@ -65,7 +65,7 @@ class OrderRow(Timing):
     work: str  # of `DECODERS`, or `LEARNING`
     n: int  # ops of each graph
     graphs: int  # in a batch
-    orders: int  # per graph: 1 (greedy), `CONFIG.samples` (learning) or `SAMPLES` (sample and beam, which return the best)
+    orders: int  # per graph: greedy 1, learning `CONFIG.samples`, sample and beam (the best of them) `SAMPLES`
     orders_per_s: float  # by the median
     ratio_to_drawing: float  # of that to random-priority orders sampled and costed a second, on one core
 

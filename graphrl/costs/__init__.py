@@ -1,5 +1,4 @@
-"""Costs of a decision in pure JAX on padded graphs (`device`), their exact host twin (`exact`), and lower bounds
-(`bounds`).
+"""Costs of decisions in pure JAX (`device`), their exact host twin (`exact`), and lower bounds (`bounds`).
 
 A `Problem` has the number d of devices, the transfer model between them and the objective to minimise. A decision is a
 placement p(v), a device for each op v, and a total order of nodes. A node is an op, or a **transfer** (t, b): one for
@@ -10,8 +9,8 @@ objective.
 
 **Decoding.** An order can also be given by keys in [0, 1), one for each op and each (tensor, device) pair: repeatedly,
 the ready node with the highest key runs. Ties go to ops before transfers, then to the lower node. Keys are quantised
-before they are compared: of a 31-bit word they get the bits that a number for each of n + t * (d - 1) nodes leaves, on
-the host and on the device. A chromosome (REGAL) also has affinities: an op goes to the device of its largest, ties to
+before they are compared: of a 31-bit word, keys get the bits that are not needed to number n + t * (d - 1) nodes,
+on the host and on the device. A chromosome (REGAL) also has affinities: an op goes to the device of its largest, ties to
 the lower device.
 
 **Time.** Each device has a clock, and nodes are simulated in order. An op on device a starts at the latest of a's
@@ -20,9 +19,9 @@ transfer from a to b takes latency + bytes / bandwidth seconds and, by the trans
 
 - `rendezvous` (REGAL's synchronous transfer, the default) starts at the latest of both clocks and its producer's end,
   and sets both clocks to its end, even if it takes no time;
-- `free` starts at its producer's end and occupies no device: if transfers take no time, this is P|prec|Cmax; - `link`
-starts at the later of its producer's end and the time when a's outgoing link is free, and occupies only that link (as
-in Placeto and Baechi).
+- `free` starts at its producer's end and occupies no device: if transfers take no time, this is P|prec|Cmax;
+- `link` starts at the later of its producer's end and the time when a's outgoing link is free, and occupies only that
+  link (as in Placeto and Baechi).
 
 The makespan is the latest end of an op. Printed makespans name their transfer model: under `free` one pass of list
 scheduling comes within 0.4% of the best known, under `rendezvous` not within 15% (docs/results/opponents-dags.md).

@@ -28,12 +28,15 @@ class Problem:
     Attributes:
       objective: "peak_memory" (the largest peak of a device, bytes), "makespan" (seconds) or "max_load" (the largest
         load of a device in pipelined execution, seconds).
-      devices: number of devices. All are identical, except for those that are CPUs. transfer: "rendezvous" (a transfer
-      occupies both devices), "free" (no device) or "link" (the sender's outgoing link). latency: seconds a transfer
-      takes in addition to its bytes. bandwidth: bytes per second, may be infinite. memory_limit: bytes a device may
-      hold at its peak, or None. Not with the objective peak_memory; CPUs have none. resident_weights: whether the
-      weights of the ops placed on a device count there from the start. Under max_load memory is that of the weights
-      alone, whatever this is. cpus: number of devices, the last ones, that are CPUs. Only with the objective max_load.
+      devices: number of devices. All are identical, except for those that are CPUs.
+      transfer: "rendezvous" (a transfer occupies both devices), "free" (no device) or "link" (the sender's outgoing
+        link).
+      latency: seconds a transfer takes in addition to its bytes.
+      bandwidth: bytes per second, may be infinite.
+      memory_limit: bytes a device may hold at its peak, or None. Not with the objective peak_memory; CPUs have none.
+      resident_weights: whether the weights of the ops placed on a device count there from the start. Under max_load
+        only weights count, whatever this is.
+      cpus: number of devices, the last ones, that are CPUs. Only with the objective max_load.
 
     Raises:
       ProblemError: a value is out of range.

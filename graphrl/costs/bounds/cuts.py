@@ -20,13 +20,14 @@ they can have:
   only after its last use.
 
 **Probing** is tighter: it assumes an order below a peak and derives constraints until they contradict. Suppose that
-some order stays below T. Then no op v runs in a state that needs T or more, so that, for two ops v and u, - if v needs
-T or more in all states in which u has run (a minimum cut with u done), v runs before u; - if v needs T or more in all
-states in which u has not run, u runs before v. Each such constraint leaves later cuts fewer states, so both ops are
-probed again. A cycle, or an op that needs T in all remaining states, proves that no such order exists. (Probing of
-mixed integer programs, Savelsbergh 1994; the "shaving" of job-shop scheduling, Martin & Shmoys 1996.) Single cuts miss
-some cases. An example: two large tensors must be live together, and either of two ops, each with its own output, can
-run first. One of the ops runs while both tensors are live, although each alone could wait.
+some order stays below T. Then no op v runs in a state that needs T or more, so for two ops v and u,
+- if v needs T or more in all states in which u has run (a minimum cut with u done), v runs before u;
+- if v needs T or more in all states in which u has not run, u runs before v.
+Each such constraint leaves later cuts fewer states, so both ops are probed again. A cycle, or an op that needs T in all
+remaining states, proves that no such order exists. (Probing of mixed integer programs, Savelsbergh 1994; the "shaving"
+of job-shop scheduling, Martin & Shmoys 1996.) Single cuts miss some cases. An example: two large tensors must be live
+together, and either of two ops, each with its own output, can run first. One of the ops runs while both tensors are
+live, although each alone could wait.
 """
 
 import heapq
@@ -54,9 +55,11 @@ class Needs:
     """Least sizes and users of the buffers of a graph of n ops and t tensors, a buffer named by its first tensor.
 
     Attributes:
-      least: `[t]` int64, the least bytes that the buffer of each tensor can have; 0 for aliases. pinned: `[t]` bool,
-      never freed. users: `[u, 2]` int64, distinct (buffer, op that uses it), sorted. own: `[n]` int64, bytes that an op
-      needs in addition to live buffers: workspace, and outputs that take over no buffer.
+      least: `[t]` int64, the least bytes that the buffer of each tensor can have; 0 for aliases.
+      pinned: `[t]` bool, never freed.
+      users: `[u, 2]` int64, distinct (buffer, op that uses it), sorted.
+      own: `[n]` int64, bytes that an op needs in addition to live buffers: workspace, and outputs that take over no
+        buffer.
     """
 
     def __init__(self, graph: ComputationGraph, devices: int = 1) -> None:

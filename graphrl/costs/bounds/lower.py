@@ -90,8 +90,9 @@ def lower_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray | N
     A memory limit is not considered: the bound holds for infeasible plans too.
 
     Args:
-      graph, problem: the planning problem. order: `[m]` node ids of a plan (transfers are ignored). The better this
-      order, the tighter the bound of peak memory. By default the graph's own order, with fewer cuts.
+      graph, problem: the planning problem.
+      order: `[m]` node ids of a plan (transfers are ignored). The better this order, the tighter the bound of peak
+        memory. By default the graph's own order, with fewer cuts.
     """
     if problem.objective == "max_load":
         return load_bound(graph, problem)
@@ -225,7 +226,9 @@ def _weighted_sum(weights: np.ndarray, bits: np.ndarray, count: int) -> np.ndarr
 
 
 def _reachability(graph: ComputationGraph, ops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Reachability between each op and `ops`, as packed bits: two `[n, len(ops) / 8]`.  The first marks those of `ops`
+    """Reachability between each op and `ops`, as packed bits: two `[n, len(ops) / 8]`.
+
+    The first marks those of `ops`
     that are descendants of the op, the second those that are the op itself or its ancestors.
     """
     a = graph.arrays

@@ -4,9 +4,9 @@ This is the form for CPUs; `decode_dense.py` is the form for GPUs, and both give
 ready node of every lane, or continues with the rows of the node that it popped before; it relaxes one row. All lanes
 advance together, so every operation is a vector operation across lanes:
 
-- the ready queue is one packed key a slot, under one level of block maxima (`BLOCK` slots a block); - a slot whose op
-waits for k inputs contains its device minus (k + 1) * `UNIT`; a ready slot contains its packed key; an empty slot
-contains `IDLE`;
+- the ready queue is one packed key a slot, under one level of block maxima (`BLOCK` slots a block);
+- a slot whose op waits for k inputs contains its device minus (k + 1) * `UNIT`; a ready slot contains its packed key;
+  an empty slot contains `IDLE`;
 - state arrays are flat, `[slots * L]` with index slot * L + lane, and each is written in place. XLA copies an array
   that is read after it was written, or written by operands that do not depend on what was read before, so each write
   below depends on every earlier read (tests/costs/test_compiled_loops.py looks for copies in the compiled loop).
@@ -210,10 +210,13 @@ def schedule(
     """Decodes all lanes, and times them if `durations` are given.
 
     Args:
-      graph: a batch of graphs (leading axis g). lanes: the result of `lanes.implied` for p candidate solutions of each
-      graph. devices: d. transfer: the transfer model. durations: `[g, N + 1]` float32 seconds of every node (0 for no
-      node), or None: no makespan is computed. fixed_trips: run all `num_events` steps instead of only the steps that
-      the longest lane needs (for devices on which a dynamic trip count costs a synchronisation at each step).
+      graph: a batch of graphs (leading axis g).
+      lanes: the result of `lanes.implied` for p candidate solutions of each graph.
+      devices: d.
+      transfer: the transfer model.
+      durations: `[g, N + 1]` float32 seconds of every node (0 for no node), or None: no makespan is computed.
+      fixed_trips: run all `num_events` steps instead of only the steps that the longest lane needs (for devices on
+        which a dynamic trip count costs a synchronisation at each step).
     """
     sizes, count = graph.sizes, lanes.graph.shape[0]
     steps = num_events(sizes, devices)

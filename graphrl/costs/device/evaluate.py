@@ -56,10 +56,12 @@ def evaluate(
     """Decodes and costs a population on a batch of graphs.
 
     Args:
-      graph: a batch of graphs (leading axis g). decisions: p candidate solutions of each graph, lanes last. problem:
-      the planning problem. makespan, memory: whether to compute each of them. form: of the decoder: rows or dense (both
-      give the same orders), or auto, which depends on the platform that the program is lowered for: rows on CPUs, dense
-      on TPUs and, up to `DENSE_OPS` ops, on GPUs. Static.
+      graph: a batch of graphs (leading axis g).
+      decisions: p candidate solutions of each graph, lanes last.
+      problem: the planning problem.
+      makespan, memory: whether to compute each of them.
+      form: of the decoder: rows or dense (both give the same orders), or auto, which depends on the platform that the
+        program is lowered for: rows on CPUs, dense on TPUs and, up to `DENSE_OPS` ops, on GPUs. Static.
     """
     n, g, p = decisions.placement.shape
     _check_size(graph, problem.devices, g * p)

@@ -66,8 +66,9 @@ def padded_pipeline(
     """The arrays of a graph, on the host.
 
     Args:
-      padded: sizes to pad to; by default the graph's own. devices: d, at least the problem's number and by default
-      equal to it; additional ones are accelerators that may hold no op.
+      padded: sizes to pad to; by default the graph's own.
+      devices: d, at least the problem's number and by default equal to it; additional ones are accelerators that may
+        hold no op.
     """
     a, pipeline = graph.arrays, Pipeline.of(graph, problem)
     shape = sizes(graph) if padded is None else padded

@@ -11,9 +11,9 @@ only compiled for graphs that are padded for shares. A **share** is an output x 
 its op. That buffer belongs to the transferred copy of y on the op's device or, if y was produced there, to y itself or,
 if y is an alias, to the tensor with which y shares it.
 
-- An alias only extends the buffer's life to its own end. - An output that reuses takes the buffer over if that would
-end at the op itself. Then the output allocates nothing and frees nothing, and the buffer ends with the output, or with
-the next output that takes it over.
+- An alias only extends the buffer's life to its own end.
+- An output that reuses takes the buffer over if that would end at the op itself. Then the output allocates nothing and
+  frees nothing, and the buffer ends with the output, or with the next output that takes it over.
 
 Both are chains of shares. Pointer doubling follows them in log2(s) rounds of gathers, with no loop over shares.
 """

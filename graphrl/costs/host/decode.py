@@ -366,7 +366,9 @@ def _allocate(g: Graph, place: int, device: int, num_bytes: int, workspace: int)
 
 @inlined
 def _set_peaks(g: Graph, places: int) -> None:
-    """Computes the peaks of all devices.  A copy is freed after the place of the last node that needs it. Copies that
+    """Computes the peaks of all devices.
+
+    A copy is freed after the place of the last node that needs it. Copies that
     do not exist end at -1 and are freed at place 0.
     """
     d, rows = g.devices, len(g.heap)

@@ -32,7 +32,9 @@ class MapCosts:
 
     def reward(self, compiler_latency: float, *, squared: bool = True) -> float:
         """Reward of EGRL's algorithm 1: minus the error of a map that is not valid, else its speedup over the
-        compiler's own map.  The speedup is squared by default, as in the published code.
+        compiler's own map.
+
+        The speedup is squared by default, as in the published code.
         """
         if not self.valid:
             return -self.error
