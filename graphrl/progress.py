@@ -117,6 +117,6 @@ def _lines(total: int, every: float) -> Show:
         now = time.perf_counter()
         if now - printed >= every or step == total:
             printed = now
-            print(f"{step}/{total} {text}\n", end="", file=sys.stderr, flush=True)  # one write, which Ctrl-C cannot split
+            print(f"{step}/{total} {text}\n", end="", file=sys.stderr, flush=True)  # one write: Ctrl-C cannot split it
 
     return show

@@ -131,8 +131,8 @@ _watch: _Watch | None = None  # of the process, if it is a command
 def answered_at_once() -> Iterator[_Watch]:
     """Raises KeyboardInterrupt at the first SIGINT or SIGTERM in the `with`; prints a line if that takes a while.
 
-    A second signal ends the process immediately with exit code 1; files written by then are complete. Signals
-    that the process was started to ignore stay ignored. In a thread other than the main one nothing changes.
+    A second signal ends the process immediately with exit code 1; files written by then are complete. Signals that the
+    process was started to ignore stay ignored. In a thread other than the main one nothing changes.
     """
     global _watch
     if threading.current_thread() is not threading.main_thread():

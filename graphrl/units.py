@@ -33,8 +33,7 @@ _MAX_DIGITS = 100  # of a whole number with an exponent
 
 
 class Fractional(float):
-    """An integral float whose decimal text has a fraction that the float cannot represent.
-    """
+    """An integral float whose decimal text has a fraction that the float cannot represent."""
 
 
 def exact_integer(text: str) -> int | None:
@@ -218,8 +217,7 @@ def _three_digits(value: float) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: int = 0) -> list[str]:
-    """Aligns the rows of a table, all of the same length, into lines: the first `left` columns left, the others right.
-    """
+    """Aligns the rows of a table, all of the same length: the first `left` columns left, the others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     pads = [str.ljust] * left + [str.rjust] * (len(widths) - left)
     padded = ([pad(text, width) for pad, text, width in zip(pads, row, widths, strict=True)] for row in rows)

@@ -1,11 +1,11 @@
 """Cases of the throughput benchmark: random graphs and chromosomes, the settings of a run, and its rows.
 
 Graphs are of three random families, with 2 to 3 edges an op from 64 ops on. Sizes in bytes and seconds are whole
-numbers whose float32 sums are exact, so all methods must agree exactly. Every op writes one tensor. Ops are
-numbered in a topological order.
+numbers whose float32 sums are exact, so all methods must agree exactly. Every op writes one tensor. Ops are numbered in
+a topological order.
 
-All methods share one chromosome layout, that of `costs.device.decisions` without padding. For d devices, n ops and
-t tensors it is affinities `[d, n]`, op keys `[n]` and transfer keys `[d, t]`, flattened: (d + 1) n + d t genes.
+All methods share one chromosome layout, that of `costs.device.decisions` without padding. For d devices, n ops and t
+tensors it is affinities `[d, n]`, op keys `[n]` and transfer keys `[d, t]`, flattened: (d + 1) n + d t genes.
 """
 
 import dataclasses

@@ -71,7 +71,5 @@ def device_name() -> str:
 
 
 def clock(pinned: bool) -> str:
-    """The clock of reported times: CPU time if one core does all the work, since it excludes other processes; else wall
-    time.
-    """
+    """The clock of reported times: CPU time on one core, since it excludes other processes; else wall time."""
     return "cpu" if pinned and jax.default_backend() == "cpu" else "wall"

@@ -58,9 +58,7 @@ DECISIONS_LEARNT = 1000  # ops: an update of one graph of 10,000 takes minutes o
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OrderRow(Timing):
-    """Measurement of a decoder, or of an update of a policy (without the first, which compiles), on a batch of
-    graphs.
-    """
+    """Measurement of a decoder, or of policy updates (without the first, which compiles), on a batch of graphs."""
 
     work: str  # of `DECODERS`, or `LEARNING`
     n: int  # ops of each graph
@@ -72,9 +70,7 @@ class OrderRow(Timing):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecisionRow(Timing):
-    """Measurement of decisions, or of updates of the policy (without the first, which compiles), on a batch of
-    graphs.
-    """
+    """Measurement of decisions, or of policy updates (without the first, which compiles), on a batch of graphs."""
 
     work: str  # `DECIDING` or `LEARNING`
     n: int  # ops of each graph

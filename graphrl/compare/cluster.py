@@ -237,7 +237,7 @@ def _local(slices: Sequence[Sequence[int]], ends: dict[str, int]) -> Iterator["C
         stack.enter_context(silence_logging_cmgr(logging.CRITICAL))  # the cluster's own silencing ends too early
         stack.callback(_restore, dict(os.environ))  # a nanny does not reset the variables that it sets for its process
         multiprocessing.resource_tracker.ensure_running()  # its start would undo the next line
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # threads and processes inherit: we handle it
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by threads and processes
         try:
             with dask.config.set(settings):
                 cluster = LocalCluster(

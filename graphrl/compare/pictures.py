@@ -77,8 +77,9 @@ def _title(rows: Sequence[Row]) -> list[str]:
 
 
 def _mean_curve(rows: Sequence[Row], references: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds and mean gaps in percent, both `[k]`, from the time when all rows have a value to the mean of their
-    ends.
+    """Seconds and mean gaps in percent, both `[k]`.
+
+    They start when all rows have a value, and end at the mean of the rows' ends.
     """
     end = float(np.mean([row.curve[-1][0] for row in rows]))
     begin = min(max(row.curve[0][0] for row in rows), end)

@@ -100,8 +100,9 @@ def values_by_graph(rows: Sequence[Row], others: Sequence[Row] = ()) -> tuple[li
 
 
 def times_table(times: Sequence[str], by_time: Sequence[Sequence[Summary]]) -> tuple[list[str], list[list[str]]]:
-    """The headings and lines of a table of the same methods at several budgets: mean gaps at each, other columns at the
-    last.
+    """The headings and lines of a table of the same methods at several budgets.
+
+    Mean gaps are at each budget, the other columns at the last.
 
     Args:
       times: the budgets in words.

@@ -102,8 +102,7 @@ def by_method_and_case(rows: Iterable[Row]) -> dict[str, dict[Case, list[Row]]]:
 
 
 def improvements(rows: Sequence[Row], method: str, baseline: str) -> list[float]:
-    """Relative improvement of a method over the baseline's value, by graph, of means over seeds; negative if it is
-    higher.
+    """Relative improvements over the baseline, by graph, of means over seeds; negative if the method is worse.
 
     Graphs on which either has failed are left out.
     """

@@ -9,8 +9,8 @@ objective.
 
 **Decoding.** An order can also be given by keys in [0, 1), one for each op and each (tensor, device) pair: repeatedly,
 the ready node with the highest key runs. Ties go to ops before transfers, then to the lower node. Keys are quantised
-before they are compared: of a 31-bit word, keys get the bits that are not needed to number n + t * (d - 1) nodes,
-on the host and on the device. A chromosome (REGAL) also has affinities: an op goes to the device of its largest, ties to
+before they are compared: of a 31-bit word, keys get the bits that are not needed to number n + t * (d - 1) nodes, on
+the host and on the device. A chromosome (REGAL) also has affinities: an op goes to the device of its largest, ties to
 the lower device.
 
 **Time.** Each device has a clock, and nodes are simulated in order. An op on device a starts at the latest of a's

@@ -99,8 +99,7 @@ class Problem:
         return self.devices - self.cpus
 
     def excess(self, peaks: Sequence[int]) -> int:
-        """Bytes by which the largest peak of an accelerator is above the memory limit; 0 if no limit is exceeded.
-        """
+        """Bytes by which the largest peak of an accelerator is above the memory limit; 0 if no limit is exceeded."""
         if self.memory_limit is None:
             return 0
         return max(0, max(peaks[: self.accelerators], default=0) - self.memory_limit)

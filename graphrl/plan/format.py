@@ -110,8 +110,9 @@ def plan_to_dict(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_plan(data: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Writes the result of `plan_to_dict`, whole or not at all: one line per key, op of the placement and step of the
-    order.
+    """Writes the result of `plan_to_dict`, whole or not at all.
+
+    The file has one line per key, op of the placement and step of the order.
 
     Raises:
       GraphrlError: it cannot be written.

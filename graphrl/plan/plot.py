@@ -130,9 +130,7 @@ def _label_ops(axes: Axes, timeline: Timeline, ops: np.ndarray, colours: dict[st
 
 
 def _draw_transfers(axes: Axes, timeline: Timeline, scale: float) -> None:
-    """Draws thin marks below both lanes of every transfer and, if few enough to distinguish, lines between the
-    lanes.
-    """
+    """Draws thin marks below both lanes of every transfer and, if there are few, lines between the lanes."""
     moved = np.flatnonzero(timeline.op < 0)
     if not len(moved):
         return
@@ -242,9 +240,7 @@ def plan_figure(
 
 
 def draw_heading(axes: Axes, graph: str, method: str, facts: Sequence[str], *, above: float = 0.0) -> None:
-    """Draws a heading of two lines, graph and method over facts, `above` points higher than usual over the topmost
-    axes.
-    """
+    """Draws a heading of two lines, graph and method over facts, `above` points higher over the topmost axes."""
     name = f"{clean(graph, 70)}  ·  {clean(method)}"
     axes.set_title(name, loc="left", weight="bold", color=TEXT, pad=26 + above, parse_math=False)
     axes.annotate(

@@ -43,9 +43,7 @@ ROUNDING = 1e-12  # relative: of sums in another order
 
 
 def load_bound(graph: ComputationGraph, problem: Problem) -> float:
-    """Lower bound of the largest load of all placements, seconds, without memory limits; inf if a group cannot run
-    anywhere.
-    """
+    """Lower bound of the largest load, seconds, without memory limits; inf if a group cannot run anywhere."""
     pipeline = Pipeline.of(graph, problem)
     groups = int(pipeline.colocation.max()) + 1
     accelerator, cpu = (np.bincount(pipeline.colocation, kind, minlength=groups) for kind in pipeline.runtime.T)
@@ -228,8 +226,8 @@ def _weighted_sum(weights: np.ndarray, bits: np.ndarray, count: int) -> np.ndarr
 def _reachability(graph: ComputationGraph, ops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Reachability between each op and `ops`, as packed bits: two `[n, len(ops) / 8]`.
 
-    The first marks those of `ops`
-    that are descendants of the op, the second those that are the op itself or its ancestors.
+    The first marks those of `ops` that are descendants of the op, the second those that are the op itself or its
+    ancestors.
     """
     a = graph.arrays
     itself = np.zeros((a.num_ops, -(-len(ops) // 8)), np.uint8)

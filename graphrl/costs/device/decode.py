@@ -336,9 +336,7 @@ def _node_of(key: jax.Array, tables: Tables, no_node: int) -> jax.Array:
 
 
 def _following(tables: Tables, slot: jax.Array, limit: jax.Array, devices: int) -> jax.Array:
-    """The largest key below `limit` among the transfers of the slot's tensor, IDLE if no transfer is left: `[L]`
-    int32.
-    """
+    """The largest key below `limit` among the transfers of the slot's tensor, else IDLE: `[L]` int32."""
     best = jnp.full_like(slot, IDLE)
     slots = tables.op_keys.shape[0]
     for s in range(devices - 1):

@@ -214,8 +214,9 @@ def _popped(best: jax.Array, tables: _Tables, sizes: Sizes, devices: int) -> _Po
 
 
 def _timed(popped: _Popped, ready: jax.Array, tables: _Tables, sizes: Sizes, devices: int) -> Node:
-    """The popped nodes as input of the clocks. An idle lane reads an arbitrary arrival: it advances no clock and
-    releases no node.
+    """The popped nodes as input of the clocks.
+
+    An idle lane reads an arbitrary arrival: it advances no clock and releases no node.
     """
     assert tables.durations is not None
     lane = jnp.arange(ready.shape[0], dtype=jnp.int32)

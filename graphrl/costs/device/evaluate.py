@@ -97,9 +97,7 @@ def _lengthened(events: jax.Array, sizes: Sizes, devices: int) -> jax.Array:
 
 
 def _check_size(graph: PaddedGraph, devices: int, lanes: int) -> None:
-    """Checks that indices fit into int32: the largest flat array, that of freed bytes, must stay below 2^31
-    elements.
-    """
+    """Checks that indices fit into int32: the largest flat array, that of freed bytes, has fewer than 2^31 elements."""
     sizes = graph.sizes
     if devices * (num_events(sizes, devices) + 1) * lanes >= 2**31:
         raise ProblemError(

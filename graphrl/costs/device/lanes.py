@@ -92,7 +92,7 @@ def implied(graph: PaddedGraph, decisions: Decisions, devices: int) -> Lanes:
 
 
 def readers_on(graph: PaddedGraph, placement: jax.Array, devices: int) -> jax.Array:
-    """Whether some op on each device reads each tensor: `[d, t, g, p]` bool."""
+    """True where some op on the device reads the tensor: `[d, t, g, p]` bool."""
     t = graph.producer.shape[-1]
     reads = entry_devices(graph, placement)
     on = [scatter_max(graph.row_tensor, (reads == b).any(0), t + 1, False)[:t] for b in range(devices)]

@@ -104,8 +104,9 @@ def traffic(pipeline: PaddedPipeline, placement: jax.Array) -> Traffic:
 
 
 def loads(pipeline: PaddedPipeline, placement: jax.Array) -> Loads:
-    """Costs of a placement `[n] int32`: O(n + e + t d). A group reads on its leader's device, even if its ops are
-    apart.
+    """Costs of a placement `[n] int32`: O(n + e + t d).
+
+    A group reads on its leader's device, even if its ops are apart.
     """
     p, (devices,) = pipeline, pipeline.kinds.shape
     is_accelerator = p.kinds == ACCELERATOR
@@ -125,8 +126,7 @@ def loads(pipeline: PaddedPipeline, placement: jax.Array) -> Loads:
 
 
 class Moves(NamedTuple):
-    """Loads after each op's group moves, in units of the graph; ops that a device cannot run take no time there.
-    """
+    """Loads after each op's group moves, in units of the graph; ops that a device cannot run take no time there."""
 
     left: jax.Array  # [n] float32, the load of its device without it
     entered: jax.Array  # [n, d] float32, load of each other device with it; its own device's load is unchanged
@@ -150,8 +150,9 @@ def moves(pipeline: PaddedPipeline, placement: jax.Array, loads: jax.Array) -> M
 
 
 def _changes(p: PaddedPipeline, placement: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Changes of transfer seconds by leaders' moves, on their devices `[n]` and others `[n, d]`, if these pay for
-    transfers.
+    """Changes of transfer seconds by leaders' moves, on their devices `[n]` and on others `[n, d]`.
+
+    They apply to devices that pay for transfers.
     """
     (n,), (devices,), (tensors,) = placement.shape, p.kinds.shape, p.transfer.shape
     home, readers, away = traffic(p, placement)

@@ -65,9 +65,7 @@ class Costs:
         return tuple(dense)
 
     def objective(self, problem: Problem) -> float:
-        """The value that `problem` minimises: seconds of makespan or of the largest load, or bytes of the largest
-        device peak.
-        """
+        """The value that `problem` minimises: seconds of makespan or largest load, or bytes of the largest device peak."""
         if problem.objective == "max_load":
             return max(self.loads)
         return self.makespan if problem.objective == "makespan" else max(self.peak_memory)
@@ -112,9 +110,7 @@ def evaluate(graph: ComputationGraph, problem: Problem, placement: ArrayLike, or
 
 @functools.cache
 def prepare() -> None:
-    """Compiles the functions that `evaluate` calls, or loads them, once in a process; takes about a second,
-    silently.
-    """
+    """Compiles or loads the functions that `evaluate` calls, once in a process, in about a second."""
     ops = Op("a", outputs=(Tensor("x", 1),)), Op("b", inputs=("x",), outputs=(Tensor("y", 1, reuses="x"),))
     _ = evaluate(ComputationGraph("two", ops), Problem(), (0, 0), (0, 1)).memory
 

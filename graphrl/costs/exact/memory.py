@@ -25,7 +25,7 @@ from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph
 
 
 class SharedBuffers:
-    """Which instances share a buffer, named by the instance that allocates it (see the module's memory rules).
+    """Buffers shared by instances, named by the instance that allocates them (see the module's memory rules).
 
     Slots are those of `routes`; a transfer reads one buffer and writes another.
     """
@@ -76,9 +76,7 @@ def _walked_changes(walk: "_Walk", slots: np.ndarray) -> tuple[np.ndarray, ...]:
 def _summed_changes(
     graph: ComputationGraph, problem: Problem, routes: Routes, slots: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Changes without a loop, where no buffer is taken over: each is live from the entry that writes it to its last
-    use.
-    """
+    """Changes without a loop, if no buffer is taken over: each is live from its writing entry to its last use."""
     buffers, m = SharedBuffers(graph, problem, routes), len(slots)
     entry = np.empty(m, np.int64)  # of each slot
     entry[slots] = np.arange(m)
@@ -185,8 +183,10 @@ def _takes_over(walk: _Walk, slot: int, buffer: int) -> bool:
 
 @late_entry
 def _walk_all(walk: _Walk, slots: np.ndarray, seen: np.ndarray) -> None:
-    """Writes `[m, 4]` bytes of each entry: live before it where it reads, compared where it writes, and live after it
-    where it reads and where it writes.
+    """Walks all entries and writes four byte counts of each to `seen`, `[m, 4]`.
+
+    They are: live before it where it reads, compared where it writes, live after it where it reads, and where it
+    writes.
     """
     for place in range(len(slots)):
         slot = slots[place]

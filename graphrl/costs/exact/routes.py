@@ -13,7 +13,7 @@ from graphrl.graphs.topology import Waiting, grouped, least_first, numbered
 
 
 class Routes:
-    """How tensors reach their consumers under a placement.
+    """Transfers and dependencies of a graph under a placement.
 
     A *slot* is the number of an op or a needed transfer: op v is v, the k-th needed transfer n + k (in order of node
     ids). An *instance* is a tensor on a device: t where it is produced, T + k the copy that the k-th transfer makes.

@@ -240,9 +240,7 @@ def _start(problem: PaddedFusion, inlined: jax.Array) -> _Round:
 
 
 def _one_round(problem: PaddedFusion, rank: jax.Array, inlined: jax.Array) -> _Round:
-    """Every op takes its turn. `rank` `[N + 1]` ascends with the priority, `inlined` `[N + 1]` marks the ops that are
-    inlined so far.
-    """
+    """Every op takes its turn. `rank` `[N + 1]` ascends with priority; `inlined` `[N + 1]` has the inlined ops so far."""
 
     def step(state: _Round, now: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[_Round, None]:
         return _step(problem, rank, _written(problem, state), *now), None
@@ -252,9 +250,7 @@ def _one_round(problem: PaddedFusion, rank: jax.Array, inlined: jax.Array) -> _R
 
 
 def _written(problem: PaddedFusion, state: _Round) -> _Round:
-    """The state with the decisions of the last turn; the rows of op N stay empty, and its other entries are
-    meaningless.
-    """
+    """Writes the decisions of the last turn; the rows of op N stay empty, its other entries are meaningless."""
     n, t, best = state.inlined.shape[0] - 1, problem.read.shape[0] - 1, state.best
     real = state.done < n
     taken = jnp.maximum(best.compute, best.read + take(problem.write, state.done))

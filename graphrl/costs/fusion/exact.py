@@ -195,9 +195,7 @@ def fused_graph(fusion: Fusion) -> KernelGraph:
 
 
 def _output(tensor: Tensor, arguments: set[str], inside: set[str], aliases: dict[str, str]) -> Tensor:
-    """The kernel's form of a root's output; `inside` has the tensors that other members read, `aliases` all tensors'
-    buffers.
-    """
+    """A root's output as the kernel's. `inside` has the tensors that other members read, `aliases` all buffers."""
     alias = tensor.alias
     while alias is not None and alias not in arguments:
         alias = aliases.get(alias)

@@ -175,8 +175,7 @@ def _numbers(graph: PaddedGraph, kernels: DeviceKernels) -> _Numbers:
 
 
 def _renumbered(stays: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """New numbers of the items of `[x]` that stay: `[x + 1]`, x for others; and each new one's old number: `[x]`.
-    """
+    """New numbers of the items of `[x]` that stay: `[x + 1]`, x for others; and each new one's old number: `[x]`."""
     count = stays.shape[0]
     new = jnp.append(jnp.where(stays, jnp.cumsum(stays, dtype=jnp.int32) - 1, count), count)
     old = jnp.full(count, count, jnp.int32).at[new[:count]].set(jnp.arange(count, dtype=jnp.int32), mode="drop")
@@ -288,9 +287,7 @@ def _before(counts: jax.Array) -> jax.Array:
 
 
 def _begun(first_row: jax.Array, rows: int) -> jax.Array:
-    """The last item that starts at or before each row, -1 for none: `[rows]` int32. `first_row` has each item's,
-    ascending.
-    """
+    """The last item that starts at or before each row, -1 for none: `[rows]` int32. `first_row` is ascending."""
     begins = jnp.zeros(rows + 1, jnp.int32).at[first_row].add(1)[:rows]
     return jnp.cumsum(begins, dtype=jnp.int32) - 1
 

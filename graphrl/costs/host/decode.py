@@ -1,5 +1,4 @@
-"""Decoding and costs of chromosomes on the host, on flat arrays: the baseline of the device's decoder in `graphrl
-bench`.
+"""Decoding and costs of chromosomes on the host, on flat arrays: the yardstick in `graphrl bench`.
 
 The semantics are exactly those of graphrl/costs, without aliases, reuses, resident weights and limits: transfers are
 nodes with their own keys, keys are quantised to the bits that a packed 31-bit word has for them next to the node's
@@ -257,9 +256,7 @@ def _evaluate(g: Graph, genes: np.ndarray, begin: int, timed: bool, memory: bool
 
 @inlined
 def _start(g: Graph, genes: np.ndarray, begin: int, memory: bool) -> int:
-    """Places all ops and resets the arrays that decoding writes; returns the size of the heap, which has the ready
-    ops.
-    """
+    """Places all ops, resets the arrays that decoding writes, pushes the ready ops; returns the heap's size."""
     n, d, size = len(g.now), g.devices, 0
     for v in range(n):
         x, device, most = g.now[v], 0, genes[begin + v]
@@ -368,8 +365,8 @@ def _allocate(g: Graph, place: int, device: int, num_bytes: int, workspace: int)
 def _set_peaks(g: Graph, places: int) -> None:
     """Computes the peaks of all devices.
 
-    A copy is freed after the place of the last node that needs it. Copies that
-    do not exist end at -1 and are freed at place 0.
+    A copy is freed after the place of the last node that needs it. Copies that do not exist end at -1 and are freed at
+    place 0.
     """
     d, rows = g.devices, len(g.heap)
     for e in range(len(g.readers)):  # not in the decoding loop: a loop over each op's inputs mispredicts a branch each

@@ -1,5 +1,6 @@
-"""Chips with several memories: checked figures, known chips with their sources, and their files (format "graphrl-chip",
-version 1). `find_chip` takes a name or such a file.
+"""Chips with several memories: checked figures, known chips with their sources, and chip files.
+
+`find_chip` takes a name or a file of format "graphrl-chip", version 1.
 
 msgspec is imported when a file is read, so training without files does not need it.
 """

@@ -291,8 +291,9 @@ def latency(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) -
 
 
 def _total(values: jax.Array) -> jax.Array:
-    """Sums over the first axis, by pairs: the error grows with the logarithm of the count, and zeros at the end, which
-    padding has, change no bit.
+    """Pairwise sums over the first axis.
+
+    The error grows with the logarithm of the count, and zeros at the end, as in padding, change no bit.
     """
     n = values.shape[0]
     # written into zeros: with a pad op XLA:CPU would compute the values inside the sum, one by one

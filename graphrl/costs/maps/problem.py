@@ -148,7 +148,7 @@ def _roots(a: GraphArrays) -> np.ndarray:
 
 
 class _Reads(NamedTuple):
-    """What steps read: e pairs of a reader and a source, by reader, and external tensors of n steps."""
+    """Reads of steps: e pairs of a reader and a source, by reader, and external tensors of n steps."""
 
     reader: np.ndarray  # [e] int64
     source: np.ndarray  # [e] int64
