@@ -112,7 +112,7 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
     """Creates the folder of this path, with its parents, if it does not exist.
 
     Raises:
-      GraphrlError: it is a file, or cannot be made.
+      GraphrlError: the path is a file, or the folder cannot be created.
     """
     folder = Path(path)
     try:
@@ -129,10 +129,10 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
 def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[Any]], object], *, binary: bool = False) -> None:
     """Writes a file whole or not at all: `write` gets a temporary file in the same folder, which then takes its place.
 
-    A symbolic link is followed, an existing file keeps its permission bits (a new one gets those of the umask), and a
-    file that the user may not write is refused although its folder would allow the replacement. A path that is no plain
-    file (a pipe, a device) is written directly, as it cannot be replaced. So are /dev/stdout and its like, whatever
-    they are: they are written at their current position.
+    A symbolic link is followed. An existing file keeps its permission bits; a new one gets those of the umask. A file
+    that the user may not write is refused although its folder would allow the replacement. A path that is no plain file
+    (a pipe, a device) is written directly, as it cannot be replaced. So are /dev/stdout and its like, whatever they
+    are: they are written at their current position.
 
     Args:
       path: of the file.
@@ -216,7 +216,7 @@ def read_document(path: Path, kind: type[T], form: str, version: int) -> T:
     """Reads a dataclass from a file.
 
     Raises:
-      GraphrlError: it cannot be read, or is of another format or version; a `BrokenError` if it has neither.
+      GraphrlError: the file cannot be read, or is of another format or version; a `BrokenError` if it has neither.
     """
     import msgspec
 
@@ -236,7 +236,7 @@ def write_document(path: Path, value: Any, form: str, version: int) -> None:
     """Writes a dataclass, whole or not at all.
 
     Raises:
-      GraphrlError: it cannot be written.
+      GraphrlError: the file cannot be written.
     """
     fields = {"format": form, "version": version, **dataclasses.asdict(value)}
     write_atomically(path, lambda file: json.dump(fields, file, indent=1))

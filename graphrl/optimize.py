@@ -74,9 +74,9 @@ def optimize(
       seed: 0 to 2^32 - 1.
       progress: called from time to time with the best plan so far (`solvers/base.py`).
       fuse: None plans single ops. A rule of `solvers.fusion.rules.RULES`, such as "flips", inlines ops into the kernels
-        that read them, and the plan is one of kernels, whose run times are the roofline's on `chip`, and not the
-        graph's own. The time of the rule is added to `seconds`. "joint" chooses among fusions by their plans, if memory
-        is limited or is the objective (`solvers.fusion.rules`).
+        that read them, and the result is a plan of kernels. Their run times are the roofline's on `chip`, not the
+        graph's. The time of the rule is added to `seconds`. "joint" chooses among fusions by their plans, if memory is
+        limited or is the objective (`solvers.fusion.rules`).
       chip: for run times of ONNX and HLO files and functions: a name in `roofline.CHIPS` or a `Chip`.
       dims: sizes of dimensions that an ONNX file leaves open: see `read_graph`.
       limits: of time and memory, for reading a file: see `read_graph`.

@@ -1,8 +1,8 @@
 """Cheap random words for the inner loop of a genetic algorithm.
 
 threefry costs 2 to 4 ns a word on a CPU, more than a gene's crossover; BRKGA needs a word for each gene of each child.
-Here threefry seeds each generation of each graph, and a counter-based integer hash (two rounds of lowbias32, Ellis's
-and Wellons' 32-bit mixer of bias 0.17) generates the words by plain vector arithmetic on every backend.
+Here threefry seeds each generation of each graph, and a counter-based integer hash generates the words: two rounds of
+lowbias32, Ellis's and Wellons' 32-bit mixer of bias 0.17. It is plain vector arithmetic on every backend.
 """
 
 import jax

@@ -168,7 +168,7 @@ class Row:
         """The row of an object of the file's format.
 
         Raises:
-          GraphrlError: it is none.
+          GraphrlError: it is no such object.
         """
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             raise GraphrlError(f'it is no run: a run says "format": "{FORMAT}"')
@@ -225,10 +225,10 @@ class Executor:
     def execute(self, run: Run) -> Row:
         """Executes a run; any exception inside the method becomes the row's `error`.
 
-        With `run.warm_up` and a budget in seconds, the method first runs for a second at most on this graph, unless it
-        has run on one of the same padded sizes (with any latency, bandwidth and limit, which are arguments of compiled
-        programs). A run that nevertheless compiled for more than a twentieth of its budget (a stage that only a larger
-        budget reaches) is repeated, and the second run counts.
+        With `run.warm_up` and a budget in seconds, the method first runs for at most a second on this graph. It does
+        not if it has run on a graph of the same padded sizes, with any latency, bandwidth and limit, which are
+        arguments of compiled programs. A run that nevertheless compiled for more than a twentieth of its budget (a
+        stage that only a larger budget reaches) is repeated, and the second run counts.
 
         Raises:
           KeyboardInterrupt: Ctrl-C; the run is lost.

@@ -14,7 +14,7 @@ the host and on the device. A chromosome (REGAL) also has affinities: an op goes
 the lower device.
 
 **Time.** Each device has a clock, and nodes are simulated in order. An op on device a starts at the latest of a's
-clock, the arrival of its inputs on a and the ends of its control predecessors, and occupies a for its run time. A
+clock, the arrival of its inputs on a and the ends of its control predecessors. It occupies a for its run time. A
 transfer from a to b takes latency + bytes / bandwidth seconds and, by the transfer model,
 
 - `rendezvous` (REGAL's synchronous transfer, the default) starts at the latest of both clocks and its producer's end,

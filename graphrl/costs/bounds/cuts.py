@@ -41,8 +41,9 @@ from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph
 
-MAX_BITS = 60  # of the sum of all sizes: the flow is in int64; of more, the lowest bits are left out, so that cuts may
-# then have a need below the real one, and may not be minimum
+# Bits of the sum of all sizes, as the flow is in int64. Of larger sums the lowest bits are dropped: then the need of a
+# cut may be below the real one, and the cut may not be minimum.
+MAX_BITS = 60
 LARGE = 200_000  # arcs
 DONE, OPEN, LATER = 0, 1, 2  # phases of ops: has run, may have run, runs later
 WORK = 200_000  # of all cuts together, about microseconds: successful proofs took a quarter of it or less

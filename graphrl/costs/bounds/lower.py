@@ -9,13 +9,13 @@ Makespan, for d devices and all transfer models (transfers only add waiting):
 - if all run times and transfer times are whole seconds, so is every makespan, and the bound is rounded up.
 
 Peak memory: on one device op v needs at least need(v), the memory of a minimum cut (bounds/cuts.py). need(v) is at
-least total(v), which needs no cut: a buffer is live at v in every order if its producer is an ancestor of v and one of
-its users is v or a descendant of v, or if it is kept. v's outputs and its workspace are also live. Shared buffers are
+least total(v), which needs no cut: a buffer is live at v in every order if its producer is an ancestor of v, and it is
+kept or one of its users is v or a descendant of v. v's outputs and its workspace are also live. Shared buffers are
 counted once, with the least size they can have (`Needs`).
 
 - On one device the peak is at least need(v), plus all weights if they are resident. Cuts are made for the ops that need
-most in some order (the caller's, ideally a good plan's), until that order shows that the rest need less, or the limit
-of cuts is reached.
+  most in some order: the caller's, ideally a good plan's. They stop when that order shows that the rest need less, or
+  at the limit of cuts.
 - On d devices it is at least a d-th of that, rounded up. All devices share one order, and at v's place in it every such
   buffer is live somewhere: if its next user u (at v's place or later) is on the producer's device, there; if u is
   elsewhere, in the copy that u will read if that transfer has run, else on the producer's device, where the transfer is

@@ -8,8 +8,8 @@ advance together, so every operation is a vector operation across lanes:
 - a slot whose op waits for k inputs contains its device minus (k + 1) * `UNIT`; a ready slot contains its packed key;
   an empty slot contains `IDLE`;
 - state arrays are flat, `[slots * L]` with index slot * L + lane, and each is written in place. XLA copies an array
-  that is read after it was written, or written by operands that do not depend on what was read before, so each write
-  below depends on every earlier read (tests/costs/test_compiled_loops.py looks for copies in the compiled loop).
+  that is read after it was written, or whose write does not depend on earlier reads. So each write below depends on
+  every earlier read (tests/costs/test_compiled_loops.py checks the compiled loop for copies).
 
 `Tables` has the rows; it is read-only and built once for a population. `Clocks` simulate the order: one clock per
 device and, under `link`, one per outgoing link.

@@ -8,8 +8,8 @@ A tensor has up to d **copies**: the one where its producer runs (copy 0) and on
 
 `share_buffers` adds buffers that tensors share (`alias` and `reuses`), by the rules of `costs/exact/memory.py`. It is
 only compiled for graphs that are padded for shares. A **share** is an output x that uses the buffer of an input y of
-its op. That buffer belongs to the transferred copy of y on the op's device or, if y was produced there, to y itself or,
-if y is an alias, to the tensor with which y shares it.
+its op. That buffer belongs to the transferred copy of y on the op's device. If y was produced there, it belongs to y
+itself or, if y is an alias, to the tensor with which y shares it.
 
 - An alias only extends the buffer's life to its own end.
 - An output that reuses takes the buffer over if that would end at the op itself. Then the output allocates nothing and

@@ -6,11 +6,10 @@ Letters used in shapes: N ops, T tensors and S steps, padded; R tensors that an 
 of a kernel at most; g problems in a batch.
 
 Only ops that can take others in have turns on the device. A turn has a **step** for each tensor that the op reads of an
-op that may be inlined, at least one. A round of turns is a scan over steps. It carries what each op has gathered as a
-row of at most M members and one of at most A arguments, so that memory is linear in ops, and writes them in place. At
-its turn an op takes in the inlined ops that it reads, one a step, from the highest priority down. It remembers the last
-state that, with the remaining ones as arguments, keeps the limits. Members and arguments only grow, so a full row stays
-too large.
+op that may be inlined, at least one. A round of turns is a scan over steps. It carries a row of at most M members and
+one of at most A arguments for each op, and writes them in place. So memory is linear in ops. At its turn an op takes in
+the inlined ops that it reads, one a step, from the highest priority down. It remembers the last state that, with the
+remaining ones as arguments, keeps the limits. Members and arguments only grow, so a full row stays too large.
 """
 
 import dataclasses
@@ -240,7 +239,7 @@ def _start(problem: PaddedFusion, inlined: jax.Array) -> _Round:
 
 
 def _one_round(problem: PaddedFusion, rank: jax.Array, inlined: jax.Array) -> _Round:
-    """Every op takes its turn. `rank` `[N + 1]` ascends with priority; `inlined` `[N + 1]` has the inlined ops so far."""
+    """Every op takes its turn. `rank` `[N + 1]` ascends with priority; `inlined` `[N + 1]` has those so far."""
 
     def step(state: _Round, now: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[_Round, None]:
         return _step(problem, rank, _written(problem, state), *now), None

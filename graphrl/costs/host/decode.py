@@ -1,9 +1,9 @@
 """Decoding and costs of chromosomes on the host, on flat arrays: the yardstick in `graphrl bench`.
 
 The semantics are exactly those of graphrl/costs, without aliases, reuses, resident weights and limits: transfers are
-nodes with their own keys, keys are quantised to the bits that a packed 31-bit word has for them next to the node's
-index, and memory is counted by position in the order. The clocks are updated while nodes leave the heap; memory is a
-second pass over the order.
+nodes with their own keys, and memory is counted by position in the order. Keys are quantised to the bits that a packed
+31-bit word has for them next to the node's index. The clocks are updated while nodes leave the heap; memory is a second
+pass over the order.
 
 Ready nodes are in a binary heap of packed keys, the largest first, in an int32 array. Taking the first key leaves a
 hole at the root. The first push after that fills the hole: one sift instead of two (one for a leaf that moves to the

@@ -15,11 +15,11 @@ reader. A map is **valid** if no memory ever holds more than its capacity. A ten
 memory: it is not written, takes no room, and keeps the other alive; reading it takes its own bytes. `reuses` is
 ignored.
 
-The **compiler** makes any map valid. In the order, for every step, its weights and then its outputs take the memory
-that the map requests if it has room for them over their whole life in addition to everything accepted before, else the
-next larger one, down to memory 0, which must hold everything. The error of a map is the bytes that moved over all
-bytes; a map is valid exactly if nothing moves. The compiler's own map is its result when the map requests the fastest
-memory for everything.
+The **compiler** makes any map valid. It visits steps in order and places their weights, then their outputs. They take
+the requested memory if it has room for them over their whole life, in addition to everything accepted before. Else they
+take the next larger one, down to memory 0, which must hold everything. The error of a map is the bytes that moved over
+all bytes; a map is valid exactly if nothing moves. The compiler's own map is its result when the map requests the
+fastest memory for everything.
 
 **Room needs no table of steps.** Everything that was accepted before step i and is live later is already live at i, so
 its room in a memory never grows after i. So outputs have room for their whole life if they have room at step i, and

@@ -6,9 +6,9 @@ Letters used in shapes: N steps and R rows, padded; M memories; X groups of K = 
 step; p maps; g problems in a batch.
 
 A **row** is a step with one date at which outputs of it die: a step has one row for each date of its outputs, at least
-one, and its rows are consecutive. The compiler is a scan over rows that keeps two numbers for each memory and map, the
-room that it has now and that at the fullest step so far, and adds up the pages that each later step frees. Nothing in
-it grows with a live range (see `graphrl.costs.maps`).
+one, and its rows are consecutive. The compiler is a scan over rows. It keeps two numbers for each memory and map, the
+room now and that at the fullest step so far, and adds up the pages that each later step frees. Nothing in it grows with
+a live range (see `graphrl.costs.maps`).
 """
 
 import dataclasses

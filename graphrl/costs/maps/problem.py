@@ -18,7 +18,7 @@ class MapProblem:
     """A graph of n ops on a chip of M memories: t outputs (aliases left out), e pairs of a reader and a source step.
 
     Raises:
-      PlanError: the order is none of this graph's.
+      PlanError: `order` is no topological order of this graph.
       ProblemError: memory 0 cannot hold everything.
     """
 
@@ -73,7 +73,7 @@ def map_problem(graph: ComputationGraph, chip: MemoryChip, order: ArrayLike | No
       order: `[n]` ops as they run; by default the graph's topological order.
 
     Raises:
-      PlanError: the order is none of this graph's.
+      PlanError: `order` is no topological order of this graph.
       ProblemError: memory 0 cannot hold everything.
     """
     a = graph.arrays
