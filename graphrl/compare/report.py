@@ -74,7 +74,7 @@ def notes(rows: Sequence[Row], summaries: Sequence[Summary], others: Sequence[Ro
 
 
 def counted(faults: Iterable[tuple[str, str]]) -> list[str]:
-    """Groups errors of runs, each a method and a text, one line for all equal pairs."""
+    """Groups errors of runs, each a method and a text, into one line for equal pairs."""
     counts = Counter(faults)
     return [f"{method}: {text}" + f" ({n} runs)" * (n > 1) for (method, text), n in counts.items()]
 

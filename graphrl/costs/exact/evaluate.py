@@ -65,7 +65,7 @@ class Costs:
         return tuple(dense)
 
     def objective(self, problem: Problem) -> float:
-        """The value that `problem` minimises: seconds of makespan or largest load, or bytes of the largest device peak."""
+        """The value that `problem` minimises: seconds of makespan or largest load, or bytes of the largest peak."""
         if problem.objective == "max_load":
             return max(self.loads)
         return self.makespan if problem.objective == "makespan" else max(self.peak_memory)

@@ -205,7 +205,7 @@ def evaluate(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) 
 
     Args:
       problem: one problem.
-      weights, outputs: `[N, p]` int32, the requested memories, 0 to M - 1; any of them for padding.
+      weights, outputs: `[N, p]` int32, the requested memories, 0 to M - 1; any such number for padding.
     """
     real = (jnp.arange(weights.shape[0], dtype=jnp.int32) < problem.num_steps)[:, None]
     weights, outputs = jnp.where(real, weights, 0), jnp.where(real, outputs, 0)

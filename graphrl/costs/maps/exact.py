@@ -31,10 +31,9 @@ class MapCosts:
         return self.moved_bytes == 0
 
     def reward(self, compiler_latency: float, *, squared: bool = True) -> float:
-        """Reward of EGRL's algorithm 1: minus the error of a map that is not valid, else its speedup over the
-        compiler's own map.
+        """Reward of EGRL's algorithm 1: minus the error of an invalid map, else its speedup.
 
-        The speedup is squared by default, as in the published code.
+        The speedup is over the compiler's own map, and squared by default, as in the published code.
         """
         if not self.valid:
             return -self.error
