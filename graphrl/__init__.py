@@ -1,10 +1,10 @@
-"""graphrl: better plans for computation graphs. This is the public API; what is not here may change.
+"""graphrl: better plans for computation graphs. This is the public API; everything else may change.
 
 plan = graphrl.optimize("model.onnx", objective="makespan", devices=2, transfer="link", seconds=30)
 plan.save("plan.json"); plan.trace("trace.json"); plan.plot("plan.png")
 
 train_step = graphrl.jit(train_step)  # jax.jit, in the order that needs the least memory
-loss = graphrl.checkpoint(loss, budget="12GiB")  # jax.checkpoint, which chooses what to keep by itself
+loss = graphrl.checkpoint(loss, budget="12GiB")  # jax.checkpoint with an automatic choice of the values to keep
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from graphrl.graphs.readers.foreign import ReadLimits
 from graphrl.graphs.readers.json import write_json
 from graphrl.graphs.roofline import Chip
 
-# Not lazily: were the module `graphrl.optimize` imported first, it would stand where the function should.
+# Not lazily: importing the module `graphrl.optimize` first would bind the name to the module.
 from graphrl.optimize import optimize
 from graphrl.plan import OpStep, Plan, TransferStep
 from graphrl.solvers.base import Budget, Interrupted, Progress

@@ -1,7 +1,7 @@
 """The `graphrl` command: finds the subcommand, runs it, and turns every failure into one line and an exit code.
 
 Exit codes: 0 done, 1 failed (a bad file, no plan within the memory limit, interrupted with nothing to show), 2 usage.
-SIGINT (Ctrl-C) and SIGTERM are answered at once, see `graphrl.signals`.
+SIGINT (Ctrl-C) and SIGTERM are answered immediately, see `graphrl.signals`.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from graphrl.commands.parser import Parser
 from graphrl.errors import GraphrlError, ProblemError, shortened
 from graphrl.signals import answered_at_once
 
-# name -> help; each is a module of graphrl.commands with DESCRIPTION, EXAMPLES, `add_arguments(parser)` and
-# `run(args) -> exit code`, imported only when it is the one that runs
+# name -> help; each is a module of graphrl.commands with DESCRIPTION, EXAMPLES, `add_arguments(parser)` and `run(args)
+# -> exit code`, imported only when it runs
 COMMANDS = {
     "optimize": "find a better plan for a model: which device runs each op, in which order",
     "map": "find where a model's weights and tensors lie in the memories of a chip",
@@ -41,8 +41,8 @@ _EXAMPLES = """examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` and returns the exit code.
 
-    Without `argv` it runs the process's, answers SIGINT and SIGTERM at once, and does not return after a
-    KeyboardInterrupt: if that came while JAX was tracing or compiling, Python would crash when it takes JAX down, and
+    Without `argv` it runs the process's arguments, answers SIGINT and SIGTERM immediately, and exits the process after
+    a KeyboardInterrupt. If that came while JAX was tracing or compiling, Python would crash at the teardown of JAX, and
     the exit code would be that of the crash.
     """
     if argv is not None:
@@ -63,9 +63,9 @@ def _run(arguments: Sequence[str]) -> int:
         return int(args.run(args))
     except SystemExit as stop:  # argparse: 0 after --help, 2 after an error
         return stop.code if isinstance(stop.code, int) else 2
-    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+    except BrokenPipeError:  # the reader of our output has closed it, as `| head` does
         with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it exits
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python prints an error at exit
         return 1
     except ProblemError as error:
         return _fail(str(error), 2)
@@ -109,7 +109,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """--version; the number is looked up only when it is asked for."""
+    """The option --version, which looks the number up only when used."""
 
     def __call__(self, parser: argparse.ArgumentParser, *unused: Any) -> None:
         import graphrl
@@ -127,6 +127,6 @@ def _fail(message: str, code: int) -> int:
 
 
 def _is_device_error(error: RuntimeError) -> bool:
-    """Whether it is jax that failed (out of device memory, no such device), not a mistake of ours."""
+    """True if the error is jax's (out of device memory, no such device), not a fault of graphrl."""
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(error, jax.errors.JaxRuntimeError)

@@ -1,4 +1,4 @@
-"""The colours of all pictures, which people who are colour-blind can tell apart, and markers for print."""
+"""Colours of all pictures, distinguishable with colour blindness, and markers for print."""
 
 # Paul Tol's "muted" scheme, its faint ones darker: lines, devices, methods
 COLOURS = (
@@ -11,5 +11,5 @@ TEXT, FAINT, GREY, PALE, GRID, LANE = "#222222", "#666666", "#555555", "#B5B5B5"
 
 
 def colour(number: int) -> str:
-    """That of the line with a number; they repeat."""
+    """Colour of the line with a number; colours repeat."""
     return COLOURS[number % len(COLOURS)]

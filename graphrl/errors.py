@@ -1,7 +1,7 @@
 """The errors that a user can cause; the command line prints them as one line, without a traceback.
 
-Their messages stay short: `shortened` cuts the values in them, `near` lists few names. `require` imports what an extra
-installs.
+Messages are short: `shortened` cuts the values in them, `near` lists few names. `require` imports a library of an
+extra.
 """
 
 import difflib
@@ -20,7 +20,7 @@ _WORD = re.compile(rf"\S{{{MAX_REPEATED + 1},}}")
 
 
 class GraphrlError(ValueError):
-    """Base of every error that bad input causes: the message says what was wrong, where, and what would be right.
+    """Base of every error that bad input causes: the message names the fault, its place, and the remedy.
 
     Values in the message are shortened, see `shortened`.
     """
@@ -34,11 +34,11 @@ class GraphError(GraphrlError):
 
 
 class ArgumentError(GraphrlError, TypeError):
-    """An argument or a result of a user's function that jax cannot trace; a TypeError, as jax's own."""
+    """An argument or a result of a user's function that jax cannot trace; a TypeError, like jax's own."""
 
 
 class PlanError(GraphrlError):
-    """A plan that does not fit its graph, or whose stated costs are not what its decisions cost."""
+    """A plan that does not fit its graph, or whose stated costs are not those of its decisions."""
 
 
 class ProblemError(GraphrlError):
@@ -46,11 +46,11 @@ class ProblemError(GraphrlError):
 
 
 class MissingExtraError(GraphrlError):
-    """A library is not installed that only an extra of graphrl asks for."""
+    """A library that only an extra of graphrl requires is not installed."""
 
 
 def require(module: str, extra: str, use: str) -> ModuleType:
-    """A module of a library that comes with an extra; `use` is what needs it, as the error calls it.
+    """Imports a module of an extra's library; `use` names the feature that needs it in the error.
 
     Raises:
       MissingExtraError: it is not installed; the message names the extra.
@@ -74,10 +74,10 @@ def shortened(message: str) -> str:
 
 
 def clipped(text: str) -> str:
-    """The text in at most 200 characters: of a longer one the beginning and the end."""
+    """The text in at most 200 characters: the start and the end of a longer one."""
     if len(text) <= MAX_REPEATED:
         return text
-    return f"{text[:110]}...{text[-40:]}"  # well below, as punctuation may follow without a space
+    return f"{text[:110]}...{text[-40:]}"  # well below the limit, as punctuation may follow without a space
 
 
 def near(name: object, names: Iterable[str]) -> str:
@@ -89,7 +89,7 @@ def near(name: object, names: Iterable[str]) -> str:
 
 
 def nearest(name: object, names: Iterable[str]) -> list[str]:
-    """The 3 names that are most like an unknown one, the most like first: those that begin like it, above all."""
+    """The 3 names that are most similar to an unknown one, in descending order; equal beginnings weigh most."""
     text = str(name)[:MAX_REPEATED].lower()
 
     def likeness(known: str) -> float:
@@ -101,7 +101,7 @@ def nearest(name: object, names: Iterable[str]) -> list[str]:
 
 
 def _values(message: str) -> Iterator[tuple[int, int]]:
-    """Start and end of each quoted text and each pair of brackets that lies in no other."""
+    """Start and end of each quoted text and each pair of brackets that is not inside another."""
     opened: list[int] = []
     quoted: list[tuple[int, int]] = []  # inside brackets that may never close
     for mark in _MARK.finditer(message):

@@ -1,8 +1,7 @@
-"""Reading and writing files so that nothing half-written is ever left and every failure is one line.
+"""Reading and writing of files: atomic writes, and every failure in one line.
 
 `read_document` and `write_document` are for JSON files, `{"format": ..., "version": ..., ...}`, of dataclasses, with
-every type checked. msgspec is imported when one is read: training without files, as of `scripts/accelerator.py`, does
-without.
+every type checked. msgspec is imported when one is read, so training without files does not need it.
 """
 
 import contextlib
@@ -24,7 +23,7 @@ from typing import IO, Any, TypeVar
 from graphrl.errors import MAX_REPEATED, GraphrlError
 
 GZIP_MAGIC = b"\x1f\x8b"
-PICTURES = ("png", "svg", "pdf")  # endings of the pictures that we write
+PICTURES = ("png", "svg", "pdf")  # endings of supported picture formats
 
 MAX_UNPACKED = 4 * 10**9  # bytes that a gzipped file may unpack to: some 4 MB of gzip can hold that many zeros
 _CHUNK = 2**20  # bytes that are unpacked at a time
@@ -33,13 +32,13 @@ Content = bytes | mmap.mmap  # both give ints by index, bytes by slice, and len
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """The path as one printable line: quoted if it is long, or holds line breaks or bytes that are no text."""
+    """The path as one printable line: quoted if it is long, or contains line breaks or bytes that are no text."""
     name = str(path)
     return name if name and name.isprintable() and len(name) <= MAX_REPEATED else repr(name)
 
 
 def check_path(path: object) -> None:
-    """Raises GraphrlError if it is no path: an int would be taken for an open file."""
+    """Raises GraphrlError if `path` is no path: an int would be taken for an open file."""
     if not isinstance(path, str | os.PathLike):
         raise GraphrlError(f"a path is of type {type(path).__name__}: must be text or an os.PathLike")
 
@@ -54,7 +53,7 @@ def descriptor_of(path: str | os.PathLike[str]) -> int | None:
 
 @contextlib.contextmanager
 def content(path: str | os.PathLike[str], *, max_unpacked: float = MAX_UNPACKED) -> Iterator[Content]:
-    """What a file holds, gzip undone, for the length of a `with`: mapped (not read) where it is a plain file.
+    """Opens the content of a file, unpacked if gzipped, within a `with`: mapped (not read) if it is a plain file.
 
     Args:
       path: of the file.
@@ -80,14 +79,14 @@ def content(path: str | os.PathLike[str], *, max_unpacked: float = MAX_UNPACKED)
 
 
 def _contents(path: str | os.PathLike[str], stack: contextlib.ExitStack) -> Content:
-    # The kind is asked before opening: opening a tape or a terminal can act, and /dev/zero never ends.
+    # The kind is checked before opening: opening a tape or a terminal can have effects, and /dev/zero never ends.
     kind = os.stat(path).st_mode
     if stat.S_ISDIR(kind):
         raise IsADirectoryError(None, "it is a directory")
     if stat.S_ISCHR(kind) or stat.S_ISBLK(kind):
         raise OSError(None, "it is a device, not a file")
     file = stack.enter_context(open(path, "rb"))  # noqa: SIM115 (the caller's stack closes it)
-    if not stat.S_ISREG(kind) or os.fstat(file.fileno()).st_size == 0:  # pipes, and /proc, which says 0 bytes
+    if not stat.S_ISREG(kind) or os.fstat(file.fileno()).st_size == 0:  # pipes, and /proc, which reports 0 bytes
         return file.read()
     return stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
@@ -105,15 +104,15 @@ def _unpacked(data: Content, most: float) -> bytes:
 
 
 def cache_folder(name: str) -> Path:
-    """Where this user's caches of a kind lie: `$XDG_CACHE_HOME/graphrl/name`, by default ~/.cache/graphrl/name."""
+    """Folder of this user's caches of a kind: `$XDG_CACHE_HOME/graphrl/name`, by default ~/.cache/graphrl/name."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graphrl" / name
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:
-    """The folder of this path, made with those around it if there is none.
+    """Creates the folder of this path, with its parents, if it does not exist.
 
     Raises:
-      GraphrlError: it is a file, or cannot be made.
+      GraphrlError: the path is a file, or the folder cannot be created.
     """
     folder = Path(path)
     try:
@@ -130,10 +129,10 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
 def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[Any]], object], *, binary: bool = False) -> None:
     """Writes a file whole or not at all: `write` gets a temporary file in the same folder, which then takes its place.
 
-    A symbolic link is followed, an existing file keeps its permission bits (a new one gets those of the umask), and a
-    file that the user may not write is refused although its folder would allow the exchange. What is no plain file
-    (a pipe, a device) is written directly, as there is nothing to exchange; so are /dev/stdout and its like, whatever
-    they are: they get it where they stand.
+    A symbolic link is followed. An existing file keeps its permission bits; a new one gets those of the umask. A file
+    that the user may not write is refused although its folder would allow the replacement. A path that is no plain file
+    (a pipe, a device) is written directly, as it cannot be replaced. So are /dev/stdout and its like, whatever they
+    are: they are written at their current position.
 
     Args:
       path: of the file.
@@ -155,7 +154,7 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[Any]], ob
 
 def _write(path: str | os.PathLike[str], write: Callable[[IO[Any]], object], binary: bool) -> None:
     opened = descriptor_of(path)
-    if opened is not None:  # may be a file that the shell opened, perhaps to append: an exchange would lose the rest
+    if opened is not None:  # may be a file that the shell opened, perhaps to append: a replacement would lose the rest
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         with _text_or_binary(os.dup(opened), binary) as file:
@@ -194,7 +193,7 @@ def _text_or_binary(descriptor: int, binary: bool) -> IO[Any]:
 
 
 def _reason(error: Exception, written: str | os.PathLike[str] | None = None) -> str:
-    """Why it failed, in words: without the number, and without the path that the caller names already."""
+    """The reason of a failure in words: without the number, and without the path, which the caller names already."""
     if written is not None and isinstance(error, FileNotFoundError):
         return f"there is no folder {shown(Path(written).parent)}"
     return getattr(error, "strerror", None) or str(error)
@@ -204,7 +203,7 @@ T = TypeVar("T")
 
 
 class BrokenError(GraphrlError):
-    """A file is not what it was written as: cut short, or changed since."""
+    """A file is damaged: truncated, or changed since it was written."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,10 +213,10 @@ class _Header:
 
 
 def read_document(path: Path, kind: type[T], form: str, version: int) -> T:
-    """The dataclass of such a file.
+    """Reads a dataclass from a file.
 
     Raises:
-      GraphrlError: it cannot be read, or is of another format or version; a `BrokenError` if it holds none of either.
+      GraphrlError: the file cannot be read, or is of another format or version; a `BrokenError` if it has neither.
     """
     import msgspec
 
@@ -237,7 +236,7 @@ def write_document(path: Path, value: Any, form: str, version: int) -> None:
     """Writes a dataclass, whole or not at all.
 
     Raises:
-      GraphrlError: it cannot be written.
+      GraphrlError: the file cannot be written.
     """
     fields = {"format": form, "version": version, **dataclasses.asdict(value)}
     write_atomically(path, lambda file: json.dump(fields, file, indent=1))

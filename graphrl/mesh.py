@@ -12,22 +12,22 @@ _GRAPHS = "graphs a batch"
 
 
 def make_mesh(count: int, devices: Sequence[jax.Device] | None = None, *, what: str = _GRAPHS) -> Mesh:
-    """The mesh of devices that share `count` graphs a batch, or else; by default it has all devices, of all processes.
+    """Makes a mesh of devices, by default all of all processes, that share `count` graphs a batch, or other items.
 
     Raises:
-      ProblemError: they cannot share so many graphs equally.
+      ProblemError: the devices cannot share the items equally.
     """
     devices = jax.devices() if devices is None else devices
     check_shares(count, len(devices), what)
-    # not the default axis type: gathers on an array that is spread over an explicit axis are errors
+    # not the default axis type: gathers on an array that is sharded over an explicit axis are errors
     return jax.make_mesh((len(devices),), (AXIS,), (AxisType.Auto,), devices=devices)
 
 
 def check_shares(count: int, devices: int, what: str = _GRAPHS) -> None:
-    """Looks whether so many devices can share them.
+    """Checks that the devices can share `count` items equally.
 
     Raises:
-      ProblemError: they cannot; the message says how many they could.
+      ProblemError: they cannot; the message has the nearest possible counts.
     """
     if count % devices:
         below = count // devices * devices
@@ -36,5 +36,5 @@ def check_shares(count: int, devices: int, what: str = _GRAPHS) -> None:
 
 
 def most_that_share(count: int, devices: int) -> int:
-    """The most of so many devices that can share so many graphs."""
+    """The largest number, up to `devices`, of devices that can share `count` graphs equally."""
     return max(number for number in range(1, devices + 1) if count % number == 0)

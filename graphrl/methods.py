@@ -1,9 +1,9 @@
-"""Registry of all methods by name: solvers and trained agents. Importing this imports none of them.
+"""Registry of all methods by name: solvers and trained agents. Importing it does not import the methods.
 
 A method registers itself in its own module, by `@solver(name, help, ...)`. `METHODS` and, for memory maps,
-`MAP_METHODS` name the modules only; a module is imported when one of its methods is asked for. `KINDS` and `MAP_KINDS`
-have the kind of each for the table of methods: part of `auto`, rule of a compiler, published baseline (agents have none
-in `KINDS`).
+`MAP_METHODS` only name the modules; a module is imported when one of its methods is requested. `KINDS` and `MAP_KINDS`
+have the kind of each method for the table of methods: part of `auto`, rule of a compiler, published baseline (agents
+are not in `KINDS`).
 """
 
 import contextlib
@@ -59,13 +59,13 @@ METHODS: dict[str, str] = {
     "brkga": "graphrl.solvers.chromosomes.brkga_solver",
     "brkga-tuned": "graphrl.solvers.chromosomes.brkga_solver",
     "brkga+": "graphrl.solvers.chromosomes.brkga_solver",
-    # placements for pipelined execution (max_load), which cp-sat takes too
+    # placements for pipelined execution (max_load), which cp-sat also supports
     "split": "graphrl.solvers.loads.rules",
     "equal-stages": "graphrl.solvers.loads.stages",
     "greedy-load": "graphrl.solvers.loads.rules",
     "stage-dp": "graphrl.solvers.loads.stages",
     "anneal-load": "graphrl.solvers.anneal.loads",
-    # learned on the graph at hand
+    # learned on the graph itself
     "hdp": "graphrl.agents.go.hdp",
     # exact
     "cp-sat": "graphrl.solvers.exact.solver",
@@ -96,7 +96,7 @@ KINDS = {
     ),
 }
 """Of methods that play no policy. Trained ones are agents."""
-SUCCESSORS = {"anneal-keys": "anneal-schedule", "brute-force": "cp-sat"}  # of methods that are gone
+SUCCESSORS = {"anneal-keys": "anneal-schedule", "brute-force": "cp-sat"}  # of removed methods
 
 MAP_KINDS = {
     "part of `auto`": "auto anneal cp-sat",
@@ -126,7 +126,7 @@ MAP_METHODS: dict[str, str] = {
 
 
 def find_solver(method: str) -> Solver[Any]:
-    """The solver of a method: a name, or a name with options as in "approximate-dp:width=1000,tie=live".
+    """Finds the solver of a method: a name, or a name with options as in "approximate-dp:width=1000,tie=live".
 
     Raises:
       ProblemError: there is no such method or option, or a value is not of its type; the message has the nearest names.
@@ -135,7 +135,7 @@ def find_solver(method: str) -> Solver[Any]:
 
 
 def find_map_solver(method: str) -> "Method[Any, Any, MemoryMap]":
-    """The method for memory maps of a name, perhaps with options as in "brkga:population=50".
+    """Finds a method for memory maps: a name, or a name with options as in "brkga:population=50".
 
     Raises:
       ProblemError: as `find_solver`.
@@ -144,9 +144,9 @@ def find_map_solver(method: str) -> "Method[Any, Any, MemoryMap]":
 
 
 def digest(method: str, problem: Problem) -> str:
-    """16 hexadecimal digits of the policy that a method plays for a problem: of its content, not of its path.
+    """16 hexadecimal digits of the policy that a method uses for a problem: of its content, not of its path.
 
-    Empty for a method that plays none, and where the policy cannot be read: the method itself will tell.
+    Empty for a method without a policy, and if the policy cannot be read, which the method itself reports.
 
     Raises:
       ProblemError: the method is unknown, or has no such option.
@@ -165,14 +165,14 @@ class Description(NamedTuple):
     name: str
     help: str
     devices: str  # "one" or "any number"
-    objectives: str  # that it minimises
+    objectives: str  # that the method minimises
     options: str  # with their defaults
-    trained: bool  # whether it plays a policy
+    trained: bool  # whether it uses a trained policy
     kind: str  # of `KINDS`, or "agent"
 
 
 def describe() -> Iterator[Description]:
-    """All methods, in the order in which they stand here. Imports every one of them."""
+    """Describes all methods, in the order of this module. Imports every one of them."""
     for name in METHODS:
         solver = _registered(name)
         yield Description(
@@ -196,7 +196,7 @@ class MapDescription(NamedTuple):
 
 
 def describe_map_methods() -> Iterator[MapDescription]:
-    """All methods for memory maps, in the order in which they stand here. Imports every one of them."""
+    """Describes all methods for memory maps, in the order of this module. Imports every one of them."""
     for name in MAP_METHODS:
         method = _registered_for_maps(name)
         yield MapDescription(name, method.help, _shown(method), _kind(name, MAP_KINDS))
@@ -207,12 +207,12 @@ def _kind(name: str, kinds: Mapping[str, str]) -> str:
 
 
 def _shown(method: Method[Any, Any, Any]) -> str:
-    """The options of a method with their defaults."""
+    """Formats the options of a method with their defaults."""
     return ", ".join(f"{option}={value}" for option, value in method.defaults.items())
 
 
 def split_methods(text: str) -> list[str]:
-    """The methods between a text's commas; `name:a=1,b=2` is one, with two options."""
+    """Splits a text at the commas between methods; `name:a=1,b=2` is one method with two options."""
     methods: list[str] = []
     for part in filter(None, map(str.strip, text.split(","))):
         if methods and "=" in part and ":" not in part and ":" in methods[-1]:
@@ -263,7 +263,7 @@ def _parsed(name: str, types: dict[str, type], options: str) -> dict[str, Any]:
 
 def _value(name: str, key: str, text: str, kind: type) -> int | float | str | bool:
     try:
-        if not text:  # as by checkpoint=$POLICY, unset
+        if not text:  # as with checkpoint=$POLICY and POLICY unset
             raise ValueError
         if kind is bool:
             return {"true": True, "false": False}[text.lower()]

@@ -1,4 +1,4 @@
-"""One call from a model to a plan."""
+"""Planning of a model in one call."""
 
 import dataclasses
 import math
@@ -21,7 +21,7 @@ from graphrl.solvers.base import Budget, Interrupted, Progress, Task
 from graphrl.solvers.fusion.rules import JOINT, check_rule, fuse_by, plan_jointly
 
 DEFAULT_SECONDS = 10.0
-MAX_SEED = 2**32 - 1  # what a jax key holds without x64
+MAX_SEED = 2**32 - 1  # largest seed of a jax key without x64
 
 Model = ComputationGraph | str | os.PathLike[str] | Callable[..., Any]
 
@@ -47,36 +47,36 @@ def optimize(
     dims: Mapping[str, int] | None = None,
     limits: ReadLimits = DEFAULT_LIMITS,
 ) -> Plan:
-    """The best plan that a method finds for a model within a budget.
+    """Finds the best plan of a method for a model within a budget.
 
     Args:
       model: a graph, the path of a file that `read_graph` knows (graph JSON, ONNX, compiled HLO, CostGraphDef, STG), a
         JAX function, or a name: a program of the model zoo, as in "zoo:efficientnetb0/training/b8/hlo", or a set of one
         generated graph, as in "layered:200" (see `datasets.sets.load_graph`).
-      *args: for a function only: its arguments, arrays or `jax.ShapeDtypeStruct`s; it is traced, not run.
+      *args: only for a function: its arguments, arrays or `jax.ShapeDtypeStruct`s; it is traced, not run.
       objective: "peak_memory" (bytes of the fullest device), "makespan" (seconds) or "max_load" (the largest load of a
         device in pipelined execution, seconds a sample).
-      devices: their number, by default 1; for "max_load" by default those that the model's file names.
-      transfer: "rendezvous" (a transfer occupies both devices), "link" (the sender's link) or "free" (nobody).
-      latency: seconds that a transfer takes beside its bytes.
+      devices: number of devices, by default 1; for "max_load" by default those of the model's file.
+      transfer: "rendezvous" (a transfer occupies both devices), "link" (the sender's link) or "free" (no device).
+      latency: seconds that a transfer takes in addition to its bytes.
       bandwidth: of a transfer, bytes per second.
       memory_limit: bytes a device may hold, or None; not with "peak_memory". If no plan within it is found, the result
-        is the one that exceeds it least: see `Plan.excess`. For "max_load" None is what the model's file says.
+        is the one that exceeds it least: see `Plan.excess`. For "max_load" None is the limit of the model's file.
       resident_weights: whether weights count on the devices of their ops for the whole run.
-      cpus: how many of the devices, the last ones, are CPUs; only with "max_load". By default those of the model's
-        file, or none if `devices` are given.
+      cpus: number of devices, the last ones, that are CPUs; only with "max_load". By default that of the model's file,
+        or 0 if `devices` is given.
       method: one of `methods.METHODS`, perhaps with options as in "approximate-dp:width=1000"; "auto" is the portfolio
         that was best for the time.
-      evaluations: solutions to decode and cost at most. With neither limit the budget is 10 seconds; with both,
-        whichever comes first. Results repeat exactly only under `evaluations`.
-      seconds: of wall clock at most, compilation included, as far as the method's chunks of work allow; "auto" and
-        "regal+" have the first list schedule and the bound on top.
+      evaluations: maximum number of solutions to decode and cost. With neither limit the budget is 10 seconds; with
+        both, the first that is reached counts. Results repeat exactly only under `evaluations`.
+      seconds: maximum wall-clock time, including compilation, up to the length of the method's chunks of work; "auto"
+        and "regal+" add the first list schedule and the bound.
       seed: 0 to 2^32 - 1.
-      progress: called now and then with the best so far (`solvers/base.py`).
+      progress: called from time to time with the best plan so far (`solvers/base.py`).
       fuse: None plans single ops. A rule of `solvers.fusion.rules.RULES`, such as "flips", inlines ops into the kernels
-        that read them, and the plan is one of kernels, whose run times are the roofline's on `chip`, whatever the graph
-        says of ops. The time that the rule takes comes on top of `seconds`. "joint" chooses among fusions by the plans
-        that they lead to, where memory is limited or is the objective (`solvers.fusion.rules`).
+        that read them, and the result is a plan of kernels. Their run times are the roofline's on `chip`, not the
+        graph's. The time of the rule is added to `seconds`. "joint" chooses among fusions by their plans, if memory is
+        limited or is the objective (`solvers.fusion.rules`).
       chip: for run times of ONNX and HLO files and functions: a name in `roofline.CHIPS` or a `Chip`.
       dims: sizes of dimensions that an ONNX file leaves open: see `read_graph`.
       limits: of time and memory, for reading a file: see `read_graph`.
@@ -85,8 +85,8 @@ def optimize(
       The plan, with exact costs and a lower bound.
 
     Raises:
-      GraphrlError: the model or an option is at fault; one line says which.
-      Interrupted: Ctrl-C; it is a KeyboardInterrupt whose `plan` is the best until then.
+      GraphrlError: the model or an option is invalid; one line that names the fault.
+      Interrupted: Ctrl-C; a KeyboardInterrupt whose `plan` is the best so far.
     """
     options = {
         "objective": objective,
@@ -98,7 +98,7 @@ def optimize(
         "resident_weights": resident_weights,
         "cpus": cpus,
     }
-    Problem.on(None, **options)  # a fault of theirs needs no model
+    Problem.on(None, **options)  # invalid options raise before the model is read
     budget = make_budget(evaluations, seconds)
     check_seed(seed)
     if fuse is not None:
@@ -126,10 +126,10 @@ def model_graph(
     dims: Mapping[str, int] | None = None,
     limits: ReadLimits = DEFAULT_LIMITS,
 ) -> ComputationGraph:
-    """The graph of a model (see `optimize`).
+    """Loads or traces the graph of a model (see `optimize`).
 
     Raises:
-      GraphrlError: it is none, cannot be read, or is given arguments although it is no function.
+      GraphrlError: the model has a wrong type, cannot be read, or has arguments although it is no function.
     """
     is_function = callable(model)
     if args and not is_function:
@@ -148,7 +148,7 @@ def model_graph(
 
 
 def make_budget(evaluations: int | None, seconds: float | None) -> Budget:
-    """The budget of the two limits; 10 seconds if neither is given.
+    """Makes a budget of the two limits; 10 seconds if neither is given.
 
     Raises:
       ProblemError: a limit is out of range.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 _MAPS, _MOST_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
 _LOCK = threading.Lock()
-_WITHIN: set[object] = set()  # those for whom the collector is off; empty where it is as the user has it
+_WITHIN: set[object] = set()  # contexts in which the collector is off; if empty, it is in the user's state
 
 
 def count_cores() -> int:
@@ -19,10 +19,10 @@ def count_cores() -> int:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Switches the collector off, in all threads, until the last of those that are within leaves.
+    """Disables the garbage collector, in all threads, until the last such context ends.
 
-    For what makes many objects that stay, such as traces of programs: the collector goes through all of them again and
-    again, which takes a tenth to a fifth of the time.
+    For code that creates many long-lived objects, such as traces of programs: the collector scans all of them
+    repeatedly, which takes a tenth to a fifth of the time.
     """
     own = object()
     try:
@@ -40,7 +40,7 @@ def uncollected() -> Iterator[None]:
 
 
 def installed_version() -> str | None:
-    """The version of graphrl as `pip` knows it, such as "0.1.0"; None where graphrl is run without being installed."""
+    """The version of graphrl as `pip` knows it, such as "0.1.0"; None if graphrl runs without being installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -50,9 +50,9 @@ def installed_version() -> str | None:
 
 
 def maps_run_short(share: float = 0.5) -> bool:
-    """Whether this process has more than this share of the memory maps that Linux allows it (65,530 by default).
+    """True if this process has more than this share of the memory maps that Linux allows it (65,530 by default).
 
-    Every compiled program takes some, as long as it is kept; at the limit LLVM ends the process. False elsewhere.
+    Every compiled program takes some while it is kept; at the limit LLVM aborts the process. False on other systems.
     """
     try:
         most = int(_MOST_MAPS.read_text())

@@ -1,4 +1,4 @@
-"""How far work is, on standard error: a bar on a terminal, else now and then a line; and its pace without compiling."""
+"""Progress on standard error: a bar on a terminal, else a line from time to time; and pace without compilation."""
 
 import collections
 import contextlib
@@ -6,18 +6,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-_RECENT = 20  # stretches of work that its pace is estimated from
+_RECENT = 20  # intervals of work by which the pace is estimated
 _PREFIX = "/jax/core/compile/"  # tracing, lowering, and compiling or loading from the cache
-_COMPILED = 0.1  # share of compiling in a stretch of work from which on it is left out of the pace
+_COMPILED = 0.1  # share of compiling above which the pace ignores an interval of work
 
-Show = Callable[[int, str], None]  # how much is done, and what there is to say
+Show = Callable[[int, str], None]  # steps done, and a text
 
 
 class Pace:
-    """Seconds of each kind of work, from recent stretches of it in which nothing was compiled.
+    """Seconds of each kind of work, from recent intervals of which compiling took at most a tenth.
 
     Args:
-      compiling: seconds that went into compiling so far, as `compile_clock` gives them.
+      compiling: seconds of compiling so far, as from `compile_clock`.
       now: the time in seconds.
     """
 
@@ -27,7 +27,7 @@ class Pace:
         self._last, self._compiled = now(), compiling()
 
     def add(self, kind: str, amount: float = 1.0) -> None:
-        """Adds an amount of work of one kind, all that was done since the last call."""
+        """Adds an amount of work of one kind, which must be all work since the last call."""
         now, compiled = self._now(), self._compiling()
         seconds, compiling = now - self._last, compiled - self._compiled
         self._last, self._compiled = now, compiled
@@ -35,16 +35,16 @@ class Pace:
             self._recent.setdefault(kind, collections.deque(maxlen=_RECENT)).append((amount, seconds))
 
     def each(self, kind: str) -> float | None:
-        """Seconds for one unit of the kind; None until one was done without compiling."""
+        """Seconds for one unit of the kind; None before the first such interval."""
         recent = self._recent.get(kind)
         return sum(seconds for _, seconds in recent) / sum(amount for amount, _ in recent) if recent else None
 
 
 @contextlib.contextmanager
 def compile_clock() -> Iterator[Callable[[], float]]:
-    """Gives a function that says how many seconds of the `with` went into compiling, in whatever thread.
+    """Yields a function that returns the seconds of compiling within the `with`, in any thread.
 
-    Programs inside programs are traced inside one another: time that several such spans cover counts once.
+    Nested programs have nested spans of tracing: time that several spans cover counts once.
     """
     import jax.monitoring
 
@@ -56,7 +56,7 @@ def compile_clock() -> Iterator[Callable[[], float]]:
 
     def seconds() -> float:
         known = len(spans)
-        spans[:known] = _union(spans[:known])  # few, however often it is asked; other threads append meanwhile
+        spans[:known] = _union(spans[:known])  # stays short over many calls; other threads append meanwhile
         return sum(end - start for start, end in spans)
 
     jax.monitoring.register_event_time_span_listener(listen)
@@ -67,7 +67,7 @@ def compile_clock() -> Iterator[Callable[[], float]]:
 
 
 def _union(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Spans, ascending, that cover the same time, each moment once."""
+    """Disjoint spans, ascending, that cover the same time."""
     union: list[tuple[float, float]] = []
     for start, end in sorted(spans):
         if union and start <= union[-1][1]:
@@ -78,19 +78,19 @@ def _union(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def on_terminal() -> bool:
-    """Whether there is one to show a bar on."""
+    """True if standard error is a terminal, which can show a bar."""
     return sys.stderr.isatty()
 
 
 @contextlib.contextmanager
 def progress(total: int, done: int = 0, *, text: str = "", every: float = 0.0) -> Iterator[Show]:
-    """Gives what to call after every step.
+    """Yields a function to call after every step.
 
     Args:
-      total: steps in all.
-      done: before this began.
-      text: to begin with.
-      every: seconds between two lines, where there is no terminal; the last step always has one.
+      total: number of all steps.
+      done: steps done before.
+      text: initial text.
+      every: seconds between two lines, without a terminal; the last step always has a line.
     """
     if not on_terminal():
         yield _lines(total, every)
@@ -117,6 +117,6 @@ def _lines(total: int, every: float) -> Show:
         now = time.perf_counter()
         if now - printed >= every or step == total:
             printed = now
-            print(f"{step}/{total} {text}\n", end="", file=sys.stderr, flush=True)  # in one, for Ctrl-C not to part it
+            print(f"{step}/{total} {text}\n", end="", file=sys.stderr, flush=True)  # one write: Ctrl-C cannot split it
 
     return show

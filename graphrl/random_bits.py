@@ -1,8 +1,8 @@
 """Cheap random words for the inner loop of a genetic algorithm.
 
 threefry costs 2 to 4 ns a word on a CPU, more than a gene's crossover; BRKGA needs a word for each gene of each child.
-Here threefry seeds each generation of each graph, and a counter-based integer hash (two rounds of lowbias32, Ellis's
-and Wellons' 32-bit mixer of bias 0.17) makes the words: plain vector arithmetic on every backend.
+Here threefry seeds each generation of each graph, and a counter-based integer hash generates the words: two rounds of
+lowbias32, Ellis's and Wellons' 32-bit mixer of bias 0.17. It is plain vector arithmetic on every backend.
 """
 
 import jax
@@ -20,12 +20,12 @@ def _mix(word: jax.Array) -> jax.Array:
 
 
 def random_words(seeds: jax.Array, rows: int | jax.Array, columns: int) -> jax.Array:
-    """`[rows, g, columns]` uint32 words, a function of `seeds` `[g, 2]` uint32 alone, graph by graph.
+    """`[rows, g, columns]` uint32 words, a function of `seeds` `[g, 2]` uint32 only, graph by graph.
 
     Args:
       seeds: two words a graph.
-      rows: how many, or the number of each row, `[rows, g]` uint32: rows of equal numbers have equal words.
-      columns: how many.
+      rows: number of rows, or the counter of each row, `[rows, g]` uint32: rows with equal counters have equal words.
+      columns: number of columns.
     """
     numbers = jnp.arange(rows, dtype=jnp.uint32)[:, None] if isinstance(rows, int) else rows
     row = numbers[..., None] * jnp.uint32(columns)

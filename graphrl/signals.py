@@ -1,8 +1,8 @@
-"""SIGINT (Ctrl-C) and SIGTERM: a command answers the first within a second, and ends at the second one.
+"""SIGINT (Ctrl-C) and SIGTERM: a command responds to the first within a second, and ends at the second.
 
 Python runs signal handlers in the main thread, between two of its own instructions: not while XLA compiles or a
 compiled program runs. So a command has a thread that reads the signals of `signal.set_wakeup_fd`. A program that only
-imports graphrl has no such thread: it keeps its own handlers, and training answers as soon as Python can.
+imports graphrl has no such thread: it keeps its own handlers, and training responds as soon as Python can.
 
 Python ignores exceptions in finalizers and in callbacks of its garbage collector, of which JAX has one. A
 KeyboardInterrupt that is raised there is raised again, or the command would run to its end.
@@ -20,10 +20,10 @@ from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_ONE = 0.5  # seconds within which signals are one: `timeout` sends it to the process and to its group
-_PATIENCE = 0.3  # seconds that the main thread has to answer before the thread does
+_ONE = 0.5  # seconds within which signals count as one: `timeout` sends it to the process and to its group
+_PATIENCE = 0.3  # seconds that the main thread has to respond before the thread does
 _IGNORED = b"\0"  # in the pipe of signals: Python has ignored the KeyboardInterrupt of the last one
-# modules that are busy with tracing, lowering or compiling
+# modules that trace, lower or compile
 _COMPILERS = ("jax._src.interpreters.partial_eval", "jax._src.interpreters.mlir", "jax._src.compiler", "numba.core.")
 _CLEAR = "\r\x1b[K"  # removes a progress bar from its line
 _CURSOR = "\x1b[?25h"  # shows the cursor that a progress bar hides
@@ -35,7 +35,7 @@ class Stop:
 
     Attributes:
       asked: whether a signal has come.
-      doing: the work that is finished first.
+      doing: the work to finish before stopping.
       kept: the results that remain if the process ends without finishing it.
     """
 
@@ -47,7 +47,7 @@ class Stop:
         return self.asked
 
     def answer(self) -> None:
-        """Prints which work is finished first."""
+        """Prints the work to finish before stopping."""
         _say(f"stopping after {'this compilation and ' if _compiling() else ''}{self.doing}; again: now")
 
 
@@ -60,7 +60,7 @@ class _Watch:
     Attributes:
       raised: whether a KeyboardInterrupt was raised in the main thread.
       hook: the `sys.unraisablehook` before.
-      stop: of work that checks it between its steps, None where a KeyboardInterrupt ends the work.
+      stop: of work that checks it between its steps, None if a KeyboardInterrupt ends the work.
     """
 
     def __init__(self, writing: int) -> None:
@@ -71,7 +71,7 @@ class _Watch:
         self._last: int = signal.SIGINT
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """The handler of the main thread: raises KeyboardInterrupt at the first signal; the thread sees to the second.
+        """The handler of the main thread: raises KeyboardInterrupt at the first signal; the thread handles the second.
 
         Raises:
           KeyboardInterrupt: at the first signal.
@@ -90,7 +90,7 @@ class _Watch:
 
     def listen(self, reading: int) -> None:
         """Reads signals until the other end is closed."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # where the main thread blocks them, they wait for it
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # while the main thread blocks signals, they wait for it
         first, repeated = None, 0
         while byte := os.read(reading, 1):
             if byte == _IGNORED:
@@ -108,7 +108,7 @@ class _Watch:
                 os._exit(1)
 
     def _repeat(self) -> bool:
-        """Sends the last signal again, when the main thread has left what ignored it; returns whether it did."""
+        """Resends the last signal after the main thread has left the code that ignored it; returns True if sent."""
         time.sleep(_PATIENCE)
         repeats = not self.raised
         if repeats:
@@ -124,15 +124,15 @@ class _Watch:
             _say(f"stopping after {'this compilation' if _compiling() else 'this step'}; again: now")
 
 
-_watch: _Watch | None = None  # of the process, where it is a command
+_watch: _Watch | None = None  # of the process, if it is a command
 
 
 @contextlib.contextmanager
 def answered_at_once() -> Iterator[_Watch]:
-    """Has the first SIGINT or SIGTERM in the `with` raise KeyboardInterrupt; prints a line if that takes a while.
+    """Raises KeyboardInterrupt at the first SIGINT or SIGTERM in the `with`; prints a line if that takes a while.
 
-    A second signal ends the process immediately with exit code 1; files that are written by then are whole. Signals
-    that the process was started to ignore stay ignored. In a thread other than the main one nothing changes.
+    A second signal ends the process immediately with exit code 1; files written by then are complete. Signals that the
+    process was started to ignore stay ignored. In a thread other than the main one nothing changes.
     """
     global _watch
     if threading.current_thread() is not threading.main_thread():
@@ -161,12 +161,12 @@ def answered_at_once() -> Iterator[_Watch]:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Stop]:
-    """Gives a `Stop` that SIGINT and SIGTERM set in the `with`, for work that checks it between its steps.
+    """Yields a `Stop` that SIGINT and SIGTERM set in the `with`, for work that checks it between its steps.
 
-    In a thread other than the main one no signal can be caught: it is never set.
+    In a thread other than the main one no signal can be caught: the `Stop` is never set.
 
     Raises:
-      KeyboardInterrupt: by a second signal, where the process is no command (see `answered_at_once`).
+      KeyboardInterrupt: by a second signal, if the process is no command (see `answered_at_once`).
     """
     stop, first = Stop(), 0.0
     if threading.current_thread() is not threading.main_thread():
@@ -195,7 +195,9 @@ def stop_signals() -> Iterator[Stop]:
 
 @contextlib.contextmanager
 def handlers_kept() -> Iterator[None]:
-    """Keeps the handlers of SIGINT and SIGTERM as they are: `jax.distributed` has a handler that does nothing else."""
+    """Reinstalls Python's handlers of SIGINT and SIGTERM after the `with`.
+
+    `jax.distributed` replaces them with its own, which does not call them."""
     try:
         yield
     finally:
@@ -216,7 +218,7 @@ def _restore(handlers: dict[int, Any]) -> None:
 
 
 def _compiling() -> bool:
-    """Whether the main thread compiles, or traces what it is about to compile."""
+    """True if the main thread is compiling, or tracing or lowering for it."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         if str(frame.f_globals.get("__name__")).startswith(_COMPILERS):

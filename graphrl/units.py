@@ -1,4 +1,4 @@
-"""Bytes, seconds, rates and whole numbers as people write and read them, and tables of text."""
+"""Parsing and formatting of bytes, seconds, rates and whole numbers, and tables of text."""
 
 import datetime
 import math
@@ -33,13 +33,13 @@ _MAX_DIGITS = 100  # of a whole number with an exponent
 
 
 class Fractional(float):
-    """The float nearest to a number whose fraction it has no room for: whole itself, but not what was written."""
+    """An integral float whose decimal text has a fraction that the float cannot represent."""
 
 
 def exact_integer(text: str) -> int | None:
     """The integer that a decimal number such as "1e6", "1000000.0" or "9007199254740993.0" denotes, to the last digit.
 
-    None for what has a fraction, is no decimal number, or has more than 100 digits.
+    None if the text has a fraction, is no decimal number, or has more than 100 digits.
     """
     match = _DECIMAL.fullmatch(_GROUPED.sub("", text))
     if match is None:
@@ -57,7 +57,7 @@ def exact_integer(text: str) -> int | None:
 def exact_number(text: str) -> int | float:
     """A decimal number as a float; from 2^53 on, where floats leave out integers, a whole one as an integer.
 
-    So `whole` makes of it the integer that was written, and a `Fractional` where a fraction was.
+    So `whole` returns exactly the integer that was written; a number with a fraction stays a `Fractional`.
     """
     value = float(text)
     if not value.is_integer() or (value and abs(value) < 2**53 and len(text) <= 16):  # 15 digits are exact in a float
@@ -69,13 +69,13 @@ def exact_number(text: str) -> int | float:
 
 
 def whole(value: Any) -> Any:
-    """A float without fraction as the integer of exactly its value; anything else as it is."""
+    """Converts a float without fraction to the integer of exactly its value; returns anything else unchanged."""
     is_whole = isinstance(value, float) and not isinstance(value, Fractional) and value.is_integer()
     return int(value) if is_whole else value
 
 
 def whole_numbers(value: Any) -> Any:
-    """Lists and dicts with `whole` of everything in them, for msgspec, which takes integers for floats."""
+    """Applies `whole` to everything in lists and dicts, for msgspec, which accepts integers for floats."""
     if isinstance(value, Fractional):
         return float(value)
     if isinstance(value, dict):
@@ -84,10 +84,10 @@ def whole_numbers(value: Any) -> Any:
 
 
 def whole_number(text: str) -> int:
-    """An integer, also as "5_000" or "1e6".
+    """Parses an integer, also in the form "5_000" or "1e6".
 
     Raises:
-      ProblemError: it is none, or has an exponent or point and is 2^53 or more, which is more likely a slip.
+      ProblemError: it is no integer, or has an exponent or point and is 2^53 or more, which is probably a mistake.
     """
     try:
         return int(text)
@@ -101,7 +101,7 @@ def whole_number(text: str) -> int:
 
 
 def format_bytes(value: float) -> str:
-    """`value` bytes in binary units with three digits or more, e.g. "12 B", "1.50 MiB"."""
+    """Formats `value` bytes in binary units with three digits or more, e.g. "12 B", "1.50 MiB"."""
     if not math.isfinite(value):
         return "inf" if value > 0 else str(value)
     power = 0
@@ -113,7 +113,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """`value` seconds with three digits or more, e.g. "0 s", "7.00 s", "1.25 ms"."""
+    """Formats `value` seconds with three digits or more, e.g. "0 s", "7.00 s", "1.25 ms"."""
     if value == 0 or not math.isfinite(value):
         return f"{value:.0f} s"
     scale, unit = time_unit(value)
@@ -121,7 +121,7 @@ def format_seconds(value: float) -> str:
 
 
 def finite(value: Any) -> Any:
-    """The value, but None for an infinite number or NaN, which JSON has no words for."""
+    """The value, or None for an infinite number or NaN, which JSON cannot represent."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -137,12 +137,12 @@ def byte_unit(value: float) -> tuple[float, str]:
 
 
 def format_objective(objective: str, value: float) -> str:
-    """An objective's value in its unit: bytes for "peak_memory", else seconds."""
+    """Formats an objective's value in its unit: bytes for "peak_memory", else seconds."""
     return format_bytes(value) if objective == "peak_memory" else format_seconds(value)
 
 
 def format_end(seconds_left: float) -> str:
-    """When something ends: "42 s left", "12 min left, until 14:05", "11.5 h left"."""
+    """Formats remaining time: "42 s left", "12 min left, until 14:05", "11.5 h left"."""
     if seconds_left < 90:
         return f"{seconds_left:.0f} s left"
     if seconds_left >= 36_000:
@@ -152,10 +152,10 @@ def format_end(seconds_left: float) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes from text such as "4096", "16GiB" (2^30 each) or "1.5GB" (10^9 each).
+    """Parses bytes from text such as "4096", "16GiB" (2^30 each) or "1.5GB" (10^9 each).
 
     Raises:
-      ProblemError: it is no such text, or outside 0 to 2^62.
+      ProblemError: the text has another form, or outside 0 to 2^62.
     """
     number, unit = _split(text, "bytes: write for example 4096, 512MiB or 16GiB")
     scale = _BYTE_SCALE.get(unit.lower() or "b")
@@ -168,10 +168,10 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_rate(text: str) -> float:
-    """Bytes per second from text such as "1e9", "1.5GB/s" or "inf".
+    """Parses bytes per second from text such as "1e9", "1.5GB/s" or "inf".
 
     Raises:
-      ProblemError: it is no such text.
+      ProblemError: the text has another form.
     """
     if text.strip().lower() in ("inf", "infinite", "infinity"):
         return math.inf
@@ -183,10 +183,10 @@ def parse_rate(text: str) -> float:
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds from text such as "0.5", "10us", "3ms" or "2min".
+    """Parses seconds from text such as "0.5", "10us", "3ms" or "2min".
 
     Raises:
-      ProblemError: it is no such text.
+      ProblemError: the text has another form.
     """
     number, unit = _split(text, "a time: write for example 0.5, 10us, 3ms or 2min")
     scale = _SECOND_SCALE.get(unit.lower() or "s")
@@ -211,15 +211,13 @@ def _float(number: Fraction, text: str) -> float:
 
 
 def _three_digits(value: float) -> str:
-    """At least three digits, and no exponent: 9.99, 12.3, 123, 2048."""
+    """Formats with at least three digits and no exponent: 9.99, 12.3, 123, 2048."""
     size = abs(value)
     return f"{value:.2f}" if size < 9.995 else f"{value:.1f}" if size < 99.95 else f"{value:.0f}"
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: int = 0) -> list[str]:
-    """Lines of a table's rows, all of as many cells: the first `left` columns begin at the left, the others end at the
-    right.
-    """
+    """Aligns the rows of a table, all of the same length: the first `left` columns left, the others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     pads = [str.ljust] * left + [str.rjust] * (len(widths) - left)
     padded = ([pad(text, width) for pad, text, width in zip(pads, row, widths, strict=True)] for row in rows)

@@ -1,11 +1,11 @@
-"""Cases of the throughput benchmark: random graphs and chromosomes, the settings of a run, and the rows it gives.
+"""Cases of the throughput benchmark: random graphs and chromosomes, the settings of a run, and its rows.
 
 Graphs are of three random families, with 2 to 3 edges an op from 64 ops on. Sizes in bytes and seconds are whole
-numbers whose float32 sums are exact, so all methods must agree to the digit. Every op writes one tensor. Ops are
-numbered in a topological order.
+numbers whose float32 sums are exact, so all methods must agree exactly. Every op writes one tensor. Ops are numbered in
+a topological order.
 
-All methods share one layout of a chromosome, that of `costs.device.decisions` without padding. For d devices, n ops and
-t tensors it is affinities `[d, n]`, op keys `[n]` and transfer keys `[d, t]`, flattened: (d + 1) n + d t genes.
+All methods share one chromosome layout, that of `costs.device.decisions` without padding. For d devices, n ops and t
+tensors it is affinities `[d, n]`, op keys `[n]` and transfer keys `[d, t]`, flattened: (d + 1) n + d t genes.
 """
 
 import dataclasses
@@ -29,20 +29,20 @@ Inputs = list[list[int]]  # by op: the ops whose tensors it reads
 DEVICES = 2
 PARAMETERS = Parameters(population=100, elites=20, mutants=20, elite_bias=0.7)
 TRANSFERS: tuple[Transfer, ...] = ("free", "rendezvous", "link")
-BATCHES = (1, 64)  # graphs at once, of the headline
+BATCHES = (1, 64)  # graphs in a batch, of the headline
 # seconds and bytes a second, on the scale of the graphs' run times: 1 to 99 s and 16 to 2,048 bytes
 LATENCY, BANDWIDTH = 5.0, 16.0
 MAX_OPS = 1 << 16
 
 
 def random_graphs(num_ops: int, count: int, seed: int) -> list[ComputationGraph]:
-    """`count` graphs, the families in turn."""
+    """Generates `count` graphs, cycling through the families."""
     families = list(FAMILIES)
     return [random_graph(families[i % len(families)], num_ops, seed + i // len(families)) for i in range(count)]
 
 
 def padded(genes: np.ndarray, graph: ComputationGraph, sizes: Sizes, devices: int) -> np.ndarray:
-    """`[count, genes]` in the layout of a padded graph, `[count, padded genes]`; padding genes are 0."""
+    """Converts genes `[count, genes]` to the layout of a padded graph, `[count, padded genes]`; padding genes are 0."""
     n, t, count = graph.arrays.num_ops, graph.arrays.num_tensors, len(genes)
     by_op = np.zeros((count, devices + 1, sizes.ops), np.float32)
     by_op[..., :n] = genes[:, : (devices + 1) * n].reshape(count, devices + 1, n)
@@ -52,20 +52,20 @@ def padded(genes: np.ndarray, graph: ComputationGraph, sizes: Sizes, devices: in
 
 
 def problem(objective: Objective, transfer: Transfer) -> Problem:
-    """The problem on which everything is measured."""
+    """The problem of all measurements."""
     return Problem(objective, DEVICES, transfer, LATENCY, BANDWIDTH)
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One line of the table: something to measure, with graphrl and every yardstick."""
+    """One line of the table: a measurement of graphrl and of every yardstick."""
 
     num_ops: int
-    graphs: int  # at once
+    graphs: int  # in a batch
     transfer: Transfer
     makespan: bool
     memory: bool
-    search: bool = False  # a BRKGA run, for the one objective; else decoding and costing a population
+    search: bool = False  # True: a BRKGA run, for one objective; else decoding and costing a population
 
     @property
     def objective(self) -> Objective:
@@ -78,7 +78,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        """In words, without the sizes."""
+        """Describes the case in words, without the sizes."""
         if self.search:
             return f"BRKGA, {self.objective.replace('_', ' ')}"
         return f"{self.what}, {self.transfer}" if self.makespan else self.what
@@ -86,18 +86,18 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What to measure, and how.
+    """Settings of a benchmark run.
 
     Attributes:
       sizes: ops of the graphs.
       threads: CPU threads; 1 keeps the process on one core.
       repeats: samples of each program.
-      seconds: the least length of a sample, about.
-      graphs: at once, but in the headline; 0 for three a thread.
+      seconds: approximate minimum length of a sample.
+      graphs: in a batch, except in the headline; 0 for three per thread.
       evaluations: of a BRKGA run on each graph.
       transfers: transfer models.
-      quick: few cases, for a look whether everything works.
-      seed: of the graphs and of everything random.
+      quick: few cases, as a smoke test.
+      seed: of the graphs and of all random numbers.
 
     Raises:
       ProblemError: a value is out of range.
@@ -131,18 +131,18 @@ class Settings:
 
     @property
     def num_graphs(self) -> int:
-        """Graphs at once: by default every thread gets all three families."""
+        """Graphs in a batch: by default every thread gets all three families."""
         return self.graphs or 3 * self.threads
 
     def cases(self) -> Iterator[Case]:
-        """All cases: the headline, which is the decoder on one graph and on many at once, and then the rest by size."""
+        """All cases: the headline, which is the decoder on one graph and on a batch, and then the rest by size."""
         first, *others = self.transfers
         for size, graphs in itertools.product(self.sizes, BATCHES[-1:] if self.quick else BATCHES):
             yield Case(size, graphs, first, makespan=True, memory=True)
         for size in self.sizes:
             case = functools.partial(Case, size, self.num_graphs)
             if not self.quick:
-                yield case("free", makespan=False, memory=True)  # without clocks all models are one
+                yield case("free", makespan=False, memory=True)  # without clocks all transfer models are the same
                 yield case(first, makespan=True, memory=False)
                 for transfer, memory in itertools.product(others, (False, True)):
                     yield case(transfer, makespan=True, memory=memory)
@@ -151,7 +151,7 @@ class Settings:
 
 
 class Work:
-    """One case made ready: its graphs, its chromosomes, its problem. Programs are made of it."""
+    """Inputs of one case, from which programs are compiled: its graphs, its chromosomes, its problem."""
 
     def __init__(self, settings: Settings, case: Case) -> None:
         self.settings, self.case = settings, case
@@ -165,13 +165,13 @@ class Work:
         return [random_chromosomes(graph, DEVICES, count, seed + i) for i, graph in enumerate(self.graphs)]
 
     def mesh(self, graphs: int) -> Mesh:
-        """The devices that share so many graphs."""
+        """The devices that share a batch of `graphs` graphs."""
         return machine.make_mesh(self.settings.threads, graphs)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What the rows of all tables have: what was measured, and how."""
+    """Fields shared by the rows of all tables: the measurement and its conditions."""
 
     what: str
     threads: int
@@ -179,7 +179,7 @@ class Measured:
     device_kind: str
     jax: str
     repeats: int
-    clock: str  # which one seconds and rates are by: "cpu" if pinned, else "wall"
+    clock: str  # of seconds and rates: "cpu" if pinned, else "wall"
 
     def to_dict(self) -> dict[str, Any]:
         """The row as a JSON object."""
@@ -188,11 +188,11 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row(Measured):
-    """What graphrl or a yardstick took in one case, `what`: "decode + ..." or "brkga". None: no such figure."""
+    """Measurement of graphrl or a yardstick in one case, `what`: "decode + ..." or "brkga". None: no such figure."""
 
     method: str  # "graphrl", or a yardstick's name
     n: int  # ops of each graph
-    graphs: int  # at once
+    graphs: int  # in a batch
     population: int
     devices: int
     transfer: str
@@ -211,8 +211,10 @@ class Row(Measured):
 
 
 def _training(num_ops: int, rng: np.random.Generator) -> tuple[Inputs, set[int]]:
-    """A training step: a forward chain with skips and weights, and the backward ops in reverse, each of which reads
-    the activations of its forward op; an update a weight, all of which read the learning rate (a hub).
+    """A training step: a forward chain with skips and weights, and the backward ops in reverse.
+
+    Each backward op reads the activations of its forward op. Each weight has an update, and all updates read the
+    learning rate (a hub).
 
     Returns:
       The inputs, and the ops that take no time (inputs and weights).
@@ -243,7 +245,7 @@ def _training(num_ops: int, rng: np.random.Generator) -> tuple[Inputs, set[int]]
         if op in weights:
             inputs.append([backward[op], weights[op], rate])
     del inputs[num_ops:]
-    while len(inputs) < num_ops:  # ops beside the model, such as metrics
+    while len(inputs) < num_ops:  # ops outside the model, such as metrics
         inputs.append((len(inputs) - 1 - rng.integers(min(30, len(inputs)), size=2)).tolist())
     return inputs, light
 

@@ -1,6 +1,6 @@
-"""Throughput of an environment: proposals evaluated a second, by the number of environments at once.
+"""Throughput of an environment: proposals evaluated a second, by the number of parallel environments.
 
-The step of `Proposal-v0`, mapped and compiled as a learner would, is compared with `run_batch` on the same graphs with
+The step of `Proposal-v0`, vmapped and compiled as in a learner, is compared with `run_batch` on the same graphs with
 the same proposals. A step must not be slower than that.
 """
 
@@ -26,23 +26,23 @@ MOST_ENVS = 1 << 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EnvRow(Timing):
-    """What so many environments at once took for a step each."""
+    """Measurement of steps of parallel environments."""
 
     env: str  # its id
     n: int  # ops of each graph
-    envs: int  # at once, a graph each
+    envs: int  # in parallel, one graph each
     evaluations: int  # of one proposal: solutions decoded and costed
     population: int
     devices: int  # of the problem
     transfer: str
     objective: str
-    proposals_per_s: float  # steps of an environment, by the median
+    proposals_per_s: float  # steps of environments, by the median
     evaluations_per_s: float
-    ratio_to_batch: float  # of that and what `run_batch` makes on the same graphs
+    ratio_to_batch: float  # of that to the proposals a second of `run_batch` on the same graphs
 
 
 def _programs(settings: Settings, n: int, envs: int, mesh: Mesh, first: bool) -> Prepared:
-    """Steps under the first transfer model of the settings, beside `run_batch`."""
+    """Programs of steps under the first transfer model of the settings, and `run_batch` as the yardstick."""
     env = ProposalEnv(problem("makespan", settings.transfers[0]), settings.evaluations, PARAMETERS)
     params = instances(random_graphs(n, envs, settings.seed))
     steps = _steps(env, params, mesh, settings.seed)
@@ -57,7 +57,7 @@ def _drawn(env: ProposalEnv, params: ProposalParams, seed: int) -> tuple[jax.Arr
 
 
 def _steps(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> Program:
-    """Steps of all environments from the same state and actions, over and over."""
+    """Repeated steps of all environments from the same state and actions."""
     keys, actions = _drawn(env, params, seed)
     state = State(keys, jnp.ones(len(keys), jnp.float32))
 
@@ -68,7 +68,7 @@ def _steps(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> P
 
 
 def _batches(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> Callable[[int], Sample]:
-    """`run_batch` with the same keys, graphs and proposals, over and over."""
+    """Repeated `run_batch` with the same keys, graphs and proposals."""
     keys, actions = _drawn(env, params, seed)
     sizes, coding = params.graph.sizes, env.distributions
     choice = jax.vmap(lambda action: gene_choices(action, coding, sizes, env.problem.devices))(actions)

@@ -1,4 +1,4 @@
-"""The machine that is measured: its name, and how much of it takes part."""
+"""The measured machine: its name, and the cores and devices in use."""
 
 import contextlib
 import os
@@ -15,9 +15,10 @@ from graphrl.errors import ProblemError
 
 @contextlib.contextmanager
 def pinned(threads: int) -> Iterator[bool]:
-    """With one thread, keeps this process on one core (the last one) while the `with` lasts; says whether it does.
+    """With one thread, pins this process to one core (the last one) within the `with`; yields True if it is pinned.
 
-    Threads that start meanwhile stay there: XLA makes as many as it finds cores, and they cost more than they bring.
+    Threads that start in the `with` stay on that core: XLA starts one thread for each core, which costs more than it
+    gains.
     """
     if threads > 1 or not hasattr(os, "sched_setaffinity"):
         yield False
@@ -31,12 +32,14 @@ def pinned(threads: int) -> Iterator[bool]:
 
 
 def configure(threads: int) -> None:
-    """As many CPU devices as threads, and no compilation cache; before jax first looks for devices.
+    """Sets the number of CPU devices to that of threads, and disables the compilation cache.
+
+    Must be called before jax first looks for devices.
 
     Raises:
-      ProblemError: it has found fewer already.
+      ProblemError: jax has already found fewer devices.
     """
-    with contextlib.suppress(RuntimeError):  # too late: the check below decides
+    with contextlib.suppress(RuntimeError):  # too late to set: the check below decides
         jax.config.update("jax_num_cpu_devices", threads)
     jax.config.update("jax_enable_compilation_cache", False)
     if jax.default_backend() == "cpu" and len(jax.local_devices()) < threads:
@@ -44,7 +47,10 @@ def configure(threads: int) -> None:
 
 
 def make_mesh(threads: int, graphs: int) -> Mesh:
-    """The devices that share the graphs: one CPU device a thread, or the accelerators, as many as divide the graphs."""
+    """The devices that share the graphs: the largest number that divides the number of graphs.
+
+    At most one CPU device per thread, or all accelerators.
+    """
     devices = jax.local_devices()
     most = threads if jax.default_backend() == "cpu" else len(devices)
     return mesh.make_mesh(graphs, devices[: mesh.most_that_share(graphs, most)])
@@ -59,11 +65,11 @@ def cpu_name() -> str:
 
 
 def device_name() -> str:
-    """The name of the device that jax computes on."""
+    """Name of the device that jax computes on."""
     device = jax.local_devices()[0]
     return cpu_name() if device.platform == "cpu" else device.device_kind
 
 
 def clock(pinned: bool) -> str:
-    """The clock to go by: CPU time where one core does all the work, as nobody else's work counts; else wall time."""
+    """The clock of reported times: CPU time on one core, since it excludes other processes; else wall time."""
     return "cpu" if pinned and jax.default_backend() == "cpu" else "wall"

@@ -1,8 +1,8 @@
-"""Throughput of memory maps: maps that the compiler makes valid and costs a second, by the number of maps at once.
+"""Throughput of memory maps: maps compiled and costed a second, by the number of maps in a batch.
 
-The compiled JAX kernel (costs/maps/device.py) and the compiled host engine that searches without learning use
-(solvers/maps/task.py) are compared on the same maps. For small graphs generations of EGRL are measured too, each of
-which is a population's maps, evolution and gradient steps.
+The compiled JAX kernel (costs/maps/device.py) and the compiled host engine of searches without learning
+(solvers/maps/task.py) are compared on the same maps. For small graphs generations of EGRL are also measured. Each has a
+population's maps, evolution and gradient steps.
 """
 
 import dataclasses
@@ -35,25 +35,25 @@ from graphrl.solvers.maps.task import evaluate_all, maps_of
 
 KERNEL, GENERATION = "kernel", "generation of EGRL"
 MOST_MAPS = 1 << 16
-LARGEST_LEARNT = 64  # ops: a generation takes half a minute to compile, for each size anew
+LARGEST_LEARNT = 64  # ops: a generation takes half a minute to compile, for each size
 AGREEMENT = 1e-5  # relative, of latencies in float32
 BY_MAP = PartitionSpec(None, AXIS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MapRow(Timing):
-    """What the kernel took for so many maps at once, or a generation of EGRL."""
+    """Measurement of the kernel on a batch of maps, or of a generation of EGRL."""
 
     work: str  # `KERNEL` or `GENERATION`
     graph: str
     n: int  # ops
-    maps: int  # at once; of a generation all that its individuals and learners ask for
+    maps: int  # in a batch; in a generation all maps of its individuals and learners
     maps_per_s: float  # by the median
-    ratio_to_host: float  # of that and maps a second of the host engine, on one core
+    ratio_to_host: float  # of that to maps a second of the host engine, on one core
 
 
 def _programs(settings: Settings, n: int, count: int, mesh: Mesh, first: bool) -> Prepared:
-    """The kernel, and beside the first number of maps a generation of EGRL for graphs of up to `LARGEST_LEARNT` ops.
+    """Programs of the kernel and, with the first number of maps, of an EGRL generation up to `LARGEST_LEARNT` ops.
 
     Raises:
       GraphrlError: kernel and host engine do not agree.
@@ -68,7 +68,7 @@ def _programs(settings: Settings, n: int, count: int, mesh: Mesh, first: bool) -
 
 
 def _problem(settings: Settings, n: int) -> MapProblem:
-    """Of the workload of so many ops, else of a layered graph."""
+    """The problem of the workload with n ops, else of a layered graph."""
     by_ops = {len(graph.ops): graph for graph in (make() for make in WORKLOADS.values())}
     return map_problem(by_ops[n] if n in by_ops else layered(n, settings.seed), NNP_I)
 
@@ -86,7 +86,7 @@ def _row(settings: Settings, timed: Timed, fields: dict[str, Any]) -> MapRow:
 
 
 def _host(problem: MapProblem, asked: np.ndarray) -> tuple[Callable[[int], Sample], np.ndarray]:
-    """The host engine on maps `[p, 2n]`, over and over, and their latencies `[p]`."""
+    """Repeated runs of the host engine on maps `[p, 2n]`, and their latencies `[p]`."""
     maps, given = maps_of(problem), np.empty_like(asked)
     latency, moved = np.empty(len(asked)), np.empty(len(asked), np.int64)
     evaluate_all(maps, asked, given, latency, moved)
@@ -100,10 +100,10 @@ def _host(problem: MapProblem, asked: np.ndarray) -> tuple[Callable[[int], Sampl
 
 
 def _kernel(problem: MapProblem, asked: np.ndarray, latency: np.ndarray, mesh: Mesh) -> Program:
-    """The kernel on the same maps, over and over in one program, the maps spread over the mesh.
+    """Repeated runs of the kernel on the same maps in one program, the maps sharded over the mesh.
 
     Raises:
-      GraphrlError: its latencies are others.
+      GraphrlError: its latencies differ.
     """
     padded, n = pad(problem), problem.steps
     room = np.zeros((2, padded.sizes.steps, len(asked)), np.int32)
@@ -111,7 +111,7 @@ def _kernel(problem: MapProblem, asked: np.ndarray, latency: np.ndarray, mesh: M
 
     def repeated(padded: PaddedMapProblem, weights: jax.Array, outputs: jax.Array, runs: jax.Array) -> Any:
         def again(_: jax.Array, state: tuple) -> tuple:
-            # a memory of each kind hangs on the last result: else XLA may compute something once, before the loop
+            # a memory of each kind depends on the last result: else XLA may hoist computations out of the loop
             (weights, outputs), costs = state
             least = jnp.where(costs.latency[0] + costs.error[0] < 0, 0, MOST_MAPS)
             asked = weights.at[0, 0].min(least), outputs.at[0, 0].min(least)
@@ -139,7 +139,7 @@ def _kernel(problem: MapProblem, asked: np.ndarray, latency: np.ndarray, mesh: M
 
 
 def generation_program(problem: MapProblem, config: EgrlConfig, seed: int) -> Program:
-    """Generations of a search, one after another."""
+    """A program of successive generations of a search."""
     key = jax.random.key(seed)
     parts = (
         config.settings,

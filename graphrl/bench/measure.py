@@ -1,8 +1,8 @@
-"""Measures every case with graphrl, and its decoder beside the one in numba, in turns, and makes the rows.
+"""Measures every case with graphrl, and its decoder in turns with the one in numba, and builds the rows.
 
-`search_program` makes whole BRKGA runs, and their parts, ready to be timed. `cached_compile_seconds` measures compiling
-with a filled compilation cache, in processes of their own: `python -m graphrl.bench.measure` is such a process, and
-prints the seconds.
+`search_program` compiles whole BRKGA runs, and their parts, for timing. `cached_compile_seconds` measures compiling
+with a filled compilation cache, in separate processes: `python -m graphrl.bench.measure` is such a process, and prints
+the seconds.
 """
 
 import dataclasses
@@ -96,7 +96,7 @@ def graphrl_search(work: Work, *, proposals: bool = False) -> Program:
 
 
 def own_work(work: Work) -> Program:
-    """BRKGA's own work in such a run: the fitness is the sum of the genes."""
+    """The work of BRKGA alone in such a run, without decoding: the fitness is the sum of the genes."""
     generations, mesh = PARAMETERS.generations(work.settings.evaluations), work.mesh(len(work.graphs))
 
     def evolve(graph: PaddedGraph, keys: jax.Array, _: jax.Array) -> jax.Array:
@@ -115,7 +115,7 @@ def own_work(work: Work) -> Program:
 def search_program(
     run: Callable[[Any, jax.Array], Any], batch: Any, evaluations: int, mesh: Mesh, seed: int
 ) -> Program:
-    """A program that searches from the same keys over and over; `evaluations` are those of one graph."""
+    """Compiles a search that is repeated from the same keys; `evaluations` are those of one graph."""
     graphs = len(jax.tree.leaves(batch)[0])
     keys = jax.random.split(jax.random.key(seed), graphs)
     arguments = jax.device_put((batch, keys), NamedSharding(mesh, BY_GRAPH))
@@ -127,11 +127,11 @@ GRAPHRL, NUMBA = "graphrl", "numba"
 
 
 def measure(settings: Settings, say: Say) -> Iterator[list[Row]]:
-    """The rows of each case in turn, graphrl's first; of decoding a second one, of the same in numba.
+    """Measures each case in turn: graphrl's row and, for decoding, the row of the same in numba.
 
     Raises:
       GraphrlError: the two do not compute the same costs.
-      ProblemError: jax has not as many devices as threads are wanted.
+      ProblemError: jax has fewer devices than the requested threads.
     """
     with machine.pinned(settings.threads) as pinned:
         machine.configure(settings.threads)
@@ -149,7 +149,7 @@ def _programs(work: Work, say: Say) -> dict[str, Program]:
 
 
 def compiled_evaluation(work: Work) -> Program:
-    """The decoder for one core of a CPU (`costs/host/decode.py`), a thread a graph."""
+    """The decoder in numba (`costs/host/decode.py`), with one thread per graph, at most `threads` at a time."""
     case, settings = work.case, work.settings
     graphs = [host_graph(g, work.problem, timed=case.makespan, memory=case.memory) for g in work.graphs]
     first = cost_all(graphs, work.chromosomes)
@@ -162,7 +162,7 @@ def compiled_evaluation(work: Work) -> Program:
 
 
 def _rows(settings: Settings, case: Case, pinned: bool, tell: Say) -> list[Row]:
-    """Makes the programs of a case ready, compares their results, and times them in turns."""
+    """Compiles the programs of a case, compares their results, and times them in turns."""
 
     def say(text: str) -> None:
         tell(f"n = {case.num_ops}, {case.title}, {case.graphs} graph{'s' * (case.graphs > 1)}: {text}")
@@ -173,7 +173,7 @@ def _rows(settings: Settings, case: Case, pinned: bool, tell: Say) -> list[Row]:
     parts: dict[str, Program] = {}
     cached = None
     if case.search:
-        say("preparing graphrl's parts")  # they tell the shares of a run: its own work alone, and Beta proposals
+        say("preparing graphrl's parts")  # for the shares of a run: its own work alone, and Beta proposals
         parts = {"own": own_work(work), "beta": graphrl_search(work, proposals=True)}
         if not case.makespan:
             say("starting processes with a compilation cache")
@@ -191,10 +191,10 @@ def _rows(settings: Settings, case: Case, pinned: bool, tell: Say) -> list[Row]:
 
 
 def check_agreement(programs: Mapping[str, Program]) -> None:
-    """Refuses to time methods that do not compute the same.
+    """Checks that all programs compute the same costs.
 
     Raises:
-      GraphrlError: two differ on a chromosome, by more than float32 sums on large graphs can.
+      GraphrlError: two differ on a chromosome, by more than the rounding of float32 sums on large graphs.
     """
     costs = {method: program.costs for method, program in programs.items() if program.costs is not None}
     first = next(iter(costs), None)

@@ -1,11 +1,10 @@
-"""Throughput of policies on layered graphs, by the number of graphs at once: Topoformer's decoders of orders, GO's
-decisions, and updates of both policies.
+"""Throughput of policies on layered graphs, by batch size: Topoformer's decoders, GO's decisions, and updates of both.
 
-Orders: `greedy`, `sample` and `beam` of decoding/ make orders from random priorities, costs of the orders included.
-They are compared with drawing random-priority orders and computing their peaks on the host: a decoder must not be
-slower than that. An update is one of `graphrl train topoformer`.
+Orders: `greedy`, `sample` and `beam` of decoding/ decode orders from random priorities, and compute their costs. They
+are compared with sampling random-priority orders and computing their peaks on the host: a decoder must not be slower
+than that. An update is one of `graphrl train topoformer`.
 
-Decisions: a call of GO's network, and the likeliest option of each task for every op. An update is one of
+Decisions: a call of GO's network, and the most likely option of each task for every op. An update is one of
 `graphrl train go`, on plans of the same graphs on 8 devices.
 """
 
@@ -47,8 +46,8 @@ DECIDING, LEARNING = "deciding", "learning"
 
 Decoder = Literal["greedy", "sample", "beam"]
 DECODERS: tuple[Decoder, ...] = get_args(Decoder)
-CONFIG = TopoformerConfig()  # of what learns orders: the default, which trained the policy that the package ships
-ORDERS_LEARNT = 512  # ops; attention is quadratic: an update of 16 graphs of 2,048 would take some 10 s on a core
+CONFIG = TopoformerConfig()  # of the learner of orders: the default, by which the package's own policy was trained
+ORDERS_LEARNT = 512  # ops; attention is quadratic: an update of 16 graphs of 2,048 would take about 10 s on a core
 SAMPLES = 16  # orders of a graph that sample and beam decode: the paper's
 SPREAD = 5.0  # of the priorities: alpha of eq. 17
 
@@ -59,28 +58,28 @@ DECISIONS_LEARNT = 1000  # ops: an update of one graph of 10,000 takes minutes o
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OrderRow(Timing):
-    """What a decoder, or an update of a policy (compiled once the first is done), took for so many graphs at once."""
+    """Measurement of a decoder, or of policy updates (without the first, which compiles), on a batch of graphs."""
 
     work: str  # of `DECODERS`, or `LEARNING`
     n: int  # ops of each graph
-    graphs: int  # at once
-    orders: int  # of each graph: greedy 1, learning `CONFIG.samples`, sample and beam (the best of them) `SAMPLES`
+    graphs: int  # in a batch
+    orders: int  # per graph: greedy 1, learning `CONFIG.samples`, sample and beam (the best of them) `SAMPLES`
     orders_per_s: float  # by the median
-    ratio_to_drawing: float  # of that and random-priority orders drawn and costed a second, on one core
+    ratio_to_drawing: float  # of that to random-priority orders sampled and costed a second, on one core
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecisionRow(Timing):
-    """What decisions, or updates of the policy (compiled once the first is done), took for so many graphs at once."""
+    """Measurement of decisions, or of policy updates (without the first, which compiles), on a batch of graphs."""
 
     work: str  # `DECIDING` or `LEARNING`
     n: int  # ops of each graph
-    graphs: int  # at once
+    graphs: int  # in a batch
     per_s: float  # decisions of a graph, or updates, by the median
 
 
 def _order_programs(settings: Settings, n: int, count: int, mesh: Mesh, first: bool) -> Prepared:
-    """The decoders, and learning up to `ORDERS_LEARNT` ops, beside drawing."""
+    """Programs of the decoders and, up to `ORDERS_LEARNT` ops, of learning; sampling on the host as the yardstick."""
     graphs = [layered(n, settings.seed + i) for i in range(count)]
     batch = pad_batch(graphs)
     programs: dict[str, Program] = {decoder: _decoding(decoder, batch, mesh, settings.seed) for decoder in DECODERS}
@@ -107,7 +106,7 @@ def _orders(work: str) -> int:
 
 
 def _decoding(decoder: Decoder, batch: PaddedGraph, mesh: Mesh, seed: int) -> Program:
-    """The decoder on a batch of graphs with random priorities, over and over, the graphs spread over the mesh."""
+    """Repeated decoding of a batch of graphs with random priorities, sharded over the mesh."""
     count, n = batch.runtime.shape
     priorities = SPREAD * np.random.default_rng(seed).normal(size=(count, n)).astype(np.float32)
 
@@ -122,7 +121,7 @@ def _decoding(decoder: Decoder, batch: PaddedGraph, mesh: Mesh, seed: int) -> Pr
 
 
 def _drawing(graph: ComputationGraph, seed: int) -> Callable[[int], Sample]:
-    """Random-priority orders of a graph drawn and costed as the solver of that name does."""
+    """Repeated sampling and costing of random-priority orders of a graph, as in the solver of that name."""
     flow = Flow(graph)
     drawing, usage, rng = Drawing(flow), Usage(flow), np.random.default_rng(seed)
 
@@ -137,7 +136,7 @@ def _drawing(graph: ComputationGraph, seed: int) -> Callable[[int], Sample]:
 
 
 def _decision_programs(settings: Settings, n: int, count: int, mesh: Mesh, first: bool) -> Prepared:
-    """Deciding by an untrained network, and learning up to `DECISIONS_LEARNT` ops."""
+    """Programs of decisions by an untrained network and, up to `DECISIONS_LEARNT` ops, of learning."""
     graphs = [layered(n, settings.seed + i) for i in range(count)]
     programs = {DECIDING: _deciding(graphs, mesh, settings.seed)}
     if n <= DECISIONS_LEARNT:
@@ -164,12 +163,12 @@ def _deciding(graphs: list[ComputationGraph], mesh: Mesh, seed: int) -> Program:
 
 
 def _learning(learner: Any, batch: Any, mesh: Mesh, seed: int, each: int) -> Program:
-    """Updates on the same batch, over and over, its graphs spread over the mesh.
+    """Repeated updates on the same batch, its graphs sharded over the mesh.
 
-    A batch is not made anew: in training, threads make the next ones while the device learns from this one.
+    The time excludes generating batches: in training, threads generate the next ones during the update.
 
     Args:
-      each: what an update counts as.
+      each: evaluations that an update counts as.
     """
     functions, key = on_mesh(learner, mesh), jax.random.key(seed)
     batch = jax.device_put(batch, NamedSharding(mesh, BY_GRAPH))

@@ -1,4 +1,4 @@
-"""The rows as a table and a picture for people and as JSON lines for machines."""
+"""Benchmark rows as a table, a picture and JSON lines."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ def json_lines(rows: Sequence[Measured]) -> str:
 
 
 def title(row: Row) -> str:
-    """What was measured, in words, without the sizes."""
+    """Describes the measurement in words, without the sizes."""
     if row.what == "brkga":
         return f"BRKGA, {(row.objective or '').replace('_', ' ')}"
     parts = row.what.removeprefix("decode + ")
@@ -31,7 +31,7 @@ def title(row: Row) -> str:
 
 
 def machine_line(rows: Sequence[Measured]) -> str:
-    """What was measured on, and how, in one line."""
+    """Describes the machine and its settings in one line."""
     first = rows[0]
     cores = "1 thread, pinned to one core" if first.pinned else f"{first.threads} thread" + "s" * (first.threads > 1)
     clock = "CPU time" if first.clock == "cpu" else "wall time"
@@ -39,11 +39,11 @@ def machine_line(rows: Sequence[Measured]) -> str:
 
 
 class Table(NamedTuple):
-    """How rows of one kind are shown."""
+    """Presentation of the rows of one kind."""
 
     heading: Callable[[Any], str]  # of the printed table, from its first row
-    columns: Mapping[str, Callable[[Any], str]]  # what a row has in each
-    section: Callable[[Any], Hashable]  # rows of equal ones stand together
+    columns: Mapping[str, Callable[[Any], str]]  # a row's text in each
+    section: Callable[[Any], Hashable]  # rows with equal values form one section
     title: Callable[[Any], str]  # of the picture, from its first row
     labels: tuple[str, str]  # of its axes
     point: Callable[[Any], tuple[str, str, int, float] | None]  # see `write_curves`; None: not in the picture
@@ -89,13 +89,13 @@ def print_table(rows: Sequence[Row]) -> None:
 
 
 def make_console() -> Console:
-    """Where tables go: the terminal, or lines wide enough for them."""
+    """The output of tables: the terminal, or lines wide enough for them."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=140)
 
 
 def make_table(heading: str, *columns: str) -> RichTable:
-    """An empty table; all columns but that of the case are numbers."""
+    """An empty table; all columns except that of the case are numbers."""
     table = RichTable(title=heading, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
     for column in columns:
         table.add_column(column, justify="left" if column == "case" else "right")
@@ -109,7 +109,7 @@ def _rounded(figure: float | None) -> str:
 
 
 def write_plot(rows: Sequence[Row], file: IO[bytes]) -> None:
-    """Writes a PNG: evaluations a second against ops, a line a method, a panel a case."""
+    """Writes a PNG: evaluations a second against ops, one line per method, one panel per case."""
     points = [(f"{title(row)}; {row.graphs} at once", row.method, row.n, row.evaluations_per_s) for row in rows]
     write_curves(f"Evaluations a second\n{machine_line(rows)}", ("ops", "evaluations / s"), points, file)
 
@@ -120,9 +120,9 @@ def write_curves(
     """Writes a PNG of curves, both axes on log scales.
 
     Args:
-      heading: above all.
+      heading: of the whole picture.
       labels: of the axes.
-      points: panel, line in it, x and y.
+      points: panel, line, x and y of each.
       file: to write to.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg

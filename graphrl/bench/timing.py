@@ -1,8 +1,7 @@
-"""Programs made ready to be timed, clocks, repeats, and what has a rate (`Bench`).
+"""Timing: compiled programs, clocks, repeats, and benchmarks of a rate (`Bench`).
 
 Programs take turns, so that ratios come from the same minutes of the machine. JAX programs take a batch of graphs,
-spread over a mesh of devices by graph. On CPUs the graphs of a device follow one another, on accelerators they run
-together.
+sharded over a mesh of devices. On CPUs the graphs of a device follow one another, on accelerators they run together.
 """
 
 import dataclasses
@@ -28,7 +27,7 @@ from graphrl.graphs.padding import PaddedGraph, common_sizes, pad_batch
 
 BY_GRAPH, EVERYWHERE = PartitionSpec("graphs"), PartitionSpec()
 _MAX_RUNS = 100_000
-Say = Callable[[str], None]  # gets what is going on, for a progress line
+Say = Callable[[str], None]  # receives the present activity, for a progress line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,11 +47,11 @@ class Samples:
 
     @property
     def evaluations(self) -> int:
-        """Of one sample."""
+        """Evaluations of one sample."""
         return self.samples[0].evaluations
 
     def seconds(self, clock: str) -> list[float]:
-        """Of each sample, by clock "wall" or "cpu"."""
+        """Seconds of each sample, by clock "wall" or "cpu"."""
         return [sample.wall_s if clock == "wall" else sample.cpu_s for sample in self.samples]
 
     def median(self, clock: str) -> float:
@@ -65,24 +64,24 @@ class Samples:
 
 
 class Costs(NamedTuple):
-    """What a program says of the chromosomes that it was given; 0 where it was not asked."""
+    """Costs that a program computes for its chromosomes; 0 where they are not requested."""
 
     makespan: np.ndarray  # [g, p] seconds
     peak: np.ndarray  # [g, p, d] bytes
 
 
 class Program(NamedTuple):
-    """Something compiled, to be timed."""
+    """A compiled program to time."""
 
-    run: Callable[[int], Sample]  # runs it so many times over; `timed` makes one
-    compile_s: float = 0.0  # of tracing and compiling, without a cache; 0 for what was compiled before
+    run: Callable[[int], Sample]  # runs it the given number of times; see `timed`
+    compile_s: float = 0.0  # of tracing and compiling, without a cache; 0 if compiled before
     costs: Costs | None = None
-    on_host: bool = False  # whatever device jax computes on
+    on_host: bool = False  # on the host, even if jax computes on another device
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timing(Measured):
-    """A row of what was timed."""
+    """A row with the times of a program."""
 
     compile_s: float
     median_s: float  # of a sample
@@ -90,7 +89,7 @@ class Timing(Measured):
 
 
 def timed_fields(settings: Settings, pinned: bool, compile_s: float, samples: Samples) -> dict[str, Any]:
-    """The fields of a `Timing` but `what`."""
+    """The fields of a `Timing` except `what`."""
     clock = machine.clock(pinned)
     return {
         "threads": settings.threads,
@@ -106,7 +105,7 @@ def timed_fields(settings: Settings, pinned: bool, compile_s: float, samples: Sa
 
 
 class Prepared(NamedTuple):
-    """Programs by the work that they do, and what their rates are compared with."""
+    """Programs by their work, and the yardstick for their rates."""
 
     programs: Mapping[str, Program]
     yardstick: Callable[[int], Sample] | None = None
@@ -115,25 +114,25 @@ class Prepared(NamedTuple):
 class Timed(NamedTuple):
     """A program that was timed."""
 
-    work: str  # that it does
+    work: str  # name of its work
     ops: int  # of each graph
-    number: int  # at once
+    number: int  # in a batch
     rate: float  # a second, by the median
-    ratio: float  # of the rate and the yardstick's, if there is one
+    ratio: float  # of the rate to the yardstick's; without one the rate itself
 
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """Something that has a rate, for graphs of some ops and so many of it at once.
+    """A benchmark of a rate, by the number of ops and by batch size.
 
     Attributes:
-      option: of the command, whose values are the numbers at once.
-      what: the rows are said to measure.
-      unit: of the numbers, in the singular.
-      most: at once.
-      prepare: (settings, ops, how many, mesh, whether it is the first number) -> what is timed.
-      row: (settings, what was timed, fields of a `Timing`) -> a row.
-      table: how rows are shown.
+      option: of the command, whose values are the batch sizes.
+      what: name of the measurement in rows.
+      unit: of the batch sizes, in the singular.
+      most: the largest batch size.
+      prepare: (settings, ops, batch size, mesh, whether it is the first size) -> the programs to time.
+      row: (settings, a timed program, fields of a `Timing`) -> a row.
+      table: presentation of the rows.
     """
 
     option: str
@@ -148,13 +147,13 @@ class Bench:
         """Rows for each size of graphs and each of the counts.
 
         Args:
-          settings: what to measure.
-          counts: how many at once.
-          say: see `Say`.
+          settings: of the run.
+          counts: batch sizes.
+          say: receives progress, see `Say`.
 
         Raises:
-          ProblemError: a count is out of range or given twice, or jax has not as many devices as threads are asked for.
-          GraphrlError: two programs do not compute the same.
+          ProblemError: a count is out of range or given twice, or jax has fewer devices than threads.
+          GraphrlError: two programs compute different results.
         """
         if not counts or len(set(counts)) < len(counts) or not 1 <= min(counts) <= max(counts) <= self.most:
             have = clipped(", ".join(map(str, counts))) or "empty"
@@ -183,7 +182,7 @@ class Bench:
 
 
 def timed(work: Callable[[int], int]) -> Callable[[int], Sample]:
-    """`work(runs)`, which blocks and returns its evaluations, with both clocks around it."""
+    """Wraps `work(runs)`, which blocks and returns its evaluations, with both clocks."""
 
     def run(runs: int) -> Sample:
         wall, cpu = time.perf_counter(), time.process_time()
@@ -199,7 +198,7 @@ def interleaved(programs: Sequence[Callable[[int], Sample]], repeats: int, secon
     Args:
       programs: each takes a number of runs.
       repeats: samples of each.
-      seconds: a sample's least length, about: runs are repeated in it until it lasts so long.
+      seconds: approximate minimum length of a sample: it repeats runs until it lasts that long.
     """
     runs = [_runs_needed(program, seconds) for program in programs]
     taken: list[list[Sample]] = [[] for _ in programs]
@@ -210,7 +209,7 @@ def interleaved(programs: Sequence[Callable[[int], Sample]], repeats: int, secon
 
 
 def _runs_needed(program: Callable[[int], Sample], seconds: float) -> int:
-    """Runs that make a sample of that length. Looks again after the first ones, which are slow: they warm up."""
+    """Number of runs in a sample of that length. Measures again after the first runs, which are slower."""
     runs, taken = 1, 0.0
     while taken < seconds / 2 and runs < _MAX_RUNS:
         taken = program(runs).wall_s
@@ -219,7 +218,7 @@ def _runs_needed(program: Callable[[int], Sample], seconds: float) -> int:
 
 
 def graphrl_evaluation(work: Work) -> Program:
-    """Decoding and costing a population on every graph with graphrl."""
+    """Compiles decoding and costing of a population on every graph with graphrl."""
     graphs, problem, case, d = work.graphs, work.problem, work.case, DEVICES
     sizes = common_sizes(graphs)
     batch = pad_batch(graphs, sizes)
@@ -237,7 +236,7 @@ def graphrl_evaluation(work: Work) -> Program:
 def evaluation_program(
     costs: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]], batch: Any, genes: np.ndarray, mesh: Mesh
 ) -> Program:
-    """A program that costs the same genes over and over.
+    """A program that repeatedly costs the same genes.
 
     Args:
       costs: (graphs with leading axis s, genes `[s, ...]`) -> makespan `[s, p]` and peak `[s, p, d]`.
@@ -245,7 +244,7 @@ def evaluation_program(
 
     def repeated(group: Any, genes: jax.Array, runs: jax.Array) -> tuple[jax.Array, jax.Array]:
         def again(_: jax.Array, state: tuple) -> tuple:
-            # one gene hangs on the last result: else XLA may compute everything once, before the loop
+            # one gene depends on the last result: else XLA may hoist the computation out of the loop
             genes, (makespan, peak) = state
             total = makespan.sum() + peak.sum()
             genes = genes.at[(0,) * genes.ndim].min(jnp.where(total < 0, 0.0, 1.0))
@@ -268,7 +267,8 @@ def evaluation_program(
 
 
 def mapped_program(function: Callable[..., Any], arguments: tuple, mesh: Mesh, evaluations: int) -> Program:
-    """Calls of a function of a batch with the same arguments over and over, their leading axes spread over the mesh;
+    """Repeated calls of a function on the same batch, whose leading axes are sharded over the mesh.
+
     `evaluations` are those of one call.
     """
     local = jax.shard_map(function, mesh=mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
@@ -278,7 +278,7 @@ def mapped_program(function: Callable[..., Any], arguments: tuple, mesh: Mesh, e
 
 
 def spread(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
-    """`function(graphs, per graph, replicated)` on a mesh: CPUs take their graphs one after the other."""
+    """Maps `function(graphs, per graph, replicated)` over a mesh: CPUs process their graphs one after the other."""
 
     def one_by_one(graphs: Any, per_graph: Any, replicated: Any) -> Any:
         singles = jax.tree.map(lambda x: x[:, None], (graphs, per_graph))
@@ -291,14 +291,14 @@ def spread(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
 
 
 def compile_program(function: Callable[..., Any], *arguments: Any) -> tuple[Callable[..., Any], float]:
-    """The compiled program for such arguments, and the seconds of tracing and compiling it."""
+    """Compiles a function for the arguments; returns the program, and the seconds of tracing and compiling."""
     started = time.perf_counter()
     compiled = jax.jit(function).lower(*arguments).compile()
     return compiled, time.perf_counter() - started
 
 
 def over_and_over(function: Callable[..., Any], arguments: Any, evaluations: int) -> Callable[[int], Sample]:
-    """Calls of a function with the same arguments, to be timed; `evaluations` are those of one call."""
+    """Times repeated calls of a function with the same arguments; `evaluations` are those of one call."""
 
     def work(runs: int) -> int:
         for _ in range(runs):

@@ -1,12 +1,12 @@
-"""Making many runs: in this process, or on the workers of a Dask cluster, a local one or one that is there already.
+"""Execution of many runs: in this process, or on the workers of a Dask cluster, local or already running.
 
-Several processes pay where runs use one core each, as most host-side methods do. Those of a local cluster are spawned,
-not forked: JAX has threads, and a forked copy of a locked lock never opens. So a program that calls this at its top
-level must guard that with `if __name__ == "__main__":`, and what it passes must be picklable.
+Several processes are faster if each run uses one core, as with most host-side methods. Processes of a local cluster are
+spawned, not forked: JAX has threads, and a lock that is locked at a fork stays locked in the child. So a program that
+calls this at its top level must guard that with `if __name__ == "__main__":`, and its arguments must be picklable.
 
-A worker gets one run at a time, whatever threads it has. One that dies costs that run and no other: its row says so,
-and whoever takes its place, or has joined meanwhile, goes on with the next. Workers of a cluster elsewhere must have
-the same graphrl, and must see the checkpoints that methods name.
+A worker gets one run at a time, regardless of its threads. If a worker dies, only that run fails, with an error in its
+row; a replacement, or a worker that has joined since, continues with the next run. Workers of a remote cluster need the
+same version of graphrl and access to the checkpoints that methods name.
 """
 
 import contextlib
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 Prepare = Callable[[], object]
 
 _THREADS = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # NPROC is XLA's
-_LOOK_SECONDS = 1.0  # between two looks at who is alive, while nobody is done
+_LOOK_SECONDS = 1.0  # between checks of which workers are alive, while no run has finished
 _PATIENCE = 60.0  # seconds that a cluster may be without any worker
 _CONNECT_SECONDS = 10.0
 
 _GUARD = 'a program that makes runs in several processes must do so under `if __name__ == "__main__":`'
-_one_run = threading.Lock()  # in a worker: one that was stopped goes on beside the next, if there is a thread for it
+_one_run = threading.Lock()  # in a worker: a cancelled run may continue on another thread during the next
 
 
 def share(processes: int) -> int:
-    """Cores that each of so many processes gets.
+    """Number of cores for each of the given number of processes.
 
     Raises:
-      ProblemError: there are not so many cores, or processes is below 1.
+      ProblemError: there are fewer cores than processes, or processes is below 1.
     """
     if not 1 <= processes <= count_cores():
         raise ProblemError(f"processes is {processes}: must be from 1 to the {count_cores()} cores of this machine")
@@ -53,10 +53,10 @@ def share(processes: int) -> int:
 
 
 def survey(address: str) -> tuple[int, int]:
-    """How many workers a cluster has, and the cores of the one with the fewest.
+    """Number of workers of a cluster, and the cores of the worker with the fewest.
 
     Raises:
-      GraphrlError: nobody answers there, there are no workers, or they cannot run graphrl.
+      GraphrlError: no scheduler answers at the address, there are no workers, or they cannot run graphrl.
     """
     with _connected(address) as client:
         try:
@@ -71,13 +71,13 @@ def survey(address: str) -> tuple[int, int]:
 def execute_all(
     runs: Sequence[Run], processes: int = 1, *, cluster: str | None = None, prepare: Prepare | None = None
 ) -> Generator[Row]:
-    """The rows of the runs, as they come; with one process in the given order.
+    """Executes runs and yields their rows as they finish; with one process in the given order.
 
     Args:
-      runs: what to do.
-      processes: with 1 everything happens in this one; a method that crashes Python or fills the memory then takes it
-        along, while with more it costs one row.
-      cluster: address of the scheduler of a Dask cluster, whose workers take the place of `processes`.
+      runs: to execute.
+      processes: with 1 all runs are in this process; a method that crashes Python or exhausts memory then ends it. With
+        more, such a crash costs one row.
+      cluster: address of the scheduler of a Dask cluster, whose workers replace `processes`.
       prepare: called once in every process before its first run.
 
     Raises:
@@ -106,12 +106,12 @@ def _on_workers(
     slices: Sequence[Sequence[int]],
     ends: dict[str, int],
 ) -> Iterator[Row]:
-    """The rows, by the workers that are there; `slices` are the cores of those with a number for a name."""
+    """Yields the rows of runs on the present workers; `slices` has the cores of workers whose names are numbers."""
     from distributed import wait
 
     grouped = itertools.groupby(runs, key=lambda run: (run.fingerprint, run.problem, run.method))
     groups = deque([deque(group) for _, group in grouped])  # runs of a group share compiled programs
-    queues: dict[str, deque[Run]] = {}  # of each worker: what is left of its group
+    queues: dict[str, deque[Run]] = {}  # of each worker: remaining runs of its group
     busy: dict[str, tuple[Any, Run]] = {}
     scheduler: Any = client.scheduler
     seen = time.monotonic()
@@ -142,12 +142,12 @@ def _on_workers(
 
 
 def _row(future: Any, run: Run, end: int | None) -> Row:
-    """The row of a run that is done, or whose worker is gone (with this exit code, if that is known)."""
+    """The row of a run that has finished, or whose worker has died (with exit code `end`, if known)."""
     if future.status == "finished":
-        with contextlib.suppress(Exception):  # it has died since
+        with contextlib.suppress(Exception):  # the worker has died since
             return future.result(timeout=_CONNECT_SECONDS)
     error = future.exception(timeout=_CONNECT_SECONDS) if future.status == "error" else None
-    if future.cancelled():  # not by us: the scheduler is lost
+    if future.cancelled():  # not by this process: the scheduler is lost
         raise OSError("the connection was lost")
     future.cancel()
     if error is not None and type(error).__name__ != "KilledWorker":
@@ -158,30 +158,30 @@ def _row(future: Any, run: Run, end: int | None) -> Row:
 
 
 def _execute(run: Run, prepare: Prepare | None, cores: tuple[int, ...]) -> Row:
-    """In a worker: the row of a run."""
+    """Executes a run in a worker."""
     with _one_run:
         return _executor_here(prepare, cores).execute(run)
 
 
 def _prepared(prepare: Prepare | None, cores: tuple[int, ...] = ()) -> Executor:
-    """What makes runs in this process, now prepared, and bound to cores if any are given."""
+    """Prepares this process, binds it to cores if any are given, and returns its executor."""
     for thread in os.listdir("/proc/self/task") if cores else ():
-        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+        with contextlib.suppress(ProcessLookupError):  # the thread has ended meanwhile
             os.sched_setaffinity(int(thread), cores)
     if prepare is not None:
         prepare()
     return Executor()
 
 
-_executor_here = functools.cache(_prepared)  # a worker's only one
+_executor_here = functools.cache(_prepared)  # one per worker
 
 
 @contextlib.contextmanager
 def _connected(address: str) -> Iterator["Client"]:
-    """A client of a cluster.
+    """Connects a client to a cluster.
 
     Raises:
-      GraphrlError: nobody answers there, or no longer; a `MissingExtraError` without Dask.
+      GraphrlError: the scheduler does not answer, or no longer; a `MissingExtraError` without Dask.
     """
     distributed = require("distributed", "cluster", "a Dask cluster")
     try:
@@ -198,10 +198,10 @@ def _connected(address: str) -> Iterator["Client"]:
 
 @contextlib.contextmanager
 def _local(slices: Sequence[Sequence[int]], ends: dict[str, int]) -> Iterator["Client"]:
-    """A client of a cluster of processes of this machine, as many as slices; `ends` gets the exit codes of workers.
+    """Starts a cluster with one local process per slice, and its client; `ends` receives the exit codes of workers.
 
     Raises:
-      GraphrlError: they do not start; a `MissingExtraError` without Dask.
+      GraphrlError: the processes do not start; a `MissingExtraError` without Dask.
     """
     require("distributed", "cluster", "making runs in several processes")
     import dask
@@ -222,7 +222,7 @@ def _local(slices: Sequence[Sequence[int]], ends: dict[str, int]) -> Iterator["C
             super()._on_worker_exit_sync(exitcode)
 
     def kill() -> None:
-        for nanny in nannies:  # what runs is not waited for
+        for nanny in nannies:  # without waiting for runs
             if nanny.status not in (Status.closed, Status.failed):
                 nanny.close_gracefully()
             if nanny.pid is not None:
@@ -234,10 +234,10 @@ def _local(slices: Sequence[Sequence[int]], ends: dict[str, int]) -> Iterator["C
         "distributed.scheduler.worker-ttl": None,  # a method may keep Python's lock for minutes
     }
     with contextlib.ExitStack() as stack:
-        stack.enter_context(silence_logging_cmgr(logging.CRITICAL))  # a cluster's own ends before its last messages
-        stack.callback(_restore, dict(os.environ))  # a nanny leaves what it sets for its process
-        multiprocessing.resource_tracker.ensure_running()  # when it starts, it undoes the next line
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # threads and processes inherit: it is ours
+        stack.enter_context(silence_logging_cmgr(logging.CRITICAL))  # the cluster's own silencing ends too early
+        stack.callback(_restore, dict(os.environ))  # a nanny does not reset the variables that it sets for its process
+        multiprocessing.resource_tracker.ensure_running()  # its start would undo the next line
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by threads and processes
         try:
             with dask.config.set(settings):
                 cluster = LocalCluster(
@@ -254,13 +254,13 @@ def _local(slices: Sequence[Sequence[int]], ends: dict[str, int]) -> Iterator["C
 
 
 def _restore(environment: dict[str, str]) -> None:
-    """Makes the environment variables these."""
+    """Sets the environment variables to exactly these."""
     os.environ.clear()
     os.environ.update(environment)
 
 
 def _slices(processes: int) -> list[list[int]]:
-    """The cores of each process; none where the system cannot bind processes to cores."""
+    """The cores of each process; empty lists if the system cannot bind processes to cores."""
     if not hasattr(os, "sched_getaffinity"):
         return [[]] * processes
     each, cores = share(processes), sorted(os.sched_getaffinity(0))

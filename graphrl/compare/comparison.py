@@ -1,9 +1,8 @@
-"""A comparison, and the file of its rows: runs that the file lacks are made and added to it.
+"""A comparison, and the file of its rows: runs that are not in the file are executed and added to it.
 
-The file has one JSON object a line, so that a comparison that was killed goes on where it was. `Store` also keeps other
-measurements. A row is one write of one line to the end of the file, and is on the disk when `append` returns: a kill at
-any moment loses at most the row that is being written. A last line that was cut short is dropped when the file is
-opened again.
+The file has one JSON object a line, so a comparison that was killed can be resumed. `Store` is also used for other
+measurements. A row is appended by one write of one line, and is on disk when `append` returns: a kill at any moment
+loses at most the row being written. A truncated last line is dropped when the file is opened again.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ from graphrl.files import shown
 
 
 class Entry(Protocol):
-    """What a line holds."""
+    """Entry of a line."""
 
     def to_dict(self) -> dict[str, Any]: ...
 
@@ -31,12 +30,12 @@ T = TypeVar("T", bound=Entry)
 
 
 class Kind(NamedTuple, Generic[T]):
-    """What a file holds.
+    """Type of the entries of a file.
 
     Attributes:
-      read: an entry from what a line holds; a GraphrlError if it is none.
-      key: equal for entries of which the last counts.
-      beginning: of every line.
+      read: converts the JSON value of a line to an entry; raises GraphrlError if it is none.
+      key: of an entry; of entries with equal keys the last one counts.
+      beginning: first bytes of every line.
     """
 
     read: Callable[[object], T]
@@ -48,7 +47,7 @@ RUNS = Kind(Row.from_dict, lambda row: row.key, f'{{"format": "{FORMAT}"'.encode
 
 
 class Store(Generic[T]):
-    """The entries of a file, and what is appended.
+    """The entries of a file, to which more can be appended.
 
     Attributes:
       rows: by key.
@@ -59,25 +58,25 @@ class Store(Generic[T]):
         self.rows = rows
 
     def append(self, row: T) -> None:
-        """Writes an entry.
+        """Appends an entry to the file.
 
         Raises:
-          OSError: the disk is full, or the like.
+          OSError: it cannot be written, for example because the disk is full.
         """
         line = memoryview(json.dumps(row.to_dict(), allow_nan=False).encode() + b"\n")
         while line:
             line = line[self._file.write(line) :]
-        self.rows[self._kind.key(row)] = row  # before the slow part, in which Ctrl-C is likely to come
+        self.rows[self._kind.key(row)] = row  # before the slow part, in which Ctrl-C is most likely
         os.fsync(self._file.fileno())
 
 
 @contextlib.contextmanager
 def open_store(path: str | os.PathLike[str], kind: Kind[T]) -> Iterator[Store[T]]:
-    """The store of a file, made if there is none, for the length of a `with`; one process at a time.
+    """Opens the store of a file, which is created if missing, within a `with`; one process at a time.
 
     Raises:
-      GraphrlError: one line, if the file cannot be read or written, holds anything of another kind, or is open
-        elsewhere.
+      GraphrlError: one line, if the file cannot be read or written, contains anything of another kind, or is open
+      elsewhere.
     """
     try:
         file = _opened(path)
@@ -125,13 +124,13 @@ def _parse(data: bytes, source: str, kind: Kind[T]) -> tuple[dict[str, T], int]:
 
 
 class Comparison(NamedTuple):
-    """What came of a comparison.
+    """Result of a comparison.
 
     Attributes:
-      rows: of the runs that were asked for, in their order.
-      others: all other rows of the file: they may hold better values of the same graphs.
-      new: how many of `rows` were made now.
-      interrupted: whether Ctrl-C ended it; then some of `rows` are missing.
+      rows: of the requested runs, in their order.
+      others: all other rows of the file: they may have better values of the same graphs.
+      new: number of `rows` from this call.
+      interrupted: whether Ctrl-C ended the comparison; then some of `rows` are missing.
     """
 
     rows: list[Row]
@@ -157,17 +156,17 @@ def compare(
     watch: Watch = _nobody,
     prepare: Callable[[], object] | None = None,
 ) -> Comparison:
-    """Makes the runs that are not in the file yet.
+    """Executes the runs that are not in the file yet.
 
     Args:
       runs: from `make_runs`; with several processes their `cores` should be `cluster.share(processes)`.
       path: of the file with the rows, or None to keep none.
       processes, cluster, prepare: see `execute_all`.
-      retry: whether runs that failed before are made again.
-      watch: called with the runs that are to be made; what the `with` gives is called with every row.
+      retry: whether runs that failed before are repeated.
+      watch: called with the runs to execute; the function that its `with` yields is called with every row.
 
     Raises:
-      GraphrlError: the file cannot be used, or the cluster.
+      GraphrlError: the file or the cluster cannot be used.
       ProblemError: there are fewer cores than processes.
     """
     with contextlib.ExitStack() as stack:

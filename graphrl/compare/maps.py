@@ -1,4 +1,4 @@
-"""Methods for memory maps on many graphs: every run, one after the other, and the table of them.
+"""Comparison of methods for memory maps on many graphs: sequential runs, and their table.
 
 A method's figure on a graph is of the mean latency over its seeds, and its figure in the table the mean over graphs.
 """
@@ -20,20 +20,20 @@ from graphrl.solvers.maps.task import MapTask
 from graphrl.units import format_seconds
 
 HEADINGS = ("method", "speed-up", "least", "mean gap", "won or tied", "evaluations", "seconds", "of these compiling")
-_MAX_GRAPHS = 24  # up to which the latencies stand in a table of their own
+_MAX_GRAPHS = 24  # up to which latencies are printed in a separate table
 
 
 @dataclasses.dataclass(frozen=True)
 class MapRow:
-    """What came of a run.
+    """Result of a run.
 
     Attributes:
       graph, ops: name and size.
       method, seed: of the run.
-      latency, speedup: of the map, seconds, and over the compiler's own; infinite and 0 if the run failed.
+      latency, speedup: seconds of the map, and factor over the compiler's own; infinite and 0 if the run failed.
       evaluations: as the method counts them.
-      seconds, compile_seconds: of wall clock, and what of that JAX compiled for.
-      error: why there is no map, one line, or None.
+      seconds, compile_seconds: of wall clock, and JAX's part of it for compiling.
+      error: the reason why there is no map, one line, or None.
     """
 
     graph: str
@@ -50,11 +50,11 @@ class MapRow:
 
 @dataclasses.dataclass(frozen=True)
 class MapSummary:
-    """A method's line.
+    """A method's line of the table.
 
     Attributes:
       method: its name with options.
-      speedup, least: over the compiler's own map, the mean and the least of the graphs.
+      speedup, least: over the compiler's own map, mean and minimum over graphs.
       mean_gap: to the best latency of each graph, a fraction.
       won_or_tied: share of the graphs on which no other method of the table is better.
       evaluations, seconds, compile_seconds: means of the runs.
@@ -75,7 +75,7 @@ class MapSummary:
 def run_maps(
     problems: Sequence[MapProblem], methods: Sequence[str], seeds: Sequence[int], budget: Budget
 ) -> Iterator[MapRow]:
-    """A row for every method on every problem with every seed; every map is checked."""
+    """Yields a row for every method on every problem with every seed; every map is checked."""
     for problem in problems:
         for method in methods:
             for seed in seeds:
@@ -90,7 +90,7 @@ def summarise(rows: Sequence[MapRow]) -> list[MapSummary]:
 
 
 def print_tables(rows: Sequence[MapRow], chip: str, budget: str) -> None:
-    """Prints the table, before it the latencies by graph if they are few, and after it the faults.
+    """Prints the latencies by graph if there are few graphs, the table, and the errors.
 
     Args:
       rows: of `run_maps`.
@@ -107,7 +107,7 @@ def print_tables(rows: Sequence[MapRow], chip: str, budget: str) -> None:
 
 
 def latencies(rows: Sequence[MapRow]) -> tuple[list[str], list[list[str]]]:
-    """The headings and lines of a table of latencies, means over seeds: a line a graph, a column a method."""
+    """The headings and lines of a table of latencies, means over seeds: one line per graph, one column per method."""
     by_method = {method: _by_graph(rows, method, "latency") for method in _names(rows, "method")}
     ops = {row.graph: f"{row.ops:,}" for row in rows}
     lines = [
@@ -117,7 +117,7 @@ def latencies(rows: Sequence[MapRow]) -> tuple[list[str], list[list[str]]]:
 
 
 def cells(summary: MapSummary) -> list[str]:
-    """A method's line, under `HEADINGS`."""
+    """Cells of a method's line, under `HEADINGS`."""
     return [
         summary.method,
         f"{summary.speedup:.4f}",
@@ -131,12 +131,12 @@ def cells(summary: MapSummary) -> list[str]:
 
 
 def notes(rows: Sequence[MapRow]) -> list[str]:
-    """Why runs failed, a line each."""
+    """Reasons of failed runs, one line each."""
     return counted((row.method, row.error) for row in rows if row.error is not None)
 
 
 def as_dict(rows: Sequence[MapRow]) -> dict[str, Any]:
-    """The tables for machines: seconds and fractions, null where there is none."""
+    """The tables as a JSON object: seconds and fractions, null for missing values."""
     return {
         "methods": [finite_fields(summary) for summary in summarise(rows)],
         "runs": [finite_fields(row) for row in rows],
@@ -152,7 +152,7 @@ def _row(problem: MapProblem, method: str, seed: int, budget: Budget) -> MapRow:
             memory_map = find_map_solver(method)(MapTask(problem, budget, seed))
             seconds = time.perf_counter() - started
             memory_map.check(problem.graph)
-        except Exception as error:  # a table outlives any fault of a method, ours included
+        except Exception as error:  # an error in a method, also one of graphrl, must not end the table
             return dataclasses.replace(row, seconds=time.perf_counter() - started, error=fault_of(error))
     return dataclasses.replace(
         row,

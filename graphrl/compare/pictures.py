@@ -1,4 +1,4 @@
-"""The papers' pictures of a comparison: quality against time, and histograms of improvements over a baseline."""
+"""Pictures of a comparison, as in papers: quality against time, and histograms of improvements over a baseline."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from graphrl.compare.runs import Row
 from graphrl.compare.table import best_known, by_method_and_case, gap, improvements
 from graphrl.plan.plot import DPI
 
-_DASHES = ("-", "--", ":")  # with more methods the markers and the dashes change
+_DASHES = ("-", "--", ":")  # further methods get other markers and dashes
 _TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # percent
 _POINTS = 200  # of a curve
 _MAX_COLUMNS, _BINS = 3, 24
@@ -24,8 +24,9 @@ _TITLE_WIDTH = 6.4  # inches
 def quality_figure(rows: Sequence[Row], others: Sequence[Row] = ()) -> Figure:
     """Mean gap to the best known (percent, linear up to 1 and logarithmic above) against seconds on a log axis.
 
-    A method is a line from when it has a plan of every graph, over the means at each time, to a marker at its end;
-    one that does not improve a first plan is a marker. Rows may be of several budgets: a line and a marker each.
+    A method's line starts when it has a plan of every graph, follows the means at each time, and ends at a marker. A
+    method that does not improve its first plan is only a marker. Rows may be of several budgets: each has a line and a
+    marker.
 
     Args:
       rows: of one problem.
@@ -76,7 +77,10 @@ def _title(rows: Sequence[Row]) -> list[str]:
 
 
 def _mean_curve(rows: Sequence[Row], references: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds and mean gaps in percent, both `[k]`, from when all rows have a value to the mean of their ends."""
+    """Seconds and mean gaps in percent, both `[k]`.
+
+    They start when all rows have a value, and end at the mean of the rows' ends.
+    """
     end = float(np.mean([row.curve[-1][0] for row in rows]))
     begin = min(max(row.curve[0][0] for row in rows), end)
     single = all(len(row.curve) == 1 for row in rows)
@@ -91,7 +95,7 @@ def _mean_curve(rows: Sequence[Row], references: Sequence[float]) -> tuple[np.nd
 
 
 def histogram_figure(rows: Sequence[Row], baseline: str) -> Figure:
-    """A panel a method: graphs by percent improvement over the baseline, better in green, worse in red.
+    """One panel per method: graphs by percent improvement over the baseline, better in green, worse in red.
 
     As in REGAL (arXiv 1905.02494), figure 2: ties are not drawn, but are counted in the percentage of the title.
 
@@ -120,7 +124,7 @@ def histogram_figure(rows: Sequence[Row], baseline: str) -> Figure:
 def _edges(low: float, high: float) -> np.ndarray:
     """The edges of the bins, percent: equal ones, 0 among them, over all values."""
     width = max((high - low) / _BINS, 0.01)
-    # a little more than the values: rounding must not put the ends outside
+    # slightly wider than the values: rounding must not put the ends outside
     first, last = math.floor(low / width - 1e-9), math.ceil(high / width + 1e-9)
     return width * np.arange(min(first, -1), max(last, 1) + 1)
 
@@ -144,5 +148,5 @@ def _draw_histogram(axes: Any, method: str, baseline: str, percents: np.ndarray,
 
 
 def _plain(text: str) -> str:
-    """Text that matplotlib does not read as a formula."""
+    """Escapes text so that matplotlib does not read it as a formula."""
     return text.replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""The table of a comparison for people, as Markdown, and for machines (a dict)."""
+"""The table of a comparison as text, Markdown and a dict."""
 
 import dataclasses
 import math
@@ -13,12 +13,12 @@ from graphrl.solvers.base import Budget
 from graphrl.units import finite, format_objective, format_seconds
 
 HEADINGS = ("method", "mean gap", "worst gap", "to bound", "optimal", "won", "won or tied", "seconds", "failed")
-_MAX_GRAPHS, _MAX_METHODS = 12, 8  # up to which the values stand in a table of their own
-_COMPILED = 0.05  # share of the time from which it is worth a note
+_MAX_GRAPHS, _MAX_METHODS = 12, 8  # up to which values are printed in a separate table
+_COMPILED = 0.05  # share of the time above which compiling is noted
 
 
 def cells(summary: Summary) -> list[str]:
-    """A method's line, under `HEADINGS`."""
+    """Cells of a method's line, under `HEADINGS`."""
     gaps = (percent(gap) for gap in (summary.mean_gap, summary.worst_gap, summary.bound_gap))
     shares = (f"{100 * share:.0f}%" for share in (summary.optimal, summary.won, summary.won_or_tied))
     seconds = "-" if summary.seconds is None else f"{summary.seconds:.3g}"
@@ -27,14 +27,14 @@ def cells(summary: Summary) -> list[str]:
 
 
 def percent(gap: float | None) -> str:
-    """A gap as people read it: two digits after the point below 10%."""
+    """Formats a gap in percent, with two digits after the point below 10%."""
     if gap is None or not math.isfinite(gap):
         return "-" if gap is None else "inf"
     return f"{100 * gap:.2f}%" if abs(gap) < 0.0995 else f"{100 * gap:.1f}%"
 
 
 def problem_line(problem: Problem) -> str:
-    """The problem in words."""
+    """Describes the problem in words."""
     parts = [f"{problem.objective.replace('_', ' ')} on {problem.devices} device{'s' * (problem.devices > 1)}"]
     if problem.devices > 1:
         bandwidth = "infinite bandwidth" if math.isinf(problem.bandwidth) else f"{problem.bandwidth:g} B/s"
@@ -47,14 +47,14 @@ def problem_line(problem: Problem) -> str:
 
 
 def budget_line(budget: Budget) -> str:
-    """The budget in words."""
+    """Describes the budget in words."""
     limits = [] if budget.evaluations is None else [f"{budget.evaluations:,} evaluations"]
     limits += [] if budget.seconds is None else [f"{budget.seconds:g} s"]
     return " or ".join(limits) + " a run"
 
 
 def notes(rows: Sequence[Row], summaries: Sequence[Summary], others: Sequence[Row] = ()) -> list[str]:
-    """What a reader of the table must know beside it, a line each."""
+    """Notes that readers of the table need, one line each."""
     lines = []
     for case in contradictions([*rows, *others]):
         names = {row.graph for row in rows if row.case == case}
@@ -74,38 +74,39 @@ def notes(rows: Sequence[Row], summaries: Sequence[Summary], others: Sequence[Ro
 
 
 def counted(faults: Iterable[tuple[str, str]]) -> list[str]:
-    """Faults of runs, each a method and a text, a line for all that are alike."""
+    """Groups errors of runs, each a method and a text, into one line for equal pairs."""
     counts = Counter(faults)
     return [f"{method}: {text}" + f" ({n} runs)" * (n > 1) for (method, text), n in counts.items()]
 
 
 def heading(rows: Sequence[Row]) -> str:
-    """What was compared, in two lines; the rows are of one problem and budget."""
+    """Describes the comparison in two lines; the rows are of one problem and budget."""
     counts = (len({row.fingerprint for row in rows}), "graph"), (len({row.seed for row in rows}), "seed")
     parts = [f"{count} {name}{'s' * (count > 1)}" for count, name in counts]
     return f"{problem_line(rows[0].problem)}\n{', '.join(parts)}, {budget_line(rows[0].budget)}"
 
 
 def values_by_graph(rows: Sequence[Row], others: Sequence[Row] = ()) -> tuple[list[str], list[list[str]]]:
-    """The headings and lines of a table of values, means over seeds: a line a graph, a column a method."""
+    """The headings and lines of a table of values, means over seeds: one line per graph, one column per method."""
     by_method, best = by_method_and_case(rows), best_known([*rows, *others])
     lines = []
     for row in {row.case: row for row in rows}.values():
         values = [mean_value(cases.get(row.case, [])) for cases in by_method.values()]
         least, bound = best[row.case]
-        shown = [*values, least, bound if math.isfinite(least) else math.inf]  # without a plan there is no bound either
+        shown = [*values, least, bound if math.isfinite(least) else math.inf]  # without a plan there is no bound
         words = ["-" if math.isinf(value) else format_objective(row.problem.objective, value) for value in shown]
         lines.append([row.graph, f"{row.ops:,}", *words])
     return ["graph", "ops", *by_method, "best known", "bound"], lines
 
 
 def times_table(times: Sequence[str], by_time: Sequence[Sequence[Summary]]) -> tuple[list[str], list[list[str]]]:
-    """The headings and lines of a table of the same methods at several budgets: mean gaps at each, the rest at the
-    last.
+    """The headings and lines of a table of the same methods at several budgets.
+
+    Mean gaps are at each budget, the other columns at the last.
 
     Args:
       times: the budgets in words.
-      by_time: what `summarise` gives at each.
+      by_time: summaries from `summarise` at each budget.
     """
     headings = ["method", *times, "worst", "to bound", "optimal", "won or tied", "seconds", "failed"]
     lines = []
@@ -117,7 +118,7 @@ def times_table(times: Sequence[str], by_time: Sequence[Sequence[Summary]]) -> t
 
 
 def print_tables(rows: Sequence[Row], others: Sequence[Row] = ()) -> None:
-    """Prints the table, before it the values by graph if they are few, and after it the notes.
+    """Prints the values by graph if there are few graphs, the table, and the notes.
 
     Args:
       rows: of one problem and budget.
@@ -158,7 +159,7 @@ def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def as_dict(rows: Sequence[Row], others: Sequence[Row] = ()) -> dict[str, Any]:
-    """The tables for machines: bytes, seconds and fractions, null where there is none."""
+    """The tables as a JSON object: bytes, seconds and fractions, null for missing values."""
     best = best_known([*rows, *others])
     summaries = summarise(rows, others)
     graphs = [
@@ -171,5 +172,5 @@ def as_dict(rows: Sequence[Row], others: Sequence[Row] = ()) -> dict[str, Any]:
 
 
 def finite_fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass as JSON can hold them."""
+    """The fields of a dataclass, with None for floats that JSON cannot represent."""
     return {key: finite(item) for key, item in dataclasses.asdict(value).items()}

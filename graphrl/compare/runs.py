@@ -1,10 +1,10 @@
-"""A run (one method on one graph with one seed and budget), the row that it leaves, and what makes it.
+"""A run (one method on one graph with one seed and budget), its row, and its executor.
 
 A row's file format is "graphrl-run", version 1: one JSON object a line (`comparison.py`), bytes and seconds as numbers,
-null where there is none. The curve is a list of [seconds, evaluations, value] for every improvement that the method
+null for missing values. The curve is a list of [seconds, evaluations, value] for every improvement that the method
 reported; its last point is the plan's exact value at the end.
 
-`Executor` has the method run under a clock; its faults are errors in the row.
+`Executor` times the method; its errors are recorded in the row.
 """
 
 import contextlib
@@ -34,19 +34,19 @@ from graphrl.progress import compile_clock
 from graphrl.solvers.base import Budget, Progress, Task
 
 FORMAT, VERSION = "graphrl-run", 1
-Case = tuple[str, Problem]  # one graph (its fingerprint) under one problem: what values are compared within
+Case = tuple[str, Problem]  # one graph (its fingerprint) under one problem: values are comparable within a case
 Point = tuple[float, int, float]  # seconds, evaluations, value
-WARM_UP_SECONDS = 1.0  # at most: enough that a portfolio gets past its first stage
-COMPILE_SHARE = 0.05  # of the budget: a run that compiled for longer is made once more
+WARM_UP_SECONDS = 1.0  # at most: enough for a portfolio to pass its first stage
+COMPILE_SHARE = 0.05  # of the budget: a run that compiled for longer is repeated
 BOUND_ROUNDING = 1e-9  # relative, of makespans: sums of floats depend on their order
 _MAX_PROGRAMS = 200  # (method, sizes) pairs whose compiled programs are kept: thousands would fill the memory
-_LOOK_SECONDS = 1.0  # between two exact looks at the best plan, under a memory limit
+_LOOK_SECONDS = 1.0  # between two exact evaluations of the best plan, under a memory limit
 
 
 def fingerprint(graph: ComputationGraph) -> str:
-    """16 hexadecimal digits of what the graph holds, names of ops and tensors included, its own name not.
+    """16 hexadecimal digits of a graph's content, including names of ops and tensors, without the graph's name.
 
-    Methods may break ties by name or by the order of ops, so that equal fingerprints mean equal results.
+    Methods may break ties by name or by the order of ops, so equal fingerprints mean equal results.
     """
     value = graph_to_dict(graph)
     del value["name"]
@@ -55,15 +55,16 @@ def fingerprint(graph: ComputationGraph) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """One thing to do.
+    """One run: a method on a graph under a problem and a budget.
 
     Attributes:
-      graph, fingerprint: the graph, and what `fingerprint` says of it.
-      problem, method, seed, budget: as a solver takes them; the method may carry options ("approximate-dp:width=1000").
-      cores: that the run may use.
+      graph, fingerprint: the graph, and its `fingerprint`.
+      problem, method, seed, budget: arguments of the solver; the method may carry options
+        ("approximate-dp:width=1000").
+      cores: number of cores that the run may use.
       warm_up: whether programs are compiled before the clock starts; only under a budget in seconds.
-      trained: digest of the policy that the method plays, "" for one that is not trained (`methods.digest`).
-      sizes: to pad the graph to, for methods whose results do not depend on that; None is its own bucket.
+      trained: digest of the policy that the method uses, "" if it is not trained (`methods.digest`).
+      sizes: to pad the graph to, for methods whose results do not depend on padding; None: the graph's own bucket.
     """
 
     graph: ComputationGraph
@@ -79,8 +80,9 @@ class Run:
 
     @functools.cached_property
     def key(self) -> str:
-        """32 hexadecimal digits that are equal for equal runs: of the graph's content and of every setting that can
-        change the result. How many cores there are and whether they were warm counts only where time does.
+        """32 hexadecimal digits of the graph's content and of every setting that can change the result.
+
+        Equal runs have equal keys. The number of cores and the warm-up count only under a budget in seconds.
         """
         settings: dict[str, Any] = {
             "version": VERSION,
@@ -99,23 +101,23 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What came of a run.
+    """Result of a run.
 
     Attributes:
       key: of the run.
       graph, fingerprint, ops: the graph's name, content and size.
       method, problem, seed, budget, cores, warm_up: of the run.
       value: the objective, exact; None if the run failed.
-      bound: the best lower bound that the method or `costs/bounds` gives.
+      bound: the best lower bound of the method and `costs/bounds`.
       excess: bytes above the memory limit.
       makespan, peak_memory: seconds, and bytes by device.
       seconds: of wall clock, measured around the method.
-      compile_seconds: of these, what JAX spent on compiling.
+      compile_seconds: part of these that JAX spent on compiling.
       evaluations: as the method counts them.
-      error: why there is no plan, one line, or None.
-      note: what the method warned of, one line, or None.
+      error: the reason why there is no plan, one line, or None.
+      note: the method's first warning, one line, or None.
       curve: improvements as (seconds, evaluations, value).
-      machine, graphrl, date: where, with which version and when (UTC, ISO 8601) it ran.
+      machine, graphrl, date: of the run: machine, version of graphrl, and time (UTC, ISO 8601).
     """
 
     key: str
@@ -145,16 +147,16 @@ class Row:
 
     @property
     def case(self) -> Case:
-        """What the value may be compared within."""
+        """The case in which values are comparable."""
         return self.fingerprint, self.problem
 
     @property
     def feasible(self) -> bool:
-        """Whether there is a plan, within the memory limit."""
+        """True if there is a plan within the memory limit."""
         return self.value is not None and self.excess == 0
 
     def to_dict(self) -> dict[str, Any]:
-        """As the file holds it."""
+        """The row as an object of the file's format."""
         value: dict[str, Any] = {"format": FORMAT, "version": VERSION}
         for field in dataclasses.fields(self):
             value[field.name] = getattr(self, field.name)
@@ -163,10 +165,10 @@ class Row:
 
     @staticmethod
     def from_dict(value: object) -> "Row":
-        """The row of such a dict.
+        """The row of an object of the file's format.
 
         Raises:
-          GraphrlError: it is none.
+          GraphrlError: it is no such object.
         """
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             raise GraphrlError(f'it is no run: a run says "format": "{FORMAT}"')
@@ -194,10 +196,10 @@ def make_runs(
     cores: int,
     warm_up: bool = True,
 ) -> list[Run]:
-    """All runs, graph by graph and method by method; of graphs with equal content only the first takes part.
+    """Creates all runs, graph by graph and method by method; of graphs with equal content only the first is used.
 
-    Where the budget is in evaluations alone, graphs of similar sizes share compiled programs. Under one in seconds
-    padding would cost a method some of its time, and programs are compiled before the clock starts.
+    If the budget is in evaluations alone, graphs of similar sizes share compiled programs. Under a budget in seconds
+    they do not, since padding takes time, and programs are compiled before the clock starts.
     """
     distinct: dict[str, ComputationGraph] = {}
     for graph in graphs:
@@ -214,24 +216,24 @@ def make_runs(
 
 
 class Executor:
-    """Makes runs, one after another, in this process. Remembers bounds, and what is compiled already."""
+    """Executes runs sequentially in this process; caches bounds and remembers compiled programs."""
 
     def __init__(self) -> None:
         self._bounds: dict[Case, float] = {}
         self._warm: set[tuple[str, Problem, Sizes]] = set()
 
     def execute(self, run: Run) -> Row:
-        """The row of a run; whatever goes wrong inside the method is its `error`.
+        """Executes a run; any exception inside the method becomes the row's `error`.
 
-        With `run.warm_up` and a budget in seconds, the method first runs for a second at most on this graph, unless it
-        has run on one of the same padded sizes (whatever latency, bandwidth and limit were: compiled programs take
-        them as arguments). A run that nevertheless compiled for more than a twentieth of its budget (a stage that only
-        a larger budget reaches) is made once more, and the second one counts.
+        With `run.warm_up` and a budget in seconds, the method first runs for at most a second on this graph. It does
+        not if it has run on a graph of the same padded sizes, with any latency, bandwidth and limit, which are
+        arguments of compiled programs. A run that nevertheless compiled for more than a twentieth of its budget (a
+        stage that only a larger budget reaches) is repeated, and the second run counts.
 
         Raises:
           KeyboardInterrupt: Ctrl-C; the run is lost.
         """
-        if maps_run_short():  # of a method that compiles for every graph, some hundred runs
+        if maps_run_short():  # after some hundred runs of a method that compiles for every graph
             self._forget_programs()
         warm = run.warm_up and run.budget.seconds is not None
         if warm:
@@ -250,7 +252,7 @@ class Executor:
         if len(self._warm) >= _MAX_PROGRAMS:
             self._forget_programs()
         seconds = min(WARM_UP_SECONDS, run.budget.seconds or WARM_UP_SECONDS)
-        with contextlib.suppress(Exception), warnings.catch_warnings():  # the run itself will tell
+        with contextlib.suppress(Exception), warnings.catch_warnings():  # the run itself reports errors
             warnings.simplefilter("ignore")
             _solved(run, Budget(run.budget.evaluations, seconds))
         self._warm.add(program)
@@ -273,7 +275,7 @@ class Executor:
                 seconds = time.perf_counter() - started
                 plan.check(run.graph)
                 bound = self._bound(run, plan)
-            except Exception as error:  # a comparison outlives any fault of a method, ours included
+            except Exception as error:  # an error in a method, also one of graphrl, must not end the comparison
                 return row_of(run, seconds=time.perf_counter() - started, error=fault_of(error))
         return row_of(
             run,
@@ -300,12 +302,12 @@ class Executor:
 
 
 def below(value: float, bound: float, problem: Problem) -> bool:
-    """Whether a value is below a bound, by more than rounding."""
+    """True if a value is below a bound, by more than rounding."""
     return value < bound * (1 - (0 if problem.objective == "peak_memory" else BOUND_ROUNDING))
 
 
 def row_of(run: Run, **fields: object) -> Row:
-    """The row of a run with what is known before it, and `fields`."""
+    """The row of a run: its settings, and `fields`."""
     import graphrl
 
     return Row(
@@ -327,7 +329,7 @@ def row_of(run: Run, **fields: object) -> Row:
 
 
 def fault_of(error: object) -> str:
-    """A fault or a warning in one line; of faults that are no user's the kind is told."""
+    """An error or a warning in one line, with its type if the user cannot have caused it."""
     text = " ".join(str(error).split())[:300]
     if isinstance(error, GraphrlError | Warning):
         return text
@@ -342,14 +344,14 @@ def _problem_to_dict(problem: Problem) -> dict[str, Any]:
 def _solved(run: Run, budget: Budget, progress: Progress | None = None) -> Plan:
     import jax.numpy as jnp
 
-    # an accelerator decodes in as many steps as padded rows may need, a CPU only in those of the real ones
-    (device,) = jnp.zeros(()).devices()  # where computations go: not always one of the default backend
+    # an accelerator decodes in the number of steps that padded rows may need, a CPU in that of the real ones
+    (device,) = jnp.zeros(()).devices()  # device of computations: not always of the default backend
     sizes = run.sizes if device.platform == "cpu" else None
     return find_solver(run.method)(Task(run.graph, run.problem, budget, run.seed, progress, sizes=sizes))
 
 
 class _Curve:
-    """A progress callback that keeps improvements."""
+    """A progress callback that records improvements."""
 
     def __init__(self, problem: Problem) -> None:
         self._limited = problem.memory_limit is not None
@@ -359,7 +361,7 @@ class _Curve:
 
     def __call__(self, evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
         now = time.perf_counter() - self._started
-        if self._limited:  # the device's value mixes time and excess: only the plan can tell
+        if self._limited:  # the device's value mixes time and excess: evaluate the plan
             if now - self._looked < _LOOK_SECONDS:
                 return
             self._looked, best = now, plan()

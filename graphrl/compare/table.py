@@ -1,10 +1,10 @@
-"""Arithmetic of the tables: each method's figures by graph and over all, with 95% intervals.
+"""Statistics of the tables: each method's figures by graph and over all graphs, with 95% intervals.
 
 Everything is relative to the best known: the lowest feasible value of a case (a graph under a problem) over all
-methods, seeds and budgets whose rows are at hand, and the highest lower bound. Under a memory limit a plan above it
-counts as a failure. A method's figure on a graph is the mean over its seeds, and its figure in the table the mean over
-graphs, so that graphs weigh the same; the worst gap is over all runs. Intervals are over seeds or over graphs. A graph
-is won or tied by the methods with the lowest mean value over seeds; a method that failed on it with any seed cannot win
+methods, seeds and budgets of the given rows, and the highest lower bound. Under a memory limit a plan above it counts
+as a failure. A method's figure on a graph is the mean over its seeds, and its figure in the table the mean over graphs,
+so all graphs have the same weight; the worst gap is over all runs. Intervals are over seeds or over graphs. A graph is
+won or tied by the methods with the lowest mean value over seeds; a method that failed on it with any seed cannot win
 it.
 """
 
@@ -29,11 +29,11 @@ class Best(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """A method's line of the table. Gaps are fractions (0.05 is 5%), None where no run counts.
+    """Line of a method in the table. Gaps are fractions (0.05 is 5%), None where no run counts.
 
     Attributes:
       method: its name with options.
-      graphs, runs, failed: how many; failed are those without a plan and those above the memory limit.
+      graphs, runs, failed: their numbers; runs fail without a plan, or with one above the memory limit.
       mean_gap, worst_gap: to the best known value.
       bound_gap: mean, to the best known bound.
       optimal: share of runs whose value is the best known bound.
@@ -41,7 +41,7 @@ class Summary:
       won_or_tied: share of graphs on which no other method of the table is better.
       value: geometric mean over graphs, bytes or seconds; None if it failed on a graph, or a value is 0.
       seconds: mean over graphs, of runs that did not fail.
-      compile_share: of these seconds.
+      compile_share: share of compiling in these seconds.
     """
 
     method: str
@@ -71,12 +71,12 @@ def best_known(rows: Iterable[Row]) -> dict[Case, Best]:
 
 
 def contradictions(rows: Iterable[Row]) -> list[Case]:
-    """The cases with a value below a bound: a fault somewhere, in a method or in a bound."""
+    """The cases with a value below a bound, which is an error in a method or in a bound."""
     return [case for case, best in best_known(rows).items() if below(best.value, best.bound, case[1])]
 
 
 def gap(value: float, reference: float) -> float:
-    """How far a value is above a reference, as a fraction of it; infinite above a reference of 0."""
+    """Relative gap of a value above a reference; infinite above a reference of 0."""
     return value / reference - 1 if reference > 0 else 0.0 if value <= 0 else math.inf
 
 
@@ -102,7 +102,7 @@ def by_method_and_case(rows: Iterable[Row]) -> dict[str, dict[Case, list[Row]]]:
 
 
 def improvements(rows: Sequence[Row], method: str, baseline: str) -> list[float]:
-    """By what fraction of the baseline's value a method is lower (negative: higher), by graph, means over seeds.
+    """Relative improvements over the baseline, by graph, of means over seeds; negative if the method is worse.
 
     Graphs on which either has failed are left out.
     """
@@ -113,7 +113,7 @@ def improvements(rows: Sequence[Row], method: str, baseline: str) -> list[float]
 
 
 def mean_value(rows: Sequence[Row]) -> float:
-    """The mean value of the rows of one method and graph; infinite if there are none or any failed."""
+    """The mean value of the rows of one method and graph; infinite if there are no rows or any failed."""
     values = [row.value for row in rows if row.feasible and row.value is not None]
     return mean(values) if values and len(values) == len(rows) else math.inf
 
@@ -151,7 +151,7 @@ def _summary(
 
 
 def _rank(value: float, others: Sequence[float], problem: Problem) -> str:
-    """Whether a value is "won" (the lowest alone), "tied" (with another) or "lost"."""
+    """Classifies a value as "won" (the lowest alone), "tied" (with another) or "lost"."""
     lowest = min(others, default=math.inf)
     if math.isinf(value) or (value > lowest and not _tied(value, lowest, problem)):
         return "lost"
@@ -163,7 +163,7 @@ def _tied(a: float, b: float, problem: Problem) -> bool:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean, whatever the order of the values."""
+    """The mean, independent of the order of the values."""
     return math.fsum(values) / len(values)
 
 
@@ -174,13 +174,13 @@ def _geometric(values: Sequence[float]) -> float | None:
 
 
 class Estimate(NamedTuple):
-    """A mean, and half of its 95% interval; None of a single value."""
+    """A mean, and half of its 95% interval, which is None for a single value."""
 
     mean: float
     half: float | None
 
     def percent(self, sign: bool = False) -> str:
-        """As a table has it; both are fractions."""
+        """Formats the estimate, of fractions, in percent for a table."""
         if math.isnan(self.mean):
             return "-"
         text = f"{100 * self.mean:{'+' if sign else ''}.2f}%"
@@ -188,7 +188,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Of one value a seed or graph, its interval by Student's t; NaN of none."""
+    """Estimates the mean of one value per seed or graph, with Student's t interval; NaN without values."""
     from scipy.stats import t  # takes a second to import, so only where it is needed
 
     if not values:

@@ -1,6 +1,6 @@
-"""A planning problem: devices, how tensors move between them, the objective, and the limits.
+"""A planning problem: devices, the transfer model between them, the objective, and the limits.
 
-`Pipeline` is a graph and a problem as pipelined execution sees them: `max_load` is computed from it.
+`Pipeline` has the figures of a graph and a problem from which `max_load` is computed.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from graphrl.graphs.graph import ComputationGraph, Machine, Pipelined
 
 Transfer = Literal["rendezvous", "free", "link"]
 Objective = Literal["peak_memory", "makespan", "max_load"]
-SCHEDULED: tuple[Objective, ...] = ("peak_memory", "makespan")  # the objectives that an order decides
+SCHEDULED: tuple[Objective, ...] = ("peak_memory", "makespan")  # the objectives that depend on the order
 
 MAX_DEVICES = 64
 MIN_BANDWIDTH = 1e-9  # bytes per second: a billionth, so that seconds stay far inside float32
@@ -23,19 +23,20 @@ MIN_BANDWIDTH = 1e-9  # bytes per second: a billionth, so that seconds stay far 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One planning problem; the text of `graphrl.costs` says what it means.
+    """One planning problem; `graphrl.costs` defines its terms.
 
     Attributes:
       objective: "peak_memory" (the largest peak of a device, bytes), "makespan" (seconds) or "max_load" (the largest
         load of a device in pipelined execution, seconds).
-      devices: their number. All are identical, but for those that are CPUs.
-      transfer: "rendezvous" (a transfer occupies both devices), "free" (nobody) or "link" (the sender's outgoing link).
-      latency: seconds a transfer takes beside its bytes.
+      devices: number of devices. All are identical, except for those that are CPUs.
+      transfer: "rendezvous" (a transfer occupies both devices), "free" (no device) or "link" (the sender's outgoing
+        link).
+      latency: seconds a transfer takes in addition to its bytes.
       bandwidth: bytes per second, may be infinite.
       memory_limit: bytes a device may hold at its peak, or None. Not with the objective peak_memory; CPUs have none.
       resident_weights: whether the weights of the ops placed on a device count there from the start. Under max_load
-        they are all that counts, whatever this says.
-      cpus: how many of the devices, the last ones, are CPUs. Only with the objective max_load.
+        only weights count, whatever this is.
+      cpus: number of devices, the last ones, that are CPUs. Only with the objective max_load.
 
     Raises:
       ProblemError: a value is out of range.
@@ -77,10 +78,10 @@ class Problem:
 
     @classmethod
     def on(cls, machine: Machine | None, **options: Any) -> "Problem":
-        """The problem of these options, None for those that were not given.
+        """The problem with these options; None for options that were not given.
 
-        Under max_load the devices are then the machine's (without one, an accelerator beside the CPUs), and so is the
-        limit of an accelerator's memory.
+        Under max_load the devices are then the machine's (without one, a single accelerator in addition to the CPUs),
+        and so is the limit of an accelerator's memory.
         """
         given = {name: value for name, value in options.items() if value is not None}
         if given.get("objective") == "max_load":
@@ -94,11 +95,11 @@ class Problem:
 
     @property
     def accelerators(self) -> int:
-        """Devices that are no CPUs: the first ones."""
+        """Number of devices that are no CPUs: the first ones."""
         return self.devices - self.cpus
 
     def excess(self, peaks: Sequence[int]) -> int:
-        """Bytes by which the largest of the devices' peaks is above the memory limit; 0 if none is."""
+        """Bytes by which the largest peak of an accelerator is above the memory limit; 0 if no limit is exceeded."""
         if self.memory_limit is None:
             return 0
         return max(0, max(peaks[: self.accelerators], default=0) - self.memory_limit)
@@ -122,13 +123,13 @@ class Pipeline:
 
     runtime: np.ndarray  # [n, 2] float64, seconds on an accelerator and on a CPU; inf where it cannot run
     transfer: np.ndarray  # [t] float64, seconds that a transfer takes an accelerator
-    colocation: np.ndarray  # [n] int64, ops of one number share a device; from 0 on, by their first op
+    colocation: np.ndarray  # [n] int64, ops with one number share a device; numbered from 0 by first op
     backward: np.ndarray  # [n] bool
     kinds: np.ndarray  # [devices] int64, ACCELERATOR or CPU
 
     @classmethod
     def of(cls, graph: ComputationGraph, problem: Problem) -> "Pipeline":
-        """What they say."""
+        """The pipeline of a graph under a problem."""
         extras = [op.pipelined or _PLAIN for op in graph.ops]
         runtime = [
             (math.inf if extra.cpu_only else op.runtime, math.inf if extra.cpu_runtime is None else extra.cpu_runtime)

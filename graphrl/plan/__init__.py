@@ -1,4 +1,4 @@
-"""Plans: the answers to a user, their files, traces and pictures."""
+"""Plans, the results for users: their files, traces and pictures."""
 
 from graphrl.plan.plan import Plan
 from graphrl.plan.steps import OpStep, Step, TransferStep

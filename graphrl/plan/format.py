@@ -1,8 +1,8 @@
 """The plan file: format "graphrl-plan", version 1, read strictly.
 
-A plan of kernels is version 2. It has `chip`, whose figures the kernels' run times follow from, and `inlined`, the
-names of the ops that kernels compute (`Inlining`); its placement and order name kernels by their roots. The model holds
-`memory_limit` and `cpus` only where the problem has them; an infinite bandwidth is null; gzip is read as well.
+A plan of kernels is version 2. It has `chip`, which determines the kernels' run times, and `inlined`, the names of the
+ops that kernels compute (`Inlining`); its placement and order name kernels by their roots. The model has `memory_limit`
+and `cpus` only if the problem does; an infinite bandwidth is null; gzipped files are also read.
 """
 
 import dataclasses
@@ -28,11 +28,11 @@ from graphrl.units import whole
 
 @dataclasses.dataclass(frozen=True)
 class Inlining:
-    """Which ops kernels compute.
+    """The ops that kernels compute.
 
     Attributes:
-      chip: whose figures the run times of kernels follow from.
-      inlined: names of the ops that do not run by themselves, in the graph's order.
+      chip: determines the run times of kernels.
+      inlined: names of the ops that are not kernels themselves, in the graph's order.
     """
 
     chip: Chip
@@ -40,7 +40,7 @@ class Inlining:
 
     @classmethod
     def of(cls, graph: ComputationGraph) -> "Inlining | None":
-        """That of a graph of kernels; None if its ops are none."""
+        """The inlining of a graph of kernels; None for other graphs."""
         if not isinstance(graph, KernelGraph):
             return None
         problem = graph.fusion.problem
@@ -50,7 +50,7 @@ class Inlining:
         """The kernels of a graph of single ops, or the graph itself if it is that of these kernels.
 
         Raises:
-          PlanError: an op is not the graph's, may not be inlined, or makes a kernel too large.
+          PlanError: an op is not in the graph, may not be inlined, or makes a kernel too large.
         """
         if isinstance(graph, KernelGraph) and self.of(graph) == self:
             return graph
@@ -76,13 +76,13 @@ _MODEL_KEYS = ("devices", "transfer", "latency", "bandwidth", "resident_weights"
 
 
 def plan_to_dict(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan as the file holds it, keys in the file's order.
+    """Converts a plan to an object of the file's format, keys in the file's order.
 
     Args:
       fields: of the plan; the inverse of `plan_from_dict`.
 
     Raises:
-      PlanError: a cost is infinite, which JSON cannot hold.
+      PlanError: a cost is infinite, which JSON cannot represent.
     """
     if not (math.isfinite(fields["value"]) and math.isfinite(fields["makespan"])):
         raise PlanError(f"the makespan is {fields['makespan']}: only a finite one can be written")
@@ -110,7 +110,9 @@ def plan_to_dict(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_plan(data: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Writes what `plan_to_dict` gives, whole or not at all: a line a key, an op of the placement, a step of the order.
+    """Writes the result of `plan_to_dict`, whole or not at all.
+
+    The file has one line per key, op of the placement and step of the order.
 
     Raises:
       GraphrlError: it cannot be written.
@@ -131,7 +133,7 @@ def write_plan(data: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
 
 
 def read_plan(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The fields of a file's plan.
+    """Reads the fields of a plan from a file.
 
     Raises:
       GraphrlError: the file cannot be read.
@@ -141,7 +143,7 @@ def read_plan(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def plan_from_dict(data: object) -> dict[str, Any]:
-    """The fields of the plan in a dict of the file's shape.
+    """Reads the fields of a plan from an object of the file's format.
 
     Raises:
       PlanError: one line that names the first fault.
@@ -263,7 +265,7 @@ def _integer(value: Any, where: str, minimum: int | None = 0) -> int:
 
 
 def _short(value: object) -> str:
-    """A value of the file as it may stand in a message: one line, not too long."""
+    """Shortens a value of the file for a message: one line, not too long."""
     if type(value) is int and abs(value) >= 10**40:
         return "an integer of more than 40 digits"
     text = repr(value) if value is None or isinstance(value, str | int | float | bool) else _shape(value)

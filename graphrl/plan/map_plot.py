@@ -1,6 +1,6 @@
-"""A memory map as a picture: what every memory holds at each step, over the latency by op and what bounds it.
+"""A memory map as a picture: the contents of every memory at each step, over the latency by op and its bottleneck.
 
-Memories stand from the fastest on top to the slowest, each with a colour that its ops below have.
+Memories are drawn from the fastest on top to the slowest. Each has the colour of its ops below.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from graphrl.plan.plot import DPI, WIDTH, Picture, clean, draw_heading
 from graphrl.units import byte_unit, format_bytes, time_unit
 
 OUTPUTS_ALPHA, LINE = 0.4, 1.2  # weights are drawn full; the width of a capacity's line
-MOST_NAMES = 64  # ops that are named below the last axes; of more, some are numbered
-FAR = 3.0  # times what a memory holds: a capacity beyond that would flatten it
+MOST_NAMES = 64  # ops that are named below the last axes; above that some are numbered
+FAR = 3.0  # times the contents of a memory: a capacity beyond that would flatten the curve
 
 
 def map_figure(problem: MapProblem, costs: MapCosts, method: str, facts: Sequence[str]) -> Figure:
-    """The picture of a map; method and facts are for its heading."""
+    """Draws the picture of a map; method and facts are for its heading."""
     m = problem.memories
     each, bars = min(1.5, 7.0 / m), 2.2
     figure = Picture(figsize=(WIDTH, 1.7 + each * m + bars), dpi=DPI, layout="constrained")
@@ -42,7 +42,7 @@ def map_figure(problem: MapProblem, costs: MapCosts, method: str, facts: Sequenc
 
 
 def _draw_memory(axes: Axes, problem: MapProblem, costs: MapCosts, memory: int) -> None:
-    """Weights below, outputs on them, and the capacity."""
+    """Draws a memory's weights, its outputs stacked on them, and its capacity."""
     chip_memory, colour = problem.chip.memories[memory], _colour(memory)
     held, edges = costs.held_bytes[memory], np.arange(problem.steps + 1)
     weights = int(problem.weight_pages[costs.weights == memory].sum()) * problem.chip.page
@@ -62,7 +62,7 @@ def _draw_memory(axes: Axes, problem: MapProblem, costs: MapCosts, memory: int) 
 
 
 def _contents(problem: MapProblem, memory: int, weights: int, most: int) -> str:
-    """What a memory holds, in words."""
+    """Describes the contents of a memory in words."""
     chip_memory = problem.chip.memories[memory]
     capacity = chip_memory.capacity
     share = f", {100 * most / capacity:.0f}%" if capacity else ""
@@ -71,7 +71,7 @@ def _contents(problem: MapProblem, memory: int, weights: int, most: int) -> str:
 
 
 def _draw_latency(axes: Axes, problem: MapProblem, costs: MapCosts) -> None:
-    """Seconds of each step, by what takes longest in it: launch, arithmetic or a memory."""
+    """Draws the seconds of each step, coloured by its bottleneck: launch, arithmetic or a memory."""
     launch = np.full(problem.steps, problem.chip.launch)
     bound = np.column_stack([launch, problem.compute, costs.memory_seconds]).argmax(1)
     names = ["launch", "compute", *map(clean, problem.chip.names)]
@@ -88,7 +88,7 @@ def _draw_latency(axes: Axes, problem: MapProblem, costs: MapCosts) -> None:
 
 
 def _draw_steps(axes: Axes, problem: MapProblem) -> None:
-    """The ops by name where there is room, else their numbers."""
+    """Labels the ops by name if there is room, else by number."""
     axes.set_xlim(0, max(1, problem.steps))
     if problem.steps <= MOST_NAMES:
         names = [clean(problem.graph.ops[op].name, 22) for op in problem.order]

@@ -1,4 +1,4 @@
-"""MemoryMap: in which memory of a chip every op's weights and outputs lie, and what that costs. Always a valid one.
+"""MemoryMap: the memory of a chip for every op's weights and outputs, and its costs. Maps are always valid.
 
 Its file has the format "graphrl-map", version 1, and is read strictly; the picture is in `plan/map_plot.py`.
 """
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMAT, VERSION = "graphrl-map", 1
-PROVED = 2e-5  # above the bound: CP-SAT's default gap, and what it rounds
+PROVED = 2e-5  # above the bound: CP-SAT's default gap and rounding
 RELATIVE_ERROR = 1e-9  # of stated seconds: a map may have been written by a tool that rounds
 
 
 @dataclasses.dataclass(frozen=True)
 class MemoryMap:
-    """A valid map of one graph on one chip, with its exact latency and how it came about.
+    """A valid map of one graph on one chip, with its exact latency and its search.
 
     Attributes:
       graph: the graph's name.
-      method: what searched.
+      method: that searched.
       chip: the chip.
       latency: seconds.
       compiler_latency: seconds of the compiler's own map.
@@ -80,10 +80,10 @@ class MemoryMap:
         seed: int,
         bound: float | None = None,
     ) -> "MemoryMap":
-        """What the compiler makes of a map, costed exactly.
+        """The map that the compiler makes of the requested memories, costed exactly.
 
         Args:
-          weights, outputs: `[n]` memories that are asked for, by step.
+          weights, outputs: `[n]` requested memories, by step.
           method, seconds, evaluations, seed, bound: as in the attributes.
 
         Raises:
@@ -108,26 +108,26 @@ class MemoryMap:
 
     @property
     def value(self) -> float:
-        """What a search for maps minimises: the latency."""
+        """The value that a search for maps minimises: the latency."""
         return self.latency
 
     @property
     def speedup(self) -> float:
-        """How many times it is as fast as the compiler's own map."""
+        """Speedup over the compiler's own map."""
         return self.compiler_latency / self.latency if self.latency > 0 else 1.0
 
     @property
     def gap(self) -> float | None:
-        """How far the latency is above the bound, as a fraction of the bound; None if there is no bound above 0."""
+        """Relative gap of the latency above the bound; None without a bound above 0."""
         return None if not self.bound else self.latency / self.bound - 1
 
     @property
     def proved(self) -> bool:
-        """Whether the bound says that no map is faster, as far as it was proved."""
+        """True if the latency equals the bound, up to the accuracy of proofs: no map is faster."""
         return self.bound is not None and self.latency <= self.bound * (1 + PROVED)
 
     def problem(self, graph: ComputationGraph) -> MapProblem:
-        """The problem that it answers.
+        """The problem that the map solves.
 
         Raises:
           PlanError: the map is of another graph.
@@ -146,10 +146,10 @@ class MemoryMap:
         return map_problem(graph, self.chip, [index[name] for name in self.order])
 
     def memories(self, problem: MapProblem) -> tuple[np.ndarray, np.ndarray]:
-        """The map by step: the memories of weights and of outputs, `[n] int64` each, 0 where there is nothing.
+        """The map by step: the memories of weights and of outputs, `[n] int64` each, 0 for steps without any.
 
         Raises:
-          PlanError: an op that has something to place is not in it, or one that has nothing is.
+          PlanError: an op with weights or outputs is missing, or an op without them is present.
         """
         names = [problem.graph.ops[op].name for op in problem.order]
         parts = (("weights", self.weights, problem.has_weights), ("outputs", self.outputs, problem.has_outputs))
@@ -163,10 +163,10 @@ class MemoryMap:
         return arrays[0], arrays[1]
 
     def check(self, graph: ComputationGraph) -> MapCosts:
-        """Recomputes all costs and compares them with what the map states.
+        """Recomputes all costs and compares them with the stated ones.
 
         Raises:
-          PlanError: it is of another graph, is not valid, or states a latency that is not so; the first difference.
+          PlanError: it is of another graph, is not valid, or states a wrong latency; the first difference.
         """
         problem = self.problem(graph)
         weights, outputs = self.memories(problem)
@@ -183,11 +183,11 @@ class MemoryMap:
         return costs
 
     def plot(self, graph: ComputationGraph, path: str | os.PathLike[str] | None = None) -> "Figure":
-        """Draws what every memory holds at each step over the latency by op, and saves the picture if a path is given.
+        """Draws the contents of every memory at each step over the latency by op; saves the picture if a path is given.
 
         Args:
-          graph: that the map is of.
-          path: its ending says the format: .png, .svg or .pdf.
+          graph: the map's graph.
+          path: its ending selects the format: .png, .svg or .pdf.
 
         Raises:
           PlanError: as `check`.
@@ -207,7 +207,7 @@ class MemoryMap:
         return figure
 
     def to_dict(self) -> dict[str, Any]:
-        """As its file holds it."""
+        """The map as an object of the file's format."""
         fields = {field: getattr(self, field) for field in _MapFile.__struct_fields__ if field not in _HEAD}
         fields |= {"chip": self.chip.to_dict(), "order": list(self.order)}
         fields |= {"weights": dict(self.weights), "outputs": dict(self.outputs)}
@@ -215,11 +215,11 @@ class MemoryMap:
 
     @staticmethod
     def from_dict(data: object) -> "MemoryMap":
-        """The map of such a dict. `check` it before trusting its numbers.
+        """The map of an object of the file's format. `check` it before trusting its numbers.
 
         Raises:
           PlanError: one line that names the first fault.
-          ProblemError: its chip is none.
+          ProblemError: its chip is not valid.
         """
         if isinstance(data, dict):
             for key, right in (("format", FORMAT), ("version", VERSION)):

@@ -1,4 +1,4 @@
-"""Plan: the answer to a user. It has the device of each op, the order, and their exact costs.
+"""Plan, the result for users: the device of each op, the order, and their exact costs.
 
 Its steps are in `plan/steps.py`, the file format in `plan/format.py`, the trace and the curves of time and memory in
 `plan/trace.py`, and the picture in `plan/plot.py`.
@@ -31,23 +31,23 @@ RELATIVE_ERROR = 1e-9  # of stated seconds: a plan may have been written by a to
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A placement and an order for one graph, with their exact costs and how they were found.
+    """A placement and an order for one graph, with their exact costs and their search.
 
     Attributes:
       graph: the graph's name.
-      problem: what was asked.
-      method: the solver that found it.
+      problem: the planning problem.
+      method: solver that found the plan.
       placement: device of each op, by op name, in the graph's order. In a plan of kernels, here and in the order,
-        kernels stand for ops, under the names of their roots.
+        kernels replace ops, under the names of their roots.
       order: every op and every transfer that the placement needs, as they run.
       value: the objective: bytes (int) for "peak_memory", seconds (float) for "makespan" and "max_load".
-      makespan: seconds, under the problem's transfer model; for "max_load" those of one sample that runs alone.
+      makespan: seconds, under the problem's transfer model; for "max_load" those of a single sample.
       peak_memory: `[devices]` bytes; for "max_load" those of the weights.
       seconds: of wall clock that the search took.
       evaluations: decoded and costed solutions that the search spent.
       seed: of the search.
-      inlining: which ops kernels compute; None in a plan of single ops.
-      bound: a lower bound of the objective, or None if not known. Not in the file: `attach` computes it anew.
+      inlining: the ops that kernels compute; None in a plan of single ops.
+      bound: a lower bound of the objective, or None if not known. Not in the file: `attach` recomputes it.
     """
 
     graph: str
@@ -63,7 +63,7 @@ class Plan:
     seed: int
     inlining: Inlining | None = None
     bound: float | None = None
-    # What trace and plot draw; a loaded plan has none until `attach`.
+    # Data of trace and plot; a loaded plan has none until `attach`.
     _graph: ComputationGraph | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:  # one line: the decisions would fill pages
@@ -118,7 +118,7 @@ class Plan:
 
     @property
     def gap(self) -> float | None:
-        """How far the value is above the bound, as a fraction of the bound; None if there is no bound above 0."""
+        """Relative gap of the value above the bound; None without a bound above 0."""
         return None if not self.bound else self.value / self.bound - 1
 
     @property
@@ -128,17 +128,17 @@ class Plan:
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Sorts plans of one problem, best first: feasible before infeasible, then by value."""
+        """Sort key of plans of one problem, best first: feasible before infeasible, then by value."""
         return self.excess, self.value
 
     def check(self, graph: ComputationGraph) -> Costs:
-        """Recomputes all costs from the decisions and compares them with what the plan states.
+        """Recomputes all costs from the decisions and compares them with the stated ones.
 
         Args:
-          graph: that was planned; also for a plan of kernels, whose run times are recomputed as well.
+          graph: the planned graph of single ops, also for a plan of kernels, whose run times are recomputed too.
 
         Raises:
-          PlanError: the plan is of another graph, breaks a rule, or states a cost that is not so; the first difference.
+          PlanError: the plan is of another graph, breaks a rule, or states a wrong cost; the first difference.
         """
         if not isinstance(graph, ComputationGraph):
             raise PlanError(f"graph is of type {type(graph).__name__}: must be a ComputationGraph")
@@ -160,15 +160,15 @@ class Plan:
         """The plan as indices of `graph`: the placement `[n] int64` and the order `[m] int64` of node ids.
 
         Args:
-          graph: that was planned; that of the kernels, for a plan of kernels.
+          graph: the planned graph; for a plan of kernels the graph of kernels.
 
         Raises:
-          PlanError: an op or a tensor is not the graph's, or an op has no device.
+          PlanError: an op or a tensor is not in the graph, or an op has no device.
         """
         return placement_array(self.placement, graph), order_array(self.order, graph, self.problem)
 
     def attach(self, graph: ComputationGraph) -> "Plan":
-        """This plan, checked, with what `trace` and `plot` need and with its bound: for a plan that was loaded.
+        """Checks a loaded plan and returns it with its bound and the data that `trace` and `plot` need.
 
         Raises:
           PlanError: as `check`.
@@ -189,16 +189,16 @@ class Plan:
         return graph if self.inlining is None else self.inlining.kernels(graph)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as its file holds it: format "graphrl-plan", version 1, or 2 for a plan of kernels.
+        """The plan as an object of format "graphrl-plan", version 1, or 2 for a plan of kernels.
 
         Raises:
-          PlanError: a cost is infinite, which the format cannot hold.
+          PlanError: a cost is infinite, which the format cannot represent.
         """
         return plan_to_dict({field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
 
     @staticmethod
     def from_dict(data: object) -> "Plan":
-        """The plan of such a dict.
+        """The plan of an object of the file's format.
 
         Raises:
           PlanError: one line that names the first fault.
@@ -218,16 +218,16 @@ class Plan:
         """Reads a plan file. `check` or `attach` it before trusting its numbers.
 
         Raises:
-          GraphrlError: the file cannot be read (also gzipped ones can).
+          GraphrlError: the file cannot be read (gzipped files are supported).
           PlanError: it is no plan; one line that names the file and the first fault.
         """
         return Plan(**read_plan(path))
 
     def timeline(self, *, by_position: bool | None = None) -> Timeline:
-        """When everything runs and what memory holds: what `trace` and `plot` draw.
+        """Run intervals of all entries and curves of memory: the data of `trace` and `plot`.
 
         Args:
-          by_position: places in the order in place of seconds; None means only if the makespan is 0.
+          by_position: positions in the order instead of seconds; None means only if the makespan is 0.
 
         Raises:
           PlanError: the plan has no graph (`attach` gives it one).
@@ -255,12 +255,12 @@ class Plan:
         """Draws device lanes over memory curves, and saves the picture if a path is given.
 
         Args:
-          path: its ending says the format: .png, .svg, .pdf, ...
+          path: its ending selects the format: .png, .svg or .pdf.
           by_position: see `timeline`.
 
         Raises:
           PlanError: the plan has no graph (`attach` gives it one).
-          GraphrlError: the file cannot be written, or matplotlib knows no such format.
+          GraphrlError: the file cannot be written, or its ending names no such format.
         """
         from graphrl.plan.plot import plan_figure, write_figure
 
@@ -272,7 +272,7 @@ class Plan:
         return figure
 
     def _facts(self, *, timed: bool) -> list[str]:
-        """The heading of a picture, whose axis is time or the position in the order."""
+        """Facts for the heading of a picture, whose axis is time or the position in the order."""
         problem, gap, ops = self.problem, "", len(self.placement)
         facts = [f"{problem.objective.replace('_', ' ')} {format_objective(problem.objective, self.value)}"]
         if self.bound is not None:

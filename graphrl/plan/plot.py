@@ -1,7 +1,7 @@
 """A plan as a picture: device lanes over memory curves, on one axis of time, the peak marked.
 
 The upper half has a lane of ops for each device, the transfers between them, and the legend. The picture is readable
-for 5 ops and for 5,000: ops are one collection of polygons, named only where the name fits.
+for 5 ops and for 5,000: ops are one collection of polygons, with names only where they fit.
 """
 
 import os
@@ -24,11 +24,11 @@ from graphrl.files import PICTURES, check_path, shown, write_atomically
 from graphrl.plan.trace import Timeline
 from graphrl.units import byte_unit, format_bytes, format_seconds, time_unit
 
-_AXIS_WIDTH = 10.1  # inches, about: what the margins leave of the figure
-_OP_HEIGHT = 0.62  # of a lane; the strip of its transfers stands below it
+_AXIS_WIDTH = 10.1  # inches, about: width of the figure without margins
+_OP_HEIGHT = 0.62  # of a lane; the strip of its transfers is below it
 _STRIP_TOP, _STRIP_BOTTOM = -0.36, -0.46  # from the lane's middle
 _MAX_LABELS, _MAX_LINES, _MAX_NAME = 250, 400, 34
-_CHARACTER = 0.066  # inches that a character of an op's label takes
+_CHARACTER = 0.066  # inches, width of a character of an op's label
 
 
 def clean(text: str, longest: int = _MAX_NAME) -> str:
@@ -38,7 +38,7 @@ def clean(text: str, longest: int = _MAX_NAME) -> str:
 
 
 def draw_lanes(axes: Axes, timeline: Timeline, scale: float) -> None:
-    """Draws all lanes; `scale` is what one unit of the axis is in the timeline's unit."""
+    """Draws all lanes; `scale` is the length of one unit of the axis in the timeline's unit."""
     devices = timeline.problem.devices
     ops = np.flatnonzero(timeline.op >= 0)
     start, end, row = timeline.start[ops] / scale, timeline.end[ops] / scale, timeline.device[ops]
@@ -67,7 +67,7 @@ def draw_lanes(axes: Axes, timeline: Timeline, scale: float) -> None:
 
 
 def _finish_lanes(axes: Axes, timeline: Timeline, legend: list[Patch]) -> None:
-    """Names and busy shares of the devices, the legend, and no frame."""
+    """Adds names and busy shares of the devices and the legend, and removes the frame."""
     devices = timeline.problem.devices
     axes.set_ylim(devices - 0.5, -0.55)  # device 0 on top
     size = 9 if devices <= 16 else 6
@@ -92,7 +92,7 @@ def _finish_lanes(axes: Axes, timeline: Timeline, legend: list[Patch]) -> None:
 
 
 def _type_colours(types: list[str], seconds: np.ndarray) -> tuple[dict[str, str], list[Patch]]:
-    """A colour for every type and the legend: the types that take most time (or are most ops) have their own."""
+    """A colour for every type, and the legend: the types with most time (or most ops) have separate colours."""
     count = Counter(types)
     weight: Counter[str] = Counter()
     for kind, time in zip(types, seconds.tolist(), strict=True):
@@ -109,7 +109,7 @@ def _type_colours(types: list[str], seconds: np.ndarray) -> tuple[dict[str, str]
 
 
 def _label_ops(axes: Axes, timeline: Timeline, ops: np.ndarray, colours: dict[str, str], scale: float) -> None:
-    """Writes the name, or else the type, into the boxes that are wide enough for it; the widest first.
+    """Writes the name, or else the type, into boxes that are wide enough for it; the widest boxes first.
 
     Args:
       ops: order entries that are ops.
@@ -130,13 +130,13 @@ def _label_ops(axes: Axes, timeline: Timeline, ops: np.ndarray, colours: dict[st
 
 
 def _draw_transfers(axes: Axes, timeline: Timeline, scale: float) -> None:
-    """Thin marks below both lanes of every transfer and, while they can be told apart, lines between the lanes."""
+    """Draws thin marks below both lanes of every transfer and, if there are few, lines between the lanes."""
     moved = np.flatnonzero(timeline.op < 0)
     if not len(moved):
         return
     start, end = timeline.start[moved] / scale, timeline.end[moved] / scale
     source, target = timeline.device[moved], timeline.to[moved]
-    end = np.maximum(end, start + timeline.length / scale * 0.0008)  # a transfer of no duration is still there
+    end = np.maximum(end, start + timeline.length / scale * 0.0008)  # a transfer without duration stays visible
     rows = np.concatenate([source, target]).astype(float)
     corners = _boxes(np.tile(start, 2), np.tile(end, 2), rows - _STRIP_BOTTOM, rows - _STRIP_TOP)
     axes.add_collection(PolyCollection(list(corners), facecolors=TEXT, linewidths=0, zorder=3), autolim=False)
@@ -152,7 +152,7 @@ def _draw_transfers(axes: Axes, timeline: Timeline, scale: float) -> None:
 
 
 def _ink(colour: str) -> str:
-    """White or dark, whichever can be read on `colour` ("#RRGGBB")."""
+    """White or dark, whichever is legible on `colour` ("#RRGGBB")."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 150 else TEXT
 
@@ -170,7 +170,7 @@ _BACKGROUND = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 
 
 
 class Picture(Figure):
-    """A figure that notebooks show although pyplot does not know it."""
+    """A figure that notebooks show although pyplot does not manage it."""
 
     def _repr_png_(self) -> bytes:
         import io
@@ -180,7 +180,7 @@ class Picture(Figure):
         return buffer.getvalue()
 
     def savefig(self, fname: Any, **options: Any) -> None:
-        with warnings.catch_warnings():  # names may be in any script; the font need not have it
+        with warnings.catch_warnings():  # names may be in any script, which the font may lack
             warnings.filterwarnings("ignore", message="Glyph")
             super().savefig(fname, **{"dpi": DPI, **options})
 
@@ -189,7 +189,7 @@ def image_format(path: str | os.PathLike[str]) -> str:
     """The image format that a path's ending names.
 
     Raises:
-      GraphrlError: it is none of those that we write; the message lists them.
+      GraphrlError: it is not one of the supported formats; the message lists them.
     """
     check_path(path)
     ending = Path(path).suffix.lower().removeprefix(".")
@@ -202,7 +202,7 @@ def write_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Writes the picture whole or not at all, in the format that the path's ending names.
 
     Raises:
-      GraphrlError: matplotlib knows no such format, or the file cannot be written.
+      GraphrlError: the ending names no supported format, or the file cannot be written.
     """
     ending = image_format(path)
     write_atomically(path, lambda file: figure.savefig(file, format=ending), binary=True)
@@ -211,7 +211,7 @@ def write_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
 def plan_figure(
     timeline: Timeline, graph: str, method: str, facts: Sequence[str], bound: float | None = None
 ) -> Figure:
-    """The picture of a plan.
+    """Draws the picture of a plan.
 
     Args:
       timeline: of the plan.
@@ -240,7 +240,7 @@ def plan_figure(
 
 
 def draw_heading(axes: Axes, graph: str, method: str, facts: Sequence[str], *, above: float = 0.0) -> None:
-    """Two lines over the topmost axes, so many points above them: what it is of, and what there is to say of it."""
+    """Draws a heading of two lines, graph and method over facts, `above` points higher over the topmost axes."""
     name = f"{clean(graph, 70)}  ·  {clean(method)}"
     axes.set_title(name, loc="left", weight="bold", color=TEXT, pad=26 + above, parse_math=False)
     axes.annotate(
@@ -260,7 +260,7 @@ def _draw_memory(axes: Axes, bound: float | None, timeline: Timeline, scale: flo
     for device in sorted(range(devices), key=lambda device: device == highest and not few):
         coloured = few or device == highest
         label = f"device {device}" if coloured else f"{devices - 1} others" if device == (highest == 0) else None
-        # beyond so many devices only the fullest has a colour
+        # beyond this number of devices only the fullest has a colour
         colour = _DEVICE_COLOURS[device % len(_DEVICE_COLOURS)] if coloured else PALE
         _draw_curve(axes, timeline, device, scale, unit_bytes, colour=colour, label=label)
     _mark_peak(axes, timeline, highest, scale, right, unit_bytes)
@@ -299,14 +299,14 @@ def _draw_curve(
 
 
 def _mark_peak(axes: Axes, timeline: Timeline, device: int, scale: float, right: float, unit_bytes: float) -> None:
-    """A dot where the highest peak is, with its size, its device and the entry that reaches it."""
+    """Marks the highest peak by a dot, with its size, its device and the entry that reaches it."""
     curve = timeline.memory[device]
     x, y = curve.peak_time / scale, curve.peak / unit_bytes
     if timeline.by_position and curve.peak_entry >= 0:
         x += 0.5  # the middle of its place
     where = f" on device {device}" if timeline.problem.devices > 1 else ""
     at = "from the start (weights)" if curve.peak_entry < 0 else f"at {clean(timeline.name(curve.peak_entry), 60)}"
-    # Long labels stand to the side that has most room, in the middle on both: on one they would run out of the picture.
+    # Long labels are on the side with most room, in the middle on both sides: else they would leave the picture.
     side, shift = ("left", 8) if x < right / 3 else ("right", -8) if x > right * 2 / 3 else ("center", 0)
     axes.plot([x], [y], "o", color=WORSE, markersize=7, markeredgecolor="white", zorder=6, clip_on=False)
     axes.annotate(
@@ -317,7 +317,7 @@ def _mark_peak(axes: Axes, timeline: Timeline, device: int, scale: float, right:
 
 
 def _draw_time_bound(lanes: Axes, memory: Axes, bound: float, scale: float, right: float) -> None:
-    """A line through both axes where no makespan can be; its label stands in the head room of the memory axes."""
+    """Draws the bound of the makespan as a line through both axes; its label is at the top of the memory axes."""
     for axes in (lanes, memory):
         axes.axvline(bound / scale, color=GREY, linestyle="--", linewidth=1.2, zorder=4)
     to_left = bound / scale > 0.2 * right
@@ -329,7 +329,7 @@ def _draw_time_bound(lanes: Axes, memory: Axes, bound: float, scale: float, righ
 
 
 def _level(axes: Axes, y: float, text: str, colour: str, style: str) -> None:
-    """A labelled horizontal line; the label stands under it, at the right end."""
+    """Draws a labelled horizontal line; the label is under it, at the right end."""
     axes.axhline(y, color=colour, linestyle=style, linewidth=1.2, zorder=4)
     axes.annotate(
         text, (1, y), xycoords=("axes fraction", "data"), xytext=(-3, -2), textcoords="offset points", ha="right",
@@ -339,7 +339,7 @@ def _level(axes: Axes, y: float, text: str, colour: str, style: str) -> None:
 
 
 def _without_dips(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A step curve without what lasts no time, but for rises: of the points at one time, the highest and the last."""
+    """Removes dips of no duration from a step curve: of the points at one time it keeps the highest and the last."""
     first = np.flatnonzero(np.concatenate([[True], x[1:] > x[:-1]]))
     last = np.concatenate([first[1:], [len(x)]]) - 1
     levels = np.stack([np.maximum.reduceat(y, first), y[last]], axis=1)

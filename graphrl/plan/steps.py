@@ -1,4 +1,4 @@
-"""The entries of a plan's order by name, and what they are as indices of a graph."""
+"""The entries of a plan's order by name, and their conversion to indices of a graph."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ Step = OpStep | TransferStep
 
 
 class PlacedOps(Mapping[str, int]):
-    """The device of each op by name, in the graph's order; held as an array, names are made when asked for.
+    """The device of each op by name, in the graph's order; stored as an array, names are built on access.
 
     Attributes:
       graph: of n ops.
@@ -59,12 +59,12 @@ class PlacedOps(Mapping[str, int]):
 
 
 class Steps(Sequence[Step]):
-    """The steps of an order, equal to the tuple of them; held as an array, names are made when asked for.
+    """The steps of an order, equal to the tuple of them; stored as an array, names are built on access.
 
     Attributes:
       graph: whose ops and tensors run.
-      devices: how many the tensors are for.
-      nodes: `[m] int64` node ids that are known to be the graph's: op v is v, the transfer of tensor t to device b is
+      devices: number of devices.
+      nodes: `[m] int64` node ids that are valid in the graph: op v is v, the transfer of tensor t to device b is
         `n + t * devices + b`.
     """
 
@@ -97,7 +97,7 @@ def order_array(order: Sequence[Step], graph: ComputationGraph, problem: Problem
     """Node ids of steps, `[m] int64`: op v is v, the transfer of tensor t to device b is `n + t * devices + b`.
 
     Raises:
-      PlanError: a step names what the graph or the problem does not have.
+      PlanError: a step names an op, tensor or device that the graph or the problem does not have.
     """
     if isinstance(order, Steps) and order.graph is graph and order.devices == problem.devices:
         return order.nodes.copy()
@@ -122,7 +122,7 @@ def placement_array(placement: Mapping[str, int], graph: ComputationGraph) -> np
     """Device of each op, `[n] int64`.
 
     Raises:
-      PlanError: an op has no device, or there is one for no op of the graph.
+      PlanError: an op has no device, or a name is not an op of the graph.
     """
     if isinstance(placement, PlacedOps) and placement.graph is graph:
         return placement.devices.copy()

@@ -1,14 +1,14 @@
 """A plan as curves of time and memory (`Timeline`), and as trace events for ui.perfetto.dev or chrome://tracing.
 
 The timeline gives the start and end of every op and transfer, and the memory of each device meanwhile. Memory is a
-function of the *order*, the pictures have *time* on their axis. On one device ops start in the order, so they carry
-their entries' memory with them. Under `free` or `link` a transfer may start before or end after its neighbours in the
-order: it is drawn between them, so that every level and every peak appears as counted.
+function of the *order*, the pictures have *time* on their axis. On one device ops start in the order, so each change of
+memory is drawn at its entry's time. Under `free` or `link` a transfer may start before or end after its neighbours in
+the order: it is drawn between them, so every level and every peak appears as counted.
 
 The trace has the Chrome trace event format. Each device is a process: its ops on one track, the transfers that leave it
 on tracks below (more than one only where they overlap), a counter of its live memory, and its peak as an instant.
 Arrows run from a tensor's producer through the transfer to the consumers. Times are microseconds; without run times,
-places in the order count as microseconds.
+positions in the order count as microseconds.
 """
 
 import dataclasses
@@ -30,9 +30,9 @@ from graphrl.units import format_bytes
 
 
 class Timeline:
-    """What runs when, and the memory beside it, for a placement `[n]` and an order `[m]` of node ids with their costs.
+    """Run intervals and memory curves of a placement `[n]` and an order `[m]` of node ids with their costs.
 
-    Times are seconds or, with `by_position`, places in the order (entry i runs from i to i + 1).
+    Times are seconds or, with `by_position`, positions in the order (entry i runs from i to i + 1).
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class Timeline:
         self.graph, self.problem, self.by_position = graph, problem, by_position
         self.op = np.where(is_op, order, -1)  # [m] int64, op of the entry; -1 for a transfer
         self.tensor = np.where(is_op, -1, tensor)  # [m] int64, tensor of a transfer; -1 for an op
-        self.device = np.where(is_op, placement[np.where(is_op, order, 0)], home)  # [m] int64, where it runs or begins
-        self.to = np.where(is_op, self.device, to)  # [m] int64, where the transfer goes; the op's own device
+        self.device = np.where(is_op, placement[np.where(is_op, order, 0)], home)  # [m] int64, where it runs or starts
+        self.to = np.where(is_op, self.device, to)  # [m] int64, target of a transfer; the op's own device
         self.start = places if by_position else costs.start  # [m] float64
         self.end = places + 1 if by_position else costs.end  # [m] float64
         self.length = float(self.end.max())  # of the time axis: the latest end of anything
         self.memory = [_curve(each, is_op, self.start, self.end, self.length) for each in costs.memory_changes]
 
     def routes(self) -> dict[int, tuple[int, list[int]]]:
-        """By the entry of a transfer: the entry of the op that writes what it moves, and those that read its copy."""
+        """By the entry of a transfer: the entry of the op that writes its tensor, and those that read its copy."""
         a = self.graph.arrays
         entry_of_op = np.empty(a.num_ops, np.int64)
         entry_of_op[self.op[self.op >= 0]] = np.flatnonzero(self.op >= 0)
@@ -73,7 +73,7 @@ class Timeline:
         return {entry: (source, targets) for entry, source, targets in pairs}
 
     def name(self, entry: int) -> str:
-        """What an order entry is called: the op's name, or "tensor → device 1"."""
+        """Label of an order entry: the op's name, or "tensor → device 1"."""
         if entry < 0:
             return "start"
         if self.op[entry] >= 0:
@@ -83,7 +83,7 @@ class Timeline:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MemoryCurve:
-    """Live bytes of one device: from `time[i]` on they are `bytes[i]`. Equal times stand in the order's sequence."""
+    """Live bytes of one device: `bytes[i]` from `time[i]` on. Equal times are in the sequence of the order."""
 
     time: np.ndarray  # [k] float64, ascending; the last is the axis' length
     bytes: np.ndarray  # [k] int64
@@ -120,7 +120,7 @@ def write_trace(timeline: Timeline, about: Mapping[str, Any], path: str | os.Pat
 
     Args:
       timeline: of a plan.
-      about: what else there is to say of the plan.
+      about: further metadata of the plan.
       path: of the file.
 
     Raises:
@@ -216,7 +216,7 @@ def _names(timeline: Timeline, track: np.ndarray) -> Iterator[Event]:
 
 
 def _arrows(timeline: Timeline, start: np.ndarray, track: np.ndarray) -> Iterator[Event]:
-    """Producer to transfer and transfer to each consumer; both ends stand at the start of their slices."""
+    """Producer to transfer and transfer to each consumer; both ends are at the start of their slices."""
     arrow = 0
     for entry, (producer, consumers) in timeline.routes().items():
         pairs = [(producer, entry), *((entry, reader) for reader in consumers)]

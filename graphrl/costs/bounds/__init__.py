@@ -1,4 +1,4 @@
-"""What no plan can beat: lower bounds of the objectives."""
+"""Lower bounds of the objectives."""
 
 from graphrl.costs.bounds.lower import lower_bound
 

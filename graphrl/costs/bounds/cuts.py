@@ -1,18 +1,17 @@
-"""Lower bounds of peak memory by minimum cuts: the least memory in which each op can run, and what no order can do
-below a peak (probing).
+"""Lower bounds of peak memory: the least memory in which each op can run (minimum cuts), and probing of orders.
 
 **Cuts.** When op v has run, the ops that have run are a set S. S contains v and all predecessors of its ops, but no
-successor of v. A buffer is then live if its producer is in S and it is pinned or one of its users is not in S. While
-v ran, its inputs, outputs and workspace were there too. So v needs at least the minimum, over all such S, of the
-bytes of live buffers.
+successor of v. A buffer is then live if its producer is in S and it is pinned or one of its users is not in S. While v
+ran, its inputs, outputs and workspace were also live. So v needs at least the minimum, over all such S, of the bytes of
+live buffers.
 
-This is a cut in a network. Each buffer is a hyperedge from its producer to its users, which costs its bytes if S
+This is a cut in a network. Each buffer is a hyperedge from its producer to its users, and costs its bytes if S
 separates them: producer -> buffer with the buffer's bytes as capacity, buffer -> user and op -> predecessor without
 limit (Lawler 1973 on cuts of hypergraphs; Picard 1976 on closed sets). The maximum over v bounds every order from
 below. A good order passes through the set S of a minimum when it runs v (solvers/orders/min_cut.py).
 
-`Needs` has each op's figures that depend on no order. Shared buffers are counted once, with the least size they can
-have:
+`Needs` has the figures of each op that do not depend on the order. Shared buffers are counted once, with the least size
+they can have:
 
 - An alias and its source are one buffer. On several devices it may also be a copy, with the declared bytes of any of
   them.
@@ -20,15 +19,15 @@ have:
   counts as the smaller of the two. The two are never the same memory while both are live, since a buffer changes hands
   only after its last use.
 
-**Probing** is sharper: what an order below a peak could not do, followed until it contradicts itself. Suppose that some
-order stays below T. Then no op v runs in a state that needs T or more, so that, for two ops v and u,
-- where v needs T or more in all states in which u has run (a minimum cut with u done), v runs before u;
-- where v needs as much in all states in which u has not, u runs before v.
-What is found leaves later cuts fewer states: both ops are probed again. A cycle, or an op that needs T in all states
-that are left, proves that there is no such order. (Probing of mixed integer programs, Savelsbergh 1994; the "shaving"
-of job-shop scheduling, Martin & Shmoys 1996.) Single cuts miss what this sees: where two large tensors must be live
-together and either of two ops, each with an output of its own, can run first, one of them runs while both tensors are
-there, and each of them alone could wait.
+**Probing** is tighter: it assumes an order below a peak and derives constraints until they contradict. Suppose that
+some order stays below T. Then no op v runs in a state that needs T or more, so for two ops v and u,
+- if v needs T or more in all states in which u has run (a minimum cut with u done), v runs before u;
+- if v needs T or more in all states in which u has not run, u runs before v.
+Each such constraint leaves later cuts fewer states, so both ops are probed again. A cycle, or an op that needs T in all
+remaining states, proves that no such order exists. (Probing of mixed integer programs, Savelsbergh 1994; the "shaving"
+of job-shop scheduling, Martin & Shmoys 1996.) Single cuts miss some cases. An example: two large tensors must be live
+together, and either of two ops, each with its own output, can run first. One of the ops runs while both tensors are
+live, although each alone could wait.
 """
 
 import heapq
@@ -42,14 +41,15 @@ from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph
 
-MAX_BITS = 60  # of the sum of all sizes: the flow is in int64; of more, the lowest bits are left out, so that cuts may
-# then be said to need less than they do, and be not quite least
+# Bits of the sum of all sizes, as the flow is in int64. Of larger sums the lowest bits are dropped: then the need of a
+# cut may be below the real one, and the cut may not be minimum.
+MAX_BITS = 60
 LARGE = 200_000  # arcs
-DONE, OPEN, LATER = 0, 1, 2  # phases of ops: they have run, they may have run, they run later
-WORK = 200_000  # of all cuts together, in microseconds or so: the proofs that were found took a quarter of it or less
+DONE, OPEN, LATER = 0, 1, 2  # phases of ops: has run, may have run, runs later
+WORK = 200_000  # of all cuts together, about microseconds: successful proofs took a quarter of it or less
 MAX_OPS = 8_000  # of a graph: bounds the memory of all pairs
 FIRST = 12  # ops that are probed first
-PRECISE = 2e-4  # of the peak: the largest provable T is known so well
+PRECISE = 2e-4  # of the peak: precision of the largest provable T
 
 
 class Needs:
@@ -59,7 +59,8 @@ class Needs:
       least: `[t]` int64, the least bytes that the buffer of each tensor can have; 0 for aliases.
       pinned: `[t]` bool, never freed.
       users: `[u, 2]` int64, distinct (buffer, op that uses it), sorted.
-      own: `[n]` int64, bytes that an op needs beside what is live: its workspace, and outputs that take over nothing.
+      own: `[n]` int64, bytes that an op needs in addition to live buffers: workspace, and outputs that take over no
+        buffer.
     """
 
     def __init__(self, graph: ComputationGraph, devices: int = 1) -> None:
@@ -90,12 +91,13 @@ class Cut(NamedTuple):
     """A state of least memory in which an op can run."""
 
     need: int  # bytes, while the op runs, or fewer (see `MAX_BITS`)
-    done: np.ndarray  # [n] bool, the ops that have run then, itself included
+    done: np.ndarray  # [n] bool, the ops that have run by then, itself included
 
 
 def work(graph: ComputationGraph, needs: Needs) -> int:
-    """What a cut of a whole graph takes at most, in microseconds or so: about one for each arc of its network, and more
-    in large ones.
+    """Upper estimate of the time of a cut of the whole graph, about microseconds.
+
+    It is about one for each arc of the network, and more in large networks.
     """
     arcs = len(needs.least) + len(needs.users) + len(graph.arrays.dependencies()[0])
     return arcs * max(LARGE, arcs) // LARGE
@@ -115,7 +117,7 @@ class Cuts:
         of, user = index[users[:, 0]], users[:, 1]
         self._reads = _groups(user, of, self._n)
         self._writes = _groups(self._writer, np.arange(len(buffers)), self._n)
-        # what is pinned has a user that never runs
+        # a pinned buffer has a user that never runs
         pinned = np.flatnonzero(needs.pinned[buffers])
         self._of, self._user = np.concatenate([of, pinned]), np.concatenate([user, np.full(len(pinned), self._n)])
         self._before, self._after = (side.astype(np.int64) for side in a.dependencies())
@@ -124,14 +126,14 @@ class Cuts:
     def least(
         self, op: int, phase: np.ndarray | None = None, *, late: bool = False, weight: np.ndarray | None = None
     ) -> Cut:
-        """The least that an op can run in.
+        """Returns the least memory in which an op can run.
 
         Args:
           op: open.
           phase: `[n]` int, DONE, OPEN or LATER for each op, DONE with all predecessors and LATER with all successors;
             by default all are open.
-          late: of the minimum cuts the one with most ops, where there are several; else that with fewest.
-          weight: `[t]` int64, sizes to cut by in place of the least bytes; `need` then means nothing.
+          late: True selects the minimum cut with most ops if there are several; False the one with fewest.
+          weight: `[t]` int64, sizes to cut by in place of the least bytes; `need` is then meaningless.
         """
         phases = np.full(self._n + 1, OPEN) if phase is None else np.append(phase, LATER)
         phases[self._n] = LATER
@@ -150,13 +152,13 @@ class Cuts:
         tails = [node[self._writer[live]], at + self._of[use], node[self._after[order]], [source]]
         tails += [node[after[phases[after] == OPEN]], [source]]
         heads = [at + live, node[self._user[use]], node[self._before[order]], [node[op]]]
-        heads += [np.full(len(tails[-2]), sink), [sink]]  # the last so that the network has a sink; it lets nothing by
+        heads += [np.full(len(tails[-2]), sink), [sink]]  # the last arc only adds the sink; its capacity is 0
         limited = (self._least if weight is None else weight)[live]
         coarse = max(0, int(limited.sum(dtype=float)).bit_length() - MAX_BITS)
         limited = limited >> coarse
         tail, head = np.concatenate(tails), np.concatenate(heads)
         capacity = np.concatenate([limited, np.full(len(tail) - len(live) - 1, int(limited.sum()) + 1), [0]])
-        from ortools.graph.python import max_flow  # takes a while: not for those who make no cuts
+        from ortools.graph.python import max_flow  # slow to import: only needed for cuts
 
         flow = max_flow.SimpleMaxFlow()
         flow.add_arcs_with_capacity(tail.astype(np.int32), head.astype(np.int32), capacity)
@@ -175,19 +177,19 @@ def _groups(key: np.ndarray, value: np.ndarray, count: int) -> list[np.ndarray]:
 
 
 def probed_bound(graph: ComputationGraph, cuts: Cuts, cost: int, ops: Sequence[int], low: int, high: int) -> int:
-    """Bytes that no order's peak is below, at least `low`.
+    """Lower bound of the peak of all orders, in bytes, at least `low`.
 
     Args:
       graph: of n ops.
       cuts: of the graph.
       cost: of a cut of the whole graph, in microseconds or so (`work`).
-      ops: those that need most first.
+      ops: in descending order of their need.
       low: a bound.
-      high: bytes that some order stays within.
+      high: bytes that the peak of some order does not exceed.
     """
     if graph.arrays.num_ops > MAX_OPS:
         return low
-    orders, target = _Orders(graph.arrays.ancestors()), high  # every order below `high` is among them
+    orders, target = _Orders(graph.arrays.ancestors()), high  # includes every order below `high`
     probes = _Probes(cuts, cost)
     while high - low > PRECISE * high and probes.work < WORK:
         tried = orders.copy()
@@ -202,7 +204,7 @@ def probed_bound(graph: ComputationGraph, cuts: Cuts, cost: int, ops: Sequence[i
 
 
 class _Orders:
-    """Orders of n ops, by pairs that they all agree on.
+    """A set of orders of n ops, represented by the pairs on which they all agree.
 
     Attributes:
       before: `[n, n]` bool, `before[v, u]`: u runs before v; transitive.
@@ -215,7 +217,7 @@ class _Orders:
         return _Orders(self.before.copy())
 
     def add(self, first: int, second: int) -> bool:
-        """Has one op run before another; whether that can be."""
+        """Adds the constraint that one op runs before another. Returns False if that is impossible."""
         if first == second or self.before[first, second]:
             return False
         upto, since = self.before[first].copy(), self.before[:, second].copy()
@@ -225,8 +227,10 @@ class _Orders:
 
 
 class _Probes:
-    """Attributes:
-    work: that all cuts so far have taken, in microseconds or so.
+    """Probing of the ops of one graph.
+
+    Attributes:
+      work: time of all cuts so far, about microseconds.
     """
 
     def __init__(self, cuts: Cuts, cost: int) -> None:
@@ -234,12 +238,14 @@ class _Probes:
         self.work = 0
 
     def contradiction(self, orders: _Orders, target: int, ops: Sequence[int]) -> bool:
-        """Whether none of the orders stays below the target; `orders` is narrowed to those that may.
+        """True if no order is proved to stay below the target; `orders` is narrowed to those that may.
+
+        False also if the budget of work is spent first.
 
         Args:
-          ops: to be probed first.
+          ops: probed first.
         """
-        queue: list[tuple[int, int]] = []  # (-need, op): who needs most has least room
+        queue: list[tuple[int, int]] = []  # (-need, op): the op that needs most has the least slack
         changed, end = set(ops), self.work + WORK // 4
         while self.work < end:
             for op in sorted(changed):
@@ -259,11 +265,11 @@ class _Probes:
         return False
 
     def _probe(self, orders: _Orders, target: int, op: int, end: int) -> set[int] | None:
-        """The ops whose place beside an op becomes known; None if the op cannot run below the target."""
+        """Returns the ops whose order relative to an op becomes known; None if the op cannot run below the target."""
         cut, late = self._cut(orders, op), self._cut(orders, op, late=True)
         if cut.need >= target:
             return None
-        seen = [~cut.done | ~late.done, cut.done | late.done]  # who runs later, earlier, in a state below the target
+        seen = [~cut.done | ~late.done, cut.done | late.done]  # ops that run later, earlier in a state below
         changed = set()
         for early in (True, False):
             while self.work < end:
@@ -286,7 +292,7 @@ class _Probes:
     def _cut(
         self, orders: _Orders, op: int, other: int | None = None, *, early: bool = False, late: bool = False
     ) -> Cut:
-        """The least that an op can run in; if given, with another op early, before it, or not."""
+        """Minimum cut of an op; if `other` is given, with that op before it (`early`) or after it."""
         phase = np.full(len(orders.before), OPEN)
         phase[orders.before[op]], phase[orders.before[:, op]] = DONE, LATER
         if other is not None:

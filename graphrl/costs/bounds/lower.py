@@ -1,32 +1,32 @@
-"""Lower bounds of the objectives: no plan is below them, whatever its placement and order.
+"""Lower bounds of the objectives, valid for every placement and order.
 
-Makespan, for all transfer models (transfers only ever add waiting), d devices:
+Makespan, for d devices and all transfer models (transfers only add waiting):
 
 - the longest path of run times through data and control edges;
 - for a set J of ops, head + work(J) / d + tail (Carlier 1987): head is the least time before any op of J can start,
-  tail the least time from the end of any op of J to the end of the last op. The sets tried are {head >= h and tail >=
-  q} for all q and up to 256 values h; with h = q = 0 it is work / d;
-- where all run times and transfer times are whole seconds, so is every makespan: the bound is rounded up.
+  tail the least time from the end of any op of J to the end of the last op. The sets are {head >= h and tail >= q} for
+  all q and up to 256 values h; with h = q = 0 the bound is work / d;
+- if all run times and transfer times are whole seconds, so is every makespan, and the bound is rounded up.
 
 Peak memory: on one device op v needs at least need(v), the memory of a minimum cut (bounds/cuts.py). need(v) is at
-least total(v), which needs no cut: a buffer is live at v whatever the order if its producer is an ancestor of v and one
-of its users is v or a descendant of v, or if it is kept; so are v's outputs and its workspace. Shared buffers are
+least total(v), which needs no cut: a buffer is live at v in every order if its producer is an ancestor of v, and it is
+kept or one of its users is v or a descendant of v. v's outputs and its workspace are also live. Shared buffers are
 counted once, with the least size they can have (`Needs`).
 
 - On one device the peak is at least need(v), plus all weights if they are resident. Cuts are made for the ops that need
-  most in some order (the caller's, best a good plan's), until that order says that the rest need less, or the ops to be
-  tried are used up.
+  most in some order: the caller's, ideally a good plan's. They stop when that order shows that the rest need less, or
+  at the limit of cuts.
 - On d devices it is at least a d-th of that, rounded up. All devices share one order, and at v's place in it every such
   buffer is live somewhere: if its next user u (at v's place or later) is on the producer's device, there; if u is
   elsewhere, in the copy that u will read if that transfer has run, else on the producer's device, where the transfer is
-  still to be counted as a use. Releases come after the comparison, and what a device holds between two of its entries
-  it also held when one of them was compared. So the devices' peaks sum to need(v) or more.
-- On d devices one op's inputs, outputs, workspace and own weights must still be together on its device.
+  still to be counted as a use. Releases come after the comparison, and the bytes that are live on a device between two
+  of its entries were also live when one of them was compared. So the devices' peaks sum to need(v) or more.
+- On d devices an op's inputs, outputs, workspace and own weights must still be live together on its device.
 - When everything has run, all kept tensors are live.
 
 Largest load (`load_bound`): each group of colocated ops counts as one op, and transfers are free.
 
-- Every group runs somewhere, at best on the faster kind of device.
+- Every group takes at least its run time on the faster kind of device.
 - The loads of a accelerators and c CPUs add up to the run times. Let a part of every group run on each kind: the least
   possible load is then that of a fractional knapsack, in which the groups that a CPU slows down least go to the CPUs.
 """
@@ -43,7 +43,7 @@ ROUNDING = 1e-12  # relative: of sums in another order
 
 
 def load_bound(graph: ComputationGraph, problem: Problem) -> float:
-    """Seconds that the largest load of no placement is below, memory aside; inf where a group cannot run anywhere."""
+    """Lower bound of the largest load, seconds, without memory limits; inf if a group cannot run anywhere."""
     pipeline = Pipeline.of(graph, problem)
     groups = int(pipeline.colocation.max()) + 1
     accelerator, cpu = (np.bincount(pipeline.colocation, kind, minlength=groups) for kind in pipeline.runtime.T)
@@ -78,19 +78,19 @@ def _shared(accelerator: np.ndarray, cpu: np.ndarray, problem: Problem) -> float
 HEADS = 256  # thresholds of the makespan bound
 PAIRS = 20_000**2  # (op, op) pairs of the memory bound: above 20,000 ops, only a sample of them is tried as v
 CUTS, CUTS_UNGUIDED = 256, 16  # minimum cuts at most, with a plan's order and without
-CUT_WORK = 2_000_000  # of all cuts together at most, in microseconds or so: none where a single one takes more
-IDLE_WORK = 700_000  # of cuts one after another that gain nothing: then the rest is not tried
+CUT_WORK = 2_000_000  # of all cuts together at most, about microseconds: no cuts if a single one takes more
+IDLE_WORK = 700_000  # of successive cuts that improve nothing; the rest is then skipped
 
 
 def lower_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray | None = None) -> float:
-    """A value that no plan's objective is below: bytes of the largest device peak, or seconds of makespan or load.
+    """Lower bound of the objective of all plans: bytes of the largest device peak, or seconds of makespan or load.
 
     A memory limit is not considered: the bound holds for infeasible plans too.
 
     Args:
-      graph, problem: what is planned.
-      order: `[m]` node ids of a plan (its transfers are left out here): the bound of peak memory is the tighter, the
-        better this order is. By default the graph's own, and then fewer cuts are made.
+      graph, problem: the planning problem.
+      order: `[m]` node ids of a plan (transfers are ignored). The better this order, the tighter the bound of peak
+        memory. By default the graph's own order, with fewer cuts.
     """
     if problem.objective == "max_load":
         return load_bound(graph, problem)
@@ -114,15 +114,16 @@ def _makespan_bound(graph: ComputationGraph, devices: int) -> float:
     for head in thresholds:
         work = np.cumsum(np.where(heads[by_tail] >= head, runtime[by_tail], 0.0))
         best = max(best, float(np.where(work > 0, devices * (head + tails[by_tail]) + work, 0.0).max()) / devices)
-    # Sums of arbitrary floats depend on their order, so that a plan's may be smaller by rounding. Sums of dyadic
-    # numbers do not; nor does the path, which is added up as a plan's clock is.
+    # Sums of arbitrary floats depend on their order, so a plan's sum may be smaller by rounding. Sums of dyadic numbers
+    # do not; nor does the path, which is summed in the same order as a plan's clock.
     dyadic = bool((runtime * 2**20 % 1 == 0).all()) and runtime.sum() < 2**26
     return max(path, best if dyadic else best * (1 - (len(runtime) + 4) * 2**-50))
 
 
 def _is_whole(graph: ComputationGraph, problem: Problem) -> bool:
-    """Whether every plan's makespan is a whole number of seconds: run times and transfer times are, and so small that
-    their sums are exact.
+    """True if every plan's makespan is a whole number of seconds.
+
+    Run times and transfer times are then whole numbers, small enough that their sums are exact.
     """
     a, copies = graph.arrays, problem.devices - 1
     transfers = [problem.transfer_seconds(num_bytes) for num_bytes in a.tensor_bytes.tolist()] if copies else []
@@ -144,8 +145,9 @@ def _memory_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray, 
 
 
 def _cut_bound(graph: ComputationGraph, needs: Needs, order: np.ndarray, bound: int, *, guided: bool) -> int:
-    """The largest need of an op, at least `bound`, by some cuts for those that need most in an order, and if it is a
-    plan's, what probing makes of them.
+    """Largest need of an op, at least `bound`, by cuts for the ops that need most in an order.
+
+    If the order is a plan's (`guided`), the result is then raised by probing.
     """
     usage = _cuts_at_most(graph, needs, order)
     candidates = np.argsort(-usage, kind="stable")
@@ -167,7 +169,7 @@ def _cut_bound(graph: ComputationGraph, needs: Needs, order: np.ndarray, bound: 
 
 
 def _cuts_at_most(graph: ComputationGraph, needs: Needs, order: np.ndarray) -> np.ndarray:
-    """Bytes `[n]` at each op in an order, all buffers counted with their least bytes: no cut is above it."""
+    """Bytes `[n]` at each op in an order, all buffers counted with their least bytes: an upper bound of every cut."""
     n = graph.arrays.num_ops
     place = np.empty(n, np.int64)
     place[order] = np.arange(n)
@@ -183,7 +185,7 @@ def _cuts_at_most(graph: ComputationGraph, needs: Needs, order: np.ndarray) -> n
 
 
 def _sample(graph: ComputationGraph, single: np.ndarray) -> np.ndarray:
-    """The ops at which live bytes are counted: all, or of a large graph the neediest and some from everywhere."""
+    """The ops at which live bytes are counted: all, or in a large graph the ops that need most and an even sample."""
     n = graph.arrays.num_ops
     count = max(2, PAIRS // n)
     if count >= n:
@@ -201,7 +203,7 @@ def _live_bytes(graph: ComputationGraph, needs: Needs, ops: np.ndarray) -> np.nd
     live_bytes = np.zeros(len(ops), np.int64)
     block = max(1, 2**22 // len(ops))
 
-    kept = np.flatnonzero(needs.pinned & (least > 0))  # live at all that comes after their producer
+    kept = np.flatnonzero(needs.pinned & (least > 0))  # live at every op after their producer
     for some in np.split(kept, range(block, len(kept), block)):
         live_bytes += _weighted_sum(least[some], after[producer[some]], len(ops))
 
@@ -222,8 +224,10 @@ def _weighted_sum(weights: np.ndarray, bits: np.ndarray, count: int) -> np.ndarr
 
 
 def _reachability(graph: ComputationGraph, ops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which of `ops` are descendants of each op, and which are the op itself or its ancestors: two `[n, len(ops) / 8]`
-    packed bits.
+    """Reachability between each op and `ops`, as packed bits: two `[n, len(ops) / 8]`.
+
+    The first marks those of `ops` that are descendants of the op, the second those that are the op itself or its
+    ancestors.
     """
     a = graph.arrays
     itself = np.zeros((a.num_ops, -(-len(ops) // 8)), np.uint8)

@@ -1,1 +1,1 @@
-"""What decisions cost, on the device: pure JAX on padded graphs, float32, for whole populations at once."""
+"""Costs of decisions on the device: pure JAX on padded graphs, float32, for whole populations in parallel."""

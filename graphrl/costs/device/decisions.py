@@ -1,9 +1,9 @@
-"""Decisions and problems as device code takes them, for a population of candidate solutions of every graph of a batch.
+"""Decisions and problems as arrays, for a population of candidate solutions of every graph of a batch.
 
 `Decisions` are laid out genes first, lanes last (`[k, g, p]`), as chromosomes are: XLA:CPU vectorises across the minor
 axis, and the decoder's state has one lane for each chromosome.
 
-In a `DeviceProblem` only what shapes a program is static. What only changes numbers is traced, so one compiled program
+In a `DeviceProblem` only fields that shape a program are static. Numeric fields are traced, so one compiled program
 serves every latency, bandwidth and memory limit.
 """
 
@@ -46,7 +46,7 @@ def from_genes(genes: jax.Array, sizes: Sizes, devices: int) -> Decisions:
     """
     n, lanes = sizes.ops, genes.shape[1:]
     affinities = genes[: devices * n].reshape(devices, n, *lanes)
-    if devices == 2:  # one comparison is cheaper than an argmax, and the same
+    if devices == 2:  # one comparison is cheaper than an argmax, and equivalent
         placement = (affinities[1] > affinities[0]).astype(jnp.int32)
     else:
         placement = jnp.argmax(affinities, axis=0).astype(jnp.int32)
@@ -65,7 +65,7 @@ def to_genes(decisions: Decisions, devices: int) -> jax.Array:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DeviceProblem:
-    """`Problem` as a pytree. Its arrays are `[]`: of all graphs of a batch, or `[g]`: of each."""
+    """`Problem` as a pytree. Its arrays are `[]` (one value for all graphs of a batch) or `[g]` (one per graph)."""
 
     latency: jax.Array | np.ndarray  # float32, seconds
     seconds_per_byte: jax.Array | np.ndarray  # float32; 0 where the bandwidth is infinite
@@ -77,10 +77,10 @@ class DeviceProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> "DeviceProblem":
-        """The problem as host arrays, for every program that it is an argument of.
+        """The problem as host arrays, which any program can take as an argument.
 
         Raises:
-          ProblemError: no order decides its objective (`device/loads.py` has that).
+          ProblemError: its objective does not depend on an order (see `device/loads.py`).
         """
         if problem.objective not in SCHEDULED:
             raise ProblemError(f"objective is {problem.objective!r}: must be one of {', '.join(SCHEDULED)}")

@@ -1,18 +1,18 @@
 """Keys to orders and times: a priority topological sort of ops and transfers, one lane for each candidate solution.
 
 This is the form for CPUs; `decode_dense.py` is the form for GPUs, and both give the same order. A step pops the best
-ready node of every lane, or goes on with the rows of the node that it popped before; it relaxes one row. All lanes
-advance together, so that every operation is a vector operation across lanes:
+ready node of every lane, or continues with the rows of the node that it popped before; it relaxes one row. All lanes
+advance together, so every operation is a vector operation across lanes:
 
 - the ready queue is one packed key a slot, under one level of block maxima (`BLOCK` slots a block);
-- a slot whose op waits for k inputs holds its device minus (k + 1) * `UNIT`; one that is ready, its packed key; an
-  empty one, `IDLE`;
+- a slot whose op waits for k inputs contains its device minus (k + 1) * `UNIT`; a ready slot contains its packed key;
+  an empty slot contains `IDLE`;
 - state arrays are flat, `[slots * L]` with index slot * L + lane, and each is written in place. XLA copies an array
-  that is read after it was written, or written by operands that do not depend on what was read before, so each write
-  below depends on every earlier read (tests/costs/test_compiled_loops.py looks for copies in the compiled loop).
+  that is read after it was written, or whose write does not depend on earlier reads. So each write below depends on
+  every earlier read (tests/costs/test_compiled_loops.py checks the compiled loop for copies).
 
-The rows are in `Tables`, which are read-only and made once for a population. `Clocks` give the times as the order is
-walked: one clock per device and, under `link`, one per outgoing link.
+`Tables` has the rows; it is read-only and built once for a population. `Clocks` simulate the order: one clock per
+device and, under `link`, one per outgoing link.
 """
 
 from typing import NamedTuple
@@ -28,12 +28,12 @@ from graphrl.costs.problem import MAX_DEVICES, Transfer
 from graphrl.graphs.padding import READS, ROW_WIDTH, WAITS, PaddedGraph, Sizes
 
 BLOCK = 8  # slots of the ready queue under one maximum; measured against 4 and 16
-UNIT = MAX_DEVICES  # what a slot counts down by for each input: the low bits hold its op's device
-ANY, NO = -1, -2  # in place of the device that an entry must be on to be relaxed
+UNIT = MAX_DEVICES  # decrement of a slot for each input: the low bits hold its op's device
+ANY, NO = -1, -2  # in place of a required device: the entry is always, or never, relaxed
 
 
 def num_events(sizes: Sizes, devices: int) -> int:
-    """c: at most this many steps decode any solution: all op rows, and the rows of all transfers."""
+    """Maximum number c of steps that decode any solution: all op rows, and the rows of all transfers."""
     foreign = devices - 1
     # A tensor of k readers has at most (k + 3) / 4 rows and min(k, d - 1) transfers.
     walked = min(sizes.rows * foreign, -(-sizes.uses * max(5, 2 * foreign) // 5))
@@ -44,23 +44,23 @@ class Tables(NamedTuple):
     """Read-only arrays of the loop. Flat tables of lanes have index x * L + lane; those of graphs are stacked."""
 
     start: jax.Array  # [g * (N + 1)] int32, row * d where a node's walk starts
-    target: jax.Array  # [(N + 1) * L] int8, device of an op, or that a transfer goes to
+    target: jax.Array  # [(N + 1) * L] int8, device of an op, or target of a transfer
     op_keys: jax.Array  # [slots * L] int32
     transfer_keys: jax.Array  # [(d - 1) * slots * L] int32, of the tensor of each slot
     entries: jax.Array  # [g * (r + 1), W] int32, slots
-    wanted: jax.Array  # [g * (r + 1) * d * 2, W] int32, the device that each entry must be on; by row, device, walk
+    wanted: jax.Array  # [g * (r + 1) * d * 2, W] int32, device at which each entry is relaxed; by row, device, walk
     last: jax.Array  # [g * (r + 1) * 2] bool, whether the row is the last; by row, walk (0: a transfer's, 1: an op's)
     slot: jax.Array  # [g * (r + 1)] int32
     owner: jax.Array  # [g * (r + 1)] int32
-    row_offset: jax.Array  # [L] int32, where the lane's graph starts in tables by row
-    node_offset: jax.Array  # [L] int32, the same in tables by node
+    row_offset: jax.Array  # [L] int32, offset of the lane's graph in tables by row
+    node_offset: jax.Array  # [L] int32, offset of the lane's graph in tables by node
     index_mask: jax.Array  # [L] int32
     real_ops: jax.Array  # [L] int32
-    padding_ops: jax.Array  # [L] int32, what padding adds to the node numbers of transfers
+    padding_ops: jax.Array  # [L] int32, offset that padding adds to node numbers of transfers
 
 
 def slot_layout(sizes: Sizes) -> tuple[int, int]:
-    """Slots of the state (one more than the graph's, for entries that are none) and blocks."""
+    """Number of slots of the state (one more than the graph's, for empty entries) and of blocks."""
     blocks = -(-(sizes.slots + 1) // BLOCK)
     return blocks * BLOCK, blocks
 
@@ -72,7 +72,7 @@ def make_tables(graph: PaddedGraph, lanes: Lanes, devices: int) -> Tables:
     r = sizes.rows
 
     def by_row(values: jax.Array, idle: int | bool) -> jax.Array:
-        """`[g, r, ...]` to `[g * (r + 1), ...]`: one idle row ends each graph's."""
+        """`[g, r, ...]` to `[g * (r + 1), ...]`: an idle row is appended to each graph's rows."""
         padding = jnp.full((g, 1, *values.shape[2:]), idle, values.dtype)
         return jnp.concatenate([values, padding], 1).reshape(g * (r + 1), *values.shape[2:])
 
@@ -109,9 +109,10 @@ def _transfer_keys_by_slot(graph: PaddedGraph, lanes: Lanes) -> jax.Array:
 
 
 def _wanted(graph: PaddedGraph, devices: int) -> jax.Array:
-    """For every row, device and walk, the device that each entry must be on to be relaxed: `[g, r, d, 2, W]` int32.
+    """Device at which each entry is relaxed, by row, device and walk: `[g, r, d, 2, W]` int32.
 
-    A walk relaxes the readers on its device (an op's own, or where a transfer goes); an op's, all control successors.
+    A walk relaxes the readers on its device (an op's own, or a transfer's target). An op's walk also relaxes all
+    control successors.
     """
     kind = graph.row_kind[:, :, None, None]
     shape = (*graph.row_kind.shape[:2], devices, 2, ROW_WIDTH)
@@ -123,7 +124,7 @@ def _wanted(graph: PaddedGraph, devices: int) -> jax.Array:
 class Clocks(NamedTuple):
     """Clocks of L lanes, in second units."""
 
-    device: jax.Array  # [d, L] float32, end of the last node that held the device
+    device: jax.Array  # [d, L] float32, end of the last node on the device
     link: jax.Array  # [d, L] float32, end of the last transfer on the device's outgoing link
 
 
@@ -133,7 +134,7 @@ class Node(NamedTuple):
     is_op: jax.Array  # [L] bool
     is_transfer: jax.Array  # [L] bool; neither: the lane is idle
     source: jax.Array  # [L] int32, the device of an op, or of a transfer's producer
-    target: jax.Array  # [L] int32, the device of an op, or that a transfer goes to
+    target: jax.Array  # [L] int32, the device of an op, or the target of a transfer
     ready: jax.Array  # [L] float32, latest arrival of an op's inputs and control predecessors, or a producer's end
     seconds: jax.Array  # [L] float32, duration
 
@@ -148,7 +149,7 @@ def advance(transfer: Transfer, clocks: Clocks, node: Node) -> tuple[Clocks, jax
     """Runs one node in every lane.
 
     Returns:
-      The clocks after it, and its end `[L]`.
+      The clocks after the node, and the node's end `[L]`.
     """
     device = jnp.arange(clocks.device.shape[0], dtype=jnp.int32)[:, None]
     at_source, is_op, is_transfer = device == node.source[None], node.is_op[None], node.is_transfer[None]
@@ -173,9 +174,9 @@ _UNLIMITED = np.int32(2**31 - 1)
 
 
 class Schedule(NamedTuple):
-    """The orders of L = g * p lanes, and what the clocks said."""
+    """The orders of L = g * p lanes, and their times."""
 
-    events: jax.Array  # [c, L] int32, node * d + device (of the op, or that the transfer goes to), N * d for no node
+    events: jax.Array  # [c, L] int32, node * d + device (of the op, or the transfer's target), N * d for no node
     makespan: jax.Array  # [L] float32, second units; 0 without durations
     end: jax.Array  # [n, L] float32, second units, of each op; 0 for padding, and without durations
 
@@ -183,14 +184,14 @@ class Schedule(NamedTuple):
 class _Timing(NamedTuple):
     clocks: Clocks
     end: jax.Array  # [L] float32, of the node whose rows are walked
-    ready: jax.Array  # [slots * L] float32, latest arrival at the slot's op; once that ran, its end
+    ready: jax.Array  # [slots * L] float32, latest arrival at the slot's op; after it has run, its end
 
 
 class _State(NamedTuple):
     slots: jax.Array  # [slots * L] int32
     blocks: jax.Array  # [blocks * L] int32, the largest key of each block
     place: jax.Array  # [L] int32, row * d + device of the row relaxed last
-    is_op: jax.Array  # [L] bool, whether an op's rows are walked (or a transfer's)
+    is_op: jax.Array  # [L] bool, True while an op's rows are walked, False for a transfer's
     last: jax.Array  # [L] bool, whether that row was the walk's last
     limit: jax.Array  # [L] int32, transfers of the row's tensor with larger keys have run
     events: jax.Array  # [c, L] int32
@@ -210,12 +211,12 @@ def schedule(
 
     Args:
       graph: a batch of graphs (leading axis g).
-      lanes: what `lanes.implied` says of p candidate solutions a graph.
+      lanes: the result of `lanes.implied` for p candidate solutions of each graph.
       devices: d.
       transfer: the transfer model.
       durations: `[g, N + 1]` float32 seconds of every node (0 for no node), or None: no makespan is computed.
-      fixed_trips: run all `num_events` steps instead of only as many as the longest lane needs (for devices on which
-        a trip count that only the run tells costs a synchronisation a step).
+      fixed_trips: run all `num_events` steps instead of only the steps that the longest lane needs (for devices on
+        which a dynamic trip count costs a synchronisation at each step).
     """
     sizes, count = graph.sizes, lanes.graph.shape[0]
     steps = num_events(sizes, devices)
@@ -229,7 +230,7 @@ def schedule(
     state = lax.fori_loop(0, trips, step, state)
     if state.timing is None:
         return Schedule(state.events, jnp.zeros(count, jnp.float32), jnp.zeros((sizes.ops, count), jnp.float32))
-    end = state.timing.ready.reshape(-1, count)[: sizes.ops]  # the slot of an op that ran holds its end
+    end = state.timing.ready.reshape(-1, count)[: sizes.ops]  # the slot of an op that has run contains its end
     return Schedule(state.events, state.timing.clocks.device.max(0), end)
 
 
@@ -276,7 +277,7 @@ def _step(
     lane = jnp.arange(count, dtype=jnp.int32)
     no_node = tables.target.shape[0] // count - 1
 
-    # which row is relaxed now: the next of the walk, or the first of the best ready node's
+    # the row to relax now: the next of the walk, or the first of the best ready node's
     popping = state.last
     best = state.blocks.reshape(-1, count).max(0)
     node = _node_of(best, tables, no_node)
@@ -288,7 +289,7 @@ def _step(
     last = take(tables.last, (tables.row_offset + row) * 2 + walk)
     limit = jnp.where(popping, jnp.where(is_op, _UNLIMITED, best), state.limit)
 
-    # the slot that the node leaves: its tensor's next transfer takes it
+    # the slot that the node frees: its tensor's next transfer takes it
     left = take(tables.slot, tables.row_offset + row)
     slot, block = left * count + lane, lax.div(left, jnp.int32(BLOCK)) * count
     following = _following(tables, slot, limit, devices)
@@ -298,7 +299,7 @@ def _step(
     # min(rest, -1) is always -1: it makes the write depend on the reads of the block
     slots = put(state.slots, slot, following + (jnp.minimum(rest, -1) + 1))
 
-    # the row's entries: one input less to wait for, and into the queue with those that waited for no other
+    # the row's entries wait for one input less; those that wait for no other enter the queue
     listed = take(tables.entries, tables.row_offset + row)  # [L, ROW_WIDTH]
     wanted = take(tables.wanted, (tables.row_offset * devices + place) * 2 + walk)
     entries = listed * count + lane[:, None]
@@ -308,7 +309,7 @@ def _step(
     now_ready = relaxed & (counted >= -UNIT)
     values = jnp.where(now_ready, take(tables.op_keys, entries), counted)
     slots = put(slots, entries, values)
-    # a value >= 0 that is not new stands in its block already
+    # a value >= 0 that is not new is already in its block's maximum
     blocks = put_max(blocks, lax.div(listed, jnp.int32(BLOCK)) * count + lane[:, None], values)
 
     event = jnp.where(popping, node, no_node) * devices + device
@@ -329,13 +330,13 @@ def _step(
 
 
 def _node_of(key: jax.Array, tables: Tables, no_node: int) -> jax.Array:
-    """The node of a packed key, no node where the queue is empty: `[L]` int32."""
+    """Node of a packed key, `no_node` if the queue is empty: `[L]` int32."""
     index = tables.index_mask - (key & tables.index_mask)
     return jnp.where(key >= 0, index + jnp.where(index < tables.real_ops, 0, tables.padding_ops), no_node)
 
 
 def _following(tables: Tables, slot: jax.Array, limit: jax.Array, devices: int) -> jax.Array:
-    """The largest key below `limit` among the transfers of the slot's tensor, IDLE if there is none: `[L]` int32."""
+    """The largest key below `limit` among the transfers of the slot's tensor, else IDLE: `[L]` int32."""
     best = jnp.full_like(slot, IDLE)
     slots = tables.op_keys.shape[0]
     for s in range(devices - 1):
@@ -354,10 +355,10 @@ def _time(
     entries: jax.Array,
     transfer: Transfer,
 ) -> _Timing:
-    """Runs the popped nodes on the clocks, and tells what they release when it may start."""
+    """Runs the popped nodes on the clocks, and updates the earliest start of the nodes that they release."""
     clocks, end = advance(transfer, timing.clocks, node)
     end = jnp.where(popping, end, timing.end)
-    # an op's slot now holds its end, which its transfers start from; max makes the write depend on the read
+    # an op's slot now contains its end, from which its transfers start; max makes the write depend on the read
     ready = put(timing.ready, slot, jnp.where(is_op, jnp.maximum(end, node.ready), node.ready))
     ready = put_max(ready, entries, jnp.where(relaxed, end[:, None], 0.0))
     return _Timing(clocks, end, ready)

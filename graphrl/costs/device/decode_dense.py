@@ -1,17 +1,17 @@
-"""Keys to orders in the form for GPUs and TPUs: the same orders as `decode.py`, by few and large operations.
+"""Keys to orders in the form for GPUs and TPUs: the same orders as `decode.py`, in few and large operations.
 
-A step pops the best ready node of every lane and updates all slots of the lane at once: one row of a matrix says what
-the popped node releases, and subtracting it, testing who is ready and taking the largest key are one pass over `[L, u]`
-that XLA fuses, several unrolled steps together. That is O(u) work a node, but few kernels a step, where the scatters of
-`decode.py` cannot fuse. The trip count is static: the host waits for no step.
+A step pops the best ready node of every lane and updates all slots of the lane together. One row of a matrix contains
+the releases of the popped node. Subtracting it, testing which slots are ready and taking the largest key are one pass
+over `[L, u]`, which XLA fuses over several unrolled steps. That is O(u) work a node, but few kernels a step; the
+scatters of `decode.py` cannot fuse. The trip count is static, so the host never waits for a step.
 
-Slots are those of graphs/padding.py: when an op has run, its slot holds the transfers of its first tensor, the one of
-the largest key first, so that the state is no wider on many devices than on one.
+Slots are those of graphs/padding.py: after an op has run, its slot holds the transfers of its first tensor, the largest
+key first, so the state is no wider on many devices than on one.
 
 The matrix has a row for each op, each tensor (for its transfers) and one of zeros (for idle steps). An entry is twice
-the number of tensors read, which only counts where the reader is on the device that they are now on, plus 1 for what is
-released anyway: control successors and the further tensors of an op. It takes 2 bytes an entry: 1 MB for each graph of
-512 ops and 512 tensors.
+the number of tensors read, which counts only if the reader is on the device where they are now, plus 1 for
+unconditional releases: control successors and the further tensors of an op. It takes 2 bytes an entry: 1 MB for each
+graph of 512 ops and 512 tensors.
 """
 
 from typing import NamedTuple
@@ -34,10 +34,10 @@ _UNLIMITED = np.int32(2**31 - 1)
 class _Tables(NamedTuple):
     """Read-only arrays of the loop, flat where a step takes single elements of them."""
 
-    matrix: jax.Array  # [g * (n + t + 1), u] int16 or int32, what each node releases
+    matrix: jax.Array  # [g * (n + t + 1), u] int16 or int32, releases of each node
     device: jax.Array  # [L, u] int8, of an op; any for other slots
     placement: jax.Array  # [L * n] int32
-    transfer_keys: jax.Array  # [L * (t + 1) * (d - 1)] int32, packed; IDLE where not needed, and for no tensor
+    transfer_keys: jax.Array  # [L * (t + 1) * (d - 1)] int32, packed; IDLE if not needed, and for no tensor
     producer: jax.Array  # [g * t] int32
     tensor_slot: jax.Array  # [g * t] int32
     op_tensor: jax.Array  # [g * n] int32, an op's first tensor; t for none
@@ -48,11 +48,11 @@ class _Tables(NamedTuple):
 
 
 class _State(NamedTuple):
-    best: jax.Array  # [L] int32, packed key of the best ready node, IDLE if there is none
+    best: jax.Array  # [L] int32, packed key of the best ready node, IDLE if no node is ready
     keys: jax.Array  # [L, u] int32, packed key of the node that the slot holds or waits for; IDLE when all have run
-    waits: jax.Array  # [L, u] int16 or int32, how much the slot's first node waits for
+    waits: jax.Array  # [L, u] int16 or int32, remaining inputs of the slot's first node
     clocks: Clocks | None
-    ready: jax.Array | None  # [L, u] float32, latest end so far of what the slot's node waits for
+    ready: jax.Array | None  # [L, u] float32, latest end so far of the inputs of the slot's node
 
 
 class _Popped(NamedTuple):
@@ -65,11 +65,11 @@ class _Popped(NamedTuple):
     is_op: jax.Array  # [L] bool
     is_transfer: jax.Array  # [L] bool
     source: jax.Array  # [L] int32, device of the op, or of the transfer's producer
-    target: jax.Array  # [L] int32, device of the op, or that the transfer goes to; 0 for none
+    target: jax.Array  # [L] int32, device of the op, or target of the transfer; 0 for none
 
 
 def num_events(sizes: Sizes, devices: int) -> int:
-    """c: all ops, and at most one transfer for each use; in whole unrolled bodies, so that no rest is left."""
+    """Number c of steps: all ops, and at most one transfer for each use, rounded up to whole unrolled bodies."""
     nodes = sizes.ops + min(sizes.tensors * (devices - 1), sizes.uses)
     return -(-nodes // _UNROLL) * _UNROLL
 
@@ -118,16 +118,16 @@ def _tables(graph: PaddedGraph, lanes: Lanes, durations: jax.Array | None) -> _T
 
 
 def _count_type(sizes: Sizes) -> type[np.signedinteger]:
-    """A type that holds every entry of the matrix and every count of what an op waits for; int32 is twice the work."""
+    """Type of the matrix entries and of the counts of pending inputs; int32, only where needed, is twice the work."""
     return np.int16 if 2 * sizes.uses + sizes.controls + 1 <= np.iinfo(np.int16).max else np.int32
 
 
 def _releases(graph: PaddedGraph) -> jax.Array:
-    """What each row releases: `[g, n + t + 1, u]`, see the module's text."""
+    """Releases of each row: `[g, n + t + 1, u]`, see the module's docstring."""
     sizes, dtype = graph.sizes, _count_type(graph.sizes)
     g, n, t = graph.runtime.shape[0], sizes.ops, sizes.tensors
     of_graph = jnp.arange(g, dtype=jnp.int32)[:, None]
-    # padding counts 0, wherever it stands
+    # padding counts 0 at any index
     reads = jnp.where(graph.use_op < n, dtype(2), dtype(0))
     waits = jnp.where(graph.control_target < n, dtype(1), dtype(0))
     tensor = jnp.minimum(graph.use_tensor, t - 1)
@@ -145,7 +145,7 @@ def _start(graph: PaddedGraph, lanes: Lanes, devices: int, *, timed: bool) -> _S
     sizes, dtype = graph.sizes, _count_type(graph.sizes)
     n, g, p = lanes.placement.shape
     count, further = g * p, sizes.slots - n
-    # nobody releases a padding op, so that it may wait for any number
+    # no node releases a padding op, so it may wait for any number
     waits = jnp.minimum(graph.indegree[:, :n], np.iinfo(dtype).max).astype(dtype)
     waits = jnp.pad(waits, ((0, 0), (0, further)), constant_values=dtype(1))[lanes.graph]
     first_transfers = jnp.pad(lanes.transfer_keys.max(1, initial=IDLE), ((0, 1), (0, 0), (0, 0)), constant_values=IDLE)
@@ -170,7 +170,7 @@ def _step(state: _State, tables: _Tables, sizes: Sizes, devices: int, transfer: 
     clocks, ready = state.clocks, state.ready
     if clocks is not None and ready is not None:
         clocks, end = advance(transfer, clocks, _timed(popped, ready, tables, sizes, devices))
-        # an op's slot now holds transfers, which may start when the op ends
+        # an op's slot now holds transfers, whose earliest start is the op's end
         later = (released > 0) | (itself & popped.is_op[:, None])
         ready = jnp.where(later, jnp.maximum(ready, end[:, None]), ready)
     return _State(_best(waits, keys), keys, waits, clocks, ready), popped.node * devices + popped.target
@@ -181,7 +181,7 @@ def _best(waits: jax.Array, keys: jax.Array) -> jax.Array:
 
 
 def _popped(best: jax.Array, tables: _Tables, sizes: Sizes, devices: int) -> _Popped:
-    """What the packed keys `[L]` of the best ready nodes say."""
+    """Decodes the packed keys `[L]` of the best ready nodes."""
     n, t, foreign = sizes.ops, sizes.tensors, devices - 1
     lane = jnp.arange(best.shape[0], dtype=jnp.int32)
     running = best >= 0
@@ -214,7 +214,10 @@ def _popped(best: jax.Array, tables: _Tables, sizes: Sizes, devices: int) -> _Po
 
 
 def _timed(popped: _Popped, ready: jax.Array, tables: _Tables, sizes: Sizes, devices: int) -> Node:
-    """The popped nodes as the clocks want them. An idle lane reads any arrival: it holds no clock, releases nobody."""
+    """The popped nodes as input of the clocks.
+
+    An idle lane reads an arbitrary arrival: it advances no clock and releases no node.
+    """
     assert tables.durations is not None
     lane = jnp.arange(ready.shape[0], dtype=jnp.int32)
     return Node(

@@ -1,6 +1,6 @@
 """Costs of a population of candidate solutions on the device: decode, time, memory.
 
-`evaluate` gives all costs of every candidate, `fitness` the one number to minimise.
+`evaluate` returns all costs of every candidate, `fitness` the single number to minimise.
 """
 
 import functools
@@ -23,16 +23,16 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph, Sizes
 
 Form = Literal["auto", "rows", "dense"]
-DENSE_OPS = 1024  # up to here a GPU's dense steps are faster than the few more kernels of a step by rows
+DENSE_OPS = 1024  # up to this size dense steps are faster on a GPU than steps by rows, which launch a few more kernels
 
 
 class DeviceCosts(NamedTuple):
     """Costs of p candidate solutions of each of g graphs, in the graph's units (see `PaddedGraph`)."""
 
-    makespan: jax.Array  # [g, p] float32, second units; 0 if not asked for
-    peak_memory: jax.Array  # [d, g, p] float32, byte units; 0 if not asked for
+    makespan: jax.Array  # [g, p] float32, second units; 0 if not requested
+    peak_memory: jax.Array  # [d, g, p] float32, byte units; 0 if not requested
     events: jax.Array  # [c, g, p] int32, see `decode.Schedule`
-    end: jax.Array  # [n, g, p] float32, second units, of each op; 0 for padding, and where no makespan is asked for
+    end: jax.Array  # [n, g, p] float32, second units, of each op; 0 for padding, and without makespan
 
 
 def node_seconds(graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
@@ -58,9 +58,9 @@ def evaluate(
     Args:
       graph: a batch of graphs (leading axis g).
       decisions: p candidate solutions of each graph, lanes last.
-      problem: what the solutions are for.
-      makespan, memory: what to compute.
-      form: of the decoder: rows or dense (both give the same orders), or auto, the one that suits the platform that the
+      problem: the planning problem.
+      makespan, memory: whether to compute each of them.
+      form: of the decoder: rows or dense (both give the same orders), or auto, which depends on the platform that the
         program is lowered for: rows on CPUs, dense on TPUs and, up to `DENSE_OPS` ops, on GPUs. Static.
     """
     n, g, p = decisions.placement.shape
@@ -79,7 +79,7 @@ def evaluate(
 
         return costed
 
-    # an accelerator whose host looks after each step whether it was the last is slower than one that idles at the end
+    # on accelerators a check by the host after each step costs more than idle steps at the end
     by_rows = {"cpu": costs(schedule), "default": costs(functools.partial(schedule, fixed_trips=True))}
     dense = costs(schedule_dense)
     if form == "dense":
@@ -90,14 +90,14 @@ def evaluate(
 
 
 def _lengthened(events: jax.Array, sizes: Sizes, devices: int) -> jax.Array:
-    """Events `[c, L]` of either form with as many steps as the longer one has; those after the last run no node."""
+    """Pads events `[c, L]` of either form to the number of steps of the longer one; added steps run no node."""
     steps = max(num_events(sizes, devices), num_dense_events(sizes, devices))
     idle = node_count(sizes, devices) * devices
     return jnp.pad(events, ((0, steps - len(events)), (0, 0)), constant_values=idle)
 
 
 def _check_size(graph: PaddedGraph, devices: int, lanes: int) -> None:
-    """Indices are int32: the largest flat array, of what is freed, must stay below 2^31 elements."""
+    """Checks that indices fit into int32: the largest flat array, that of freed bytes, has fewer than 2^31 elements."""
     sizes = graph.sizes
     if devices * (num_events(sizes, devices) + 1) * lanes >= 2**31:
         raise ProblemError(
@@ -106,16 +106,16 @@ def _check_size(graph: PaddedGraph, devices: int, lanes: int) -> None:
         )
 
 
-_SHORTEST = 2.0**-100  # second units: stands in for a makespan of 0
+_SHORTEST = 2.0**-100  # second units: replaces a makespan of 0
 
 
 def fitness(graph: PaddedGraph, decisions: Decisions, problem: DeviceProblem) -> jax.Array:
-    """What is minimised, in the graph's units: `[g, p]` float32; `ranked` says what it is under a memory limit."""
+    """The value to minimise, in the graph's units: `[g, p]` float32; `ranked` defines it under a memory limit."""
     return ranked(graph, measured(graph, decisions, problem), problem)
 
 
 def measured(graph: PaddedGraph, decisions: Decisions, problem: DeviceProblem) -> DeviceCosts:
-    """The costs that matter to the objective; the others are 0."""
+    """The costs that the objective depends on; the others are 0."""
     makespan = problem.objective == "makespan"
     return evaluate(
         graph, decisions, problem, makespan=makespan, memory=not makespan or problem.memory_limit is not None
@@ -123,11 +123,11 @@ def measured(graph: PaddedGraph, decisions: Decisions, problem: DeviceProblem) -
 
 
 def ranked(graph: PaddedGraph, costs: DeviceCosts, problem: DeviceProblem) -> jax.Array:
-    """One number for costs, `[g, p]` float32, in the graph's units.
+    """Reduces costs to one number to minimise, `[g, p]` float32, in the graph's units.
 
-    The objective itself or, under a memory limit, -1 / makespan where the solution fits, and else the bytes by which
-    the largest peak exceeds it: so every feasible schedule ranks above every infeasible one, those rank by their
-    excess, and neither loses digits to the other.
+    The objective itself or, under a memory limit, -1 / makespan if the solution fits, else the bytes by which the
+    largest peak exceeds the limit. So every feasible schedule ranks above every infeasible one, infeasible ones rank by
+    their excess, and neither part loses precision to the other.
     """
     if problem.objective == "peak_memory":
         return costs.peak_memory.max(0)
@@ -139,7 +139,7 @@ def ranked(graph: PaddedGraph, costs: DeviceCosts, problem: DeviceProblem) -> ja
 
 
 def objective(value: float, problem: Problem) -> float:
-    """The objective that a fitness stands for, in the graph's units; inf if it exceeds the memory limit."""
+    """The objective that a fitness encodes, in the graph's units; inf if the solution exceeds the memory limit."""
     if problem.memory_limit is None:
         return value
     return -1 / value if value < 0 else math.inf

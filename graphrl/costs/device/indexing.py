@@ -1,6 +1,6 @@
 """Arrays of fixed sizes: padding, and reads and writes at indices that are known to be inside.
 
-These neither clamp indices nor wrap negative ones. What jnp adds for that is a kernel or two for each read in the
+These neither clamp indices nor wrap negative ones, as jnp does: that would cost one or two kernels for each read in the
 decoder's step.
 """
 
@@ -14,7 +14,7 @@ _INSIDE: dict[str, Any] = {"mode": "promise_in_bounds", "wrap_negative_indices":
 
 
 def filled(values: ArrayLike, size: int, dtype: type, fill: float = 0) -> np.ndarray:
-    """Values `[k, ...]` along the first axis, and behind them `fill`: `[size, ...]`, on the host."""
+    """Pads values `[k, ...]` along the first axis with `fill` at the end: `[size, ...]`, on the host."""
     values = np.asarray(values)
     array: np.ndarray = np.full((size, *values.shape[1:]), fill, dtype)
     array[: len(values)] = values
@@ -32,7 +32,7 @@ def put(array: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
 
 
 def put_max(array: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
-    """`array` with the larger of what it has and `values` at `index`."""
+    """`array` with the maximum of its elements and `values` at `index`."""
     return array.at[index].max(values, **_INSIDE)
 
 

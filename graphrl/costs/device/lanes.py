@@ -1,9 +1,10 @@
-"""What a placement implies, for every lane (one candidate solution of one graph): the transfers that exist, the packed
-keys of all nodes, and the tables that the decoders read.
+"""Transfers and packed keys that a placement implies, for every lane.
 
-Nodes are numbered ops first: op v is node v, and the transfer of tensor t to its s-th foreign device is node
-n + t * (d - 1) + s, where the foreign devices of t are all but its producer's, in ascending order. No node is N =
-n + t * (d - 1). This numbering has the order of the host's (t * devices + b), without the holes.
+A lane is one candidate solution of one graph.
+
+Nodes are numbered ops first: op v is node v, and the transfer of tensor t to its s-th foreign device is node n + t * (d
+- 1) + s, where the foreign devices of t are all but its producer's, in ascending order. The index N = n + t * (d - 1)
+means no node. Ascending numbers have the same order as the host's (t * devices + b), without gaps.
 """
 
 import dataclasses
@@ -91,7 +92,7 @@ def implied(graph: PaddedGraph, decisions: Decisions, devices: int) -> Lanes:
 
 
 def readers_on(graph: PaddedGraph, placement: jax.Array, devices: int) -> jax.Array:
-    """Whether some op on each device reads each tensor: `[d, t, g, p]` bool."""
+    """True where some op on the device reads the tensor: `[d, t, g, p]` bool."""
     t = graph.producer.shape[-1]
     reads = entry_devices(graph, placement)
     on = [scatter_max(graph.row_tensor, (reads == b).any(0), t + 1, False)[:t] for b in range(devices)]
@@ -113,7 +114,7 @@ def entry_devices(graph: PaddedGraph, placement: jax.Array) -> jax.Array:
 
 
 def _index_bits(graph: PaddedGraph, devices: int) -> tuple[jax.Array, jax.Array]:
-    """Bits that a node's index needs in a packed key, and their mask, from the real sizes: padding changes nothing.
+    """Bits that a node's index needs in a packed key, and their mask, from the real sizes, so padding changes nothing.
 
     Returns:
       Two `[g] int32`.
@@ -126,7 +127,7 @@ def _index_bits(graph: PaddedGraph, devices: int) -> tuple[jax.Array, jax.Array]
 def _pack(keys: jax.Array, index: jax.Array, index_bits: jax.Array) -> jax.Array:
     """Keys in [0, 1) and node indices as one non-negative int32 each, larger first, ties to the lower index.
 
-    The key is quantised to the 31 - index_bits bits that are left beside the index.
+    The key is quantised to the 31 - index_bits bits that the index leaves.
 
     Args:
       keys: `[..., g, p]` float32.

@@ -1,11 +1,11 @@
 """Loads of devices in pipelined execution, in pure JAX: the twin of `Stages` in `exact/evaluate.py`.
 
-Letters as in `graphs/padding.py`. A function takes one placement of one graph; `vmap` makes more of both.
+Letters as in `graphs/padding.py`. Functions take one placement of one graph; `jax.vmap` over either for batches.
 
 `loads` gives the loads of a placement. `moves` gives the loads after one group of ops moves to another device, for all
-groups and devices at once. A tensor costs its home once if it is read elsewhere, and every other device that reads it
-once. So a move changes the loads of the device that the group leaves and of the one that it enters, and of no third: if
-the last reader elsewhere moves on to another device, the home sends as before.
+groups and devices in parallel. A tensor costs its home once if it is read elsewhere, and every other device that reads
+it once. So a move changes only the loads of the device that the group leaves and of the device that it enters. If the
+last reader elsewhere moves to a third device, the home still sends.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from graphrl.graphs.topology import distinct
 class PaddedPipeline:
     """A graph and its devices as arrays. Seconds and bytes are float32 in units of the graph.
 
-    A group are the ops that go together, mostly one; it reads a tensor once, and its own tensors never.
+    A group is a set of colocated ops, mostly one. It reads a tensor once, and never its own tensors.
     """
 
     second_unit: jax.Array | np.ndarray  # [] float32, seconds
@@ -36,28 +36,28 @@ class PaddedPipeline:
     weight: jax.Array | np.ndarray  # [n] float32
     transfer: jax.Array | np.ndarray  # [t] float32
     producer: jax.Array | np.ndarray  # [t] int32, op; n for padding
-    read_tensor: jax.Array | np.ndarray  # [e] int32, by each group that reads it; t for padding
+    read_tensor: jax.Array | np.ndarray  # [e] int32, one entry for each group that reads it; t for padding
     reader: jax.Array | np.ndarray  # [e] int32, the leader of that group; n for padding
-    leader: jax.Array | np.ndarray  # [n] int32, the first op of those that go together; itself for padding
+    leader: jax.Array | np.ndarray  # [n] int32, the first op of its group; itself for padding
     kinds: jax.Array | np.ndarray  # [d] int32, ACCELERATOR or CPU
     limit: jax.Array | np.ndarray  # [] float32, of an accelerator's weights; inf without one
 
 
 class Loads(NamedTuple):
-    """What a placement costs, in units of the graph."""
+    """Costs of a placement, in units of the graph."""
 
     loads: jax.Array  # [d] float32; inf where an op cannot run
     resident: jax.Array  # [d] float32, weights
     excess: jax.Array  # [] float32, of the fullest accelerator over the limit
-    apart: jax.Array  # [] int32, ops that are not with the first of those that they go with
+    apart: jax.Array  # [] int32, ops on another device than their leader
 
 
 class Traffic(NamedTuple):
-    """Where tensors are written and read under a placement."""
+    """Devices on which tensors are written and read under a placement."""
 
     home: jax.Array  # [t] int32, the device of the producer; d for padding
-    readers: jax.Array  # [t, d] int32, groups there that read it
-    away: jax.Array  # [t] int32, devices with readers beside the home
+    readers: jax.Array  # [t, d] int32, number of groups there that read it
+    away: jax.Array  # [t] int32, number of devices with readers other than the home
 
 
 def padded_pipeline(
@@ -67,7 +67,8 @@ def padded_pipeline(
 
     Args:
       padded: sizes to pad to; by default the graph's own.
-      devices: d, at least the problem's and by default those: more are accelerators that nothing may stand on.
+      devices: d, at least the problem's number and by default equal to it; additional ones are accelerators that may
+        hold no op.
     """
     a, pipeline = graph.arrays, Pipeline.of(graph, problem)
     shape = sizes(graph) if padded is None else padded
@@ -93,7 +94,7 @@ def padded_pipeline(
 
 
 def traffic(pipeline: PaddedPipeline, placement: jax.Array) -> Traffic:
-    """Of a placement `[n] int32`: O(e + t d)."""
+    """Traffic of a placement `[n] int32`: O(e + t d)."""
     p, (devices,), (tensors,) = pipeline, pipeline.kinds.shape, pipeline.transfer.shape
     home = placement.at[p.producer].get(mode="fill", fill_value=devices)
     there = placement.at[p.reader].get(mode="fill", fill_value=devices)
@@ -103,7 +104,10 @@ def traffic(pipeline: PaddedPipeline, placement: jax.Array) -> Traffic:
 
 
 def loads(pipeline: PaddedPipeline, placement: jax.Array) -> Loads:
-    """What a placement `[n] int32` costs: O(n + e + t d). Of groups that are apart the leader's device counts."""
+    """Costs of a placement `[n] int32`: O(n + e + t d).
+
+    A group reads on its leader's device, even if its ops are apart.
+    """
     p, (devices,) = pipeline, pipeline.kinds.shape
     is_accelerator = p.kinds == ACCELERATOR
     runtime = jnp.take_along_axis(p.runtime, p.kinds[placement][:, None], axis=1)[:, 0]
@@ -122,16 +126,16 @@ def loads(pipeline: PaddedPipeline, placement: jax.Array) -> Loads:
 
 
 class Moves(NamedTuple):
-    """Of each op whose group moves, in units of the graph; where a device cannot run an op, without that op's time."""
+    """Loads after each op's group moves, in units of the graph; ops that a device cannot run take no time there."""
 
     left: jax.Array  # [n] float32, the load of its device without it
-    entered: jax.Array  # [n, d] float32, that of each other device with it; of its own as it is
-    runtime: jax.Array  # [n, d] float32, what the group takes on each device
+    entered: jax.Array  # [n, d] float32, load of each other device with it; its own device's load is unchanged
+    runtime: jax.Array  # [n, d] float32, run time of the group on each device
     weight: jax.Array  # [n] float32, of the group
 
 
 def moves(pipeline: PaddedPipeline, placement: jax.Array, loads: jax.Array) -> Moves:
-    """From a placement `[n] int32` that keeps groups together, and its loads `[d]`: O((n + e + t) d)."""
+    """All moves from a placement `[n] int32` that keeps groups together, with loads `[d]`: O((n + e + t) d)."""
     p, (devices,), leader = pipeline, pipeline.kinds.shape, pipeline.leader
     seconds = jnp.where(jnp.isfinite(p.runtime), p.runtime, 0.0)
     runtime = jnp.zeros_like(seconds).at[leader].add(seconds)[:, p.kinds]
@@ -146,30 +150,33 @@ def moves(pipeline: PaddedPipeline, placement: jax.Array, loads: jax.Array) -> M
 
 
 def _changes(p: PaddedPipeline, placement: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """What leaders' moves add to what their devices `[n]` and others `[n, d]` pay for tensors, if these pay at all."""
+    """Changes of transfer seconds by leaders' moves, on their devices `[n]` and on others `[n, d]`.
+
+    They apply to devices that pay for transfers.
+    """
     (n,), (devices,), (tensors,) = placement.shape, p.kinds.shape, p.transfer.shape
     home, readers, away = traffic(p, placement)
     device = jnp.arange(devices, dtype=jnp.int32)[None]
     read, is_home = readers > 0, device == home[:, None]  # [t, d]
-    # as the writer: its device sends no more, but may read from now on; another one sends, and no longer receives
+    # as the writer: its device no longer sends, but may now read; the other device sends and no longer receives
     at_home = (read & is_home).any(1)
     places = away + at_home.astype(jnp.int32)
-    others = places[:, None] > read.astype(jnp.int32)  # [t, d], whether it is read on another device
+    others = places[:, None] > read.astype(jnp.int32)  # [t, d], True if it is read on another device
     writer = jnp.asarray(p.leader).at[p.producer].get(mode="fill", fill_value=n)
     leaves = jnp.zeros(n).at[writer].add(_more(at_home, away > 0) * p.transfer, mode="drop")
     enters = jnp.zeros((n, devices)).at[writer].add(_more(others, read) * p.transfer[:, None], mode="drop")
-    # as a reader: its device may be the last to read there, another one the first
+    # as a reader: the group may be the last to read on its device, and the first on another
     of = jnp.minimum(p.read_tensor, tensors - 1)
     here, cost = placement.at[p.reader].get(mode="fill", fill_value=0), p.transfer[of]
     alone = jnp.take_along_axis(readers[of], here[:, None], axis=1)[:, 0] == 1
     from_home = here == home[of]
     starts, ends = from_home & (away[of] == 0), ~from_home & alone  # the home sends; the device no longer receives
-    stops = ends & (away[of] == 1)  # the home sends no longer, if the reader goes there
+    stops = ends & (away[of] == 1)  # the home no longer sends, if the reader moves there
     leaves = leaves.at[p.reader].add(_more(starts, ends) * cost, mode="drop")
     first = _more(~read[of] & ~is_home[of], stops[:, None] & is_home[of])
     return leaves, enters.at[p.reader].add(first * cost[:, None], mode="drop")
 
 
 def _more(after: jax.Array, before: jax.Array) -> jax.Array:
-    """1 for what begins, -1 for what ends, float32."""
+    """Change of a condition as float32: 1 if it becomes true, -1 if it becomes false, else 0."""
     return after.astype(jnp.float32) - before.astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""Peak memory of every device along an order, from births and deaths of buffers: no loop over ops.
+"""Peak memory of every device along an order, from births and deaths of buffers, without a loop over ops.
 
 `peak_memory` counts memory by place in the order, not by time. A buffer is born at its op or transfer and dies after
 the last node that needs it. Live memory is a running sum over the order.
@@ -6,14 +6,14 @@ the last node that needs it. Live memory is a running sum over the order.
 A tensor has up to d **copies**: the one where its producer runs (copy 0) and one on each foreign device that reads it
 (copy 1 + s, see lanes.py). An **instance** is a copy of a tensor on a device: copy c of tensor i is instance c * t + i.
 
-`share_buffers` adds buffers that tensors share (`alias` and `reuses`), by the rules of `costs/exact/memory.py`. Only
-graphs that are padded for shares run it: others compile to the same program as without it. A **share** is an output x
-that uses the buffer of an input y of its op. That buffer belongs to the transferred copy of y on the op's device or, if
-y was made there, to y itself or, if y is an alias, to what y shares with.
+`share_buffers` adds buffers that tensors share (`alias` and `reuses`), by the rules of `costs/exact/memory.py`. It is
+only compiled for graphs that are padded for shares. A **share** is an output x that uses the buffer of an input y of
+its op. That buffer belongs to the transferred copy of y on the op's device. If y was produced there, it belongs to y
+itself or, if y is an alias, to the tensor with which y shares it.
 
-- An alias only makes the buffer live until its own end.
-- An output that reuses takes the buffer over if that would end at the op itself. Then its own allocation is spared, its
-  own end frees nothing, and the buffer ends where the output does, or where the one does that takes it from that.
+- An alias only extends the buffer's life to its own end.
+- An output that reuses takes the buffer over if that would end at the op itself. Then the output allocates nothing and
+  frees nothing, and the buffer ends with the output, or with the next output that takes it over.
 
 Both are chains of shares. Pointer doubling follows them in log2(s) rounds of gathers, with no loop over shares.
 """
@@ -38,7 +38,7 @@ def peak_memory(
 
     Args:
       graph: a batch of graphs (leading axis g).
-      lanes: what the placements imply.
+      lanes: the result of `implied` for the placements.
       events: `[c, L]` int32 orders, as `decode.Schedule.events`.
       devices: d.
       resident_weights: count the weights of the ops placed on a device from the start.
@@ -74,15 +74,15 @@ class Copies(NamedTuple):
     """Every copy of every tensor in every lane."""
 
     device: jax.Array  # [d, t, g, p] int32
-    end: jax.Array  # [d, t, g, p] int32, place of the last node that needs it; c for never freed, or no such copy
-    freed: jax.Array  # [d, t, g, p or 1] float32, byte units that its end frees
+    end: jax.Array  # [d, t, g, p] int32, place of the last node that needs it; c if never freed or no such copy
+    freed: jax.Array  # [d, t, g, p or 1] float32, byte units freed at its end
 
 
 def _copies(graph: PaddedGraph, lanes: Lanes, place: jax.Array, devices: int, never: int) -> Copies:
     n, g, p = lanes.placement.shape
     t = lanes.source.shape[0]
     last_read = _last_reads(graph, lanes.placement, place[:n], devices)
-    # transfers that do not exist stand at -1, so that they keep nothing alive
+    # transfers that do not exist have place -1, so they keep nothing alive
     sent = jnp.where(lanes.needed, jnp.moveaxis(place[n:-1].reshape(t, devices - 1, g, p), 1, 0), -1)
     home = jnp.maximum(take_rows(place[:n], graph.producer), by_device(last_read, lanes.source))
     home = jnp.where(graph.kept.T[:, :, None], never, jnp.maximum(home, sent.max(0, initial=-1)))
@@ -96,7 +96,7 @@ def _copies(graph: PaddedGraph, lanes: Lanes, place: jax.Array, devices: int, ne
 
 
 def _bytes_of_nodes(graph: PaddedGraph, devices: int) -> jax.Array:
-    """What every node allocates to stay, and while it runs: `[2, g, N + 1]` float32, byte units."""
+    """Bytes of outputs and of workspace that every node allocates: `[2, g, N + 1]` float32, byte units."""
     g, n = graph.runtime.shape
     graph_index = jnp.arange(g)[:, None]
     outputs = jnp.zeros((g, n), jnp.float32).at[graph_index, graph.producer].add(graph.owned_bytes)
@@ -107,7 +107,7 @@ def _bytes_of_nodes(graph: PaddedGraph, devices: int) -> jax.Array:
 
 
 class Shared(NamedTuple):
-    """What sharing makes of ends, frees and allocations."""
+    """Ends, frees and allocations under sharing."""
 
     end: jax.Array  # [d, t, g, p] int32, see `Copies`
     freed: jax.Array  # [d, t, g, p] float32, byte units, see `Copies`
@@ -117,27 +117,27 @@ class Shared(NamedTuple):
 def share_buffers(
     graph: PaddedGraph, lanes: Lanes, place: jax.Array, end: jax.Array, freed: jax.Array, allocated: jax.Array
 ) -> Shared:
-    """Ends, frees and allocations under sharing, from those where every tensor has a buffer of its own.
+    """Ends, frees and allocations under sharing, from those in which every tensor has its own buffer.
 
     Args:
       graph: a batch of graphs (leading axis g) with `sizes.shares` > 0.
-      lanes: what the placements imply.
+      lanes: the result of `implied` for the placements.
       place: `[N + 1, g, p]` int32, place of every node in the order.
       end: `[d, t, g, p]` int32, as `memory.Copies.end`; c for never.
       freed: `[d, t, g, p or 1]` float32, as `memory.Copies.freed`.
-      allocated: `[c, L]` float32, what the node at each place allocates.
+      allocated: `[c, L]` float32, byte units that the node at each place allocates.
     """
     d, t, g, p = end.shape
     never, none = allocated.shape[0], d * t
     shares = _shares(graph, lanes, place)
-    home = jnp.where(shares.external, never, end[0])  # so that nobody takes an external buffer over
+    home = jnp.where(shares.external, never, end[0])  # so that no share takes an external buffer over
     ends = _with_none(jnp.concatenate([home, end[1:].reshape(none - t, g, p)]))
     buffer = _gather(shares.instance, _chain_ends(shares.parent))
     of_aliases = jnp.where(shares.reuses, -1, take_rows(ends, shares.tensor))
     ends = put_max(_flat(ends), _index(buffer), of_aliases).reshape(none + 1, g, p)
     takes, taker = _takers(shares, buffer, ends)
     final = _gather(take_rows(ends, shares.tensor), _chain_ends(take_rows(taker, shares.tensor)))
-    # at most one share takes a buffer; of what the others write to none, nothing is read
+    # at most one share takes a buffer over; the others write to the last row, which is not read
     ends = put(_flat(ends), _index(jnp.where(takes, buffer, none)), final)
     frees = _with_none(jnp.broadcast_to(freed, end.shape).reshape(none, g, p))
     owner = jnp.where(takes, shares.tensor.T[..., None], none)
@@ -151,7 +151,7 @@ def share_buffers(
 
 
 def _freed(copies: Copies, steps: int, devices: int) -> jax.Array:
-    """What is freed after each place: `[d, c, L]` float32, byte units."""
+    """Bytes freed after each place: `[d, c, L]` float32, byte units."""
     _, t, g, p = copies.device.shape
     lane = jnp.arange(g * p, dtype=jnp.int32).reshape(1, g, p)
     freed = jnp.zeros(devices * (steps + 1) * g * p, jnp.float32)
@@ -166,8 +166,8 @@ def _walk(
 ) -> jax.Array:
     """The largest live bytes `[d, L]` along the order, from `[c, L]` allocations and `[d, c, L]` frees.
 
-    In blocks: first what each block adds and its peak above its start, for all blocks at once, then a scan over the
-    blocks. XLA:CPU runs one cumulative sum over c nine times slower.
+    In blocks: first the total of each block and its peak above its start, for all blocks in parallel, then a scan over
+    the blocks. XLA:CPU runs one cumulative sum over c nine times slower.
     """
     d, count = live.shape
     steps = device.shape[0]
@@ -196,7 +196,7 @@ def _walk(
 
 
 def _last_reads(graph: PaddedGraph, placement: jax.Array, place: jax.Array, devices: int) -> jax.Array:
-    """The last place at which an op on each device reads each tensor: `[d, t, g, p]` int32, -1 if none does."""
+    """The last place at which an op on each device reads each tensor: `[d, t, g, p]` int32, -1 without such a read."""
     t = graph.producer.shape[-1]
     reads = entry_devices(graph, placement)
     last_op = placement.shape[0] - 1
@@ -206,13 +206,13 @@ def _last_reads(graph: PaddedGraph, placement: jax.Array, place: jax.Array, devi
 
 
 class _Shares(NamedTuple):
-    """The shares of every graph; those of padding are of tensor t, and of instance d * t, which is none."""
+    """The shares of every graph; padding has tensor t and instance d * t, which mean none."""
 
     tensor: jax.Array  # [g, s] int32, x
     reuses: jax.Array  # [s, g, 1] bool
     place: jax.Array  # [s, g, p] int32, of x's producer
     instance: jax.Array  # [s, g, p] int32, of y on x's device
-    parent: jax.Array  # [s, g, p] int32, the share that made y an alias on this device; s where there is none
+    parent: jax.Array  # [s, g, p] int32, the share that makes y an alias on this device; s if y is no alias
     external: jax.Array  # [t, g, 1] bool, tensors that are aliases of external inputs
 
 
@@ -222,7 +222,7 @@ def _shares(graph: PaddedGraph, lanes: Lanes, place: jax.Array) -> _Shares:
     count = graph.sizes.shares
     of_graph = jnp.arange(g, dtype=jnp.int32)[:, None]
     index = jnp.arange(count, dtype=jnp.int32)[None, :]
-    # [g, t + 1] the share by which a tensor is an alias
+    # [g, t + 1] the share that makes a tensor an alias
     alias = jnp.full((g, t + 1), count, jnp.int32)
     alias = alias.at[of_graph, graph.share_tensor].set(jnp.where(graph.share_reuses, count, index))
     alias = alias.at[:, t].set(count)
@@ -241,7 +241,7 @@ def _shares(graph: PaddedGraph, lanes: Lanes, place: jax.Array) -> _Shares:
 
 
 def _with_none(array: jax.Array) -> jax.Array:
-    """One more row, for what is none."""
+    """Appends a row for the index that means none."""
     return jnp.concatenate([array, jnp.zeros((1, *array.shape[1:]), array.dtype)])
 
 
@@ -269,8 +269,9 @@ def _index(index: jax.Array) -> jax.Array:
 
 
 def _takers(shares: _Shares, buffer: jax.Array, ends: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Which shares take their buffer over: `[s, g, p]` bool, and the share that takes each: `[d * t + 1, g, p]`, s for
-    none. If several outputs of an op want one buffer, the first has it.
+    """Shares that take their buffer over: `[s, g, p]` bool, and the share that takes each buffer: `[d * t + 1, g, p]`.
+
+    s means that no share takes it. If several outputs of an op can take one buffer, the first does.
     """
     count = buffer.shape[0]
     index = jnp.arange(count, dtype=jnp.int32)[:, None, None]

@@ -1,6 +1,7 @@
-"""What a plan costs, exactly: the host twin of the device code, in int64 bytes and float64 seconds.
+"""Exact costs of a plan: the host twin of the device code, in int64 bytes and float64 seconds.
 
-Every number that leaves the library comes from `evaluate`: O((n + e) log n), its loops over the order are compiled.
+Every number that leaves the library comes from `evaluate`, which takes O((n + e) log n); its loops over the order are
+compiled.
 """
 
 from graphrl.costs.exact.evaluate import Costs, evaluate, prepare, run_times

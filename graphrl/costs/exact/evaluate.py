@@ -31,7 +31,7 @@ def run_times(
 
     Args:
       slots: `[m]` a topological order of all slots.
-      lengths: `[slots]`, how long each op and each transfer takes.
+      lengths: `[slots]`, duration of each op and each transfer.
     """
     seconds, clocks = np.asarray(lengths, np.float64), np.zeros((2, devices))
     start, end = np.empty(len(slots)), np.empty(len(seconds))
@@ -43,7 +43,7 @@ def run_times(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Costs:
-    """What a placement and an order of m entries (ops and transfers) cost."""
+    """Costs of a placement and an order of m entries (ops and transfers)."""
 
     makespan: float  # seconds: latest end of an op
     peak_memory: tuple[int, ...]  # [devices] bytes
@@ -65,21 +65,21 @@ class Costs:
         return tuple(dense)
 
     def objective(self, problem: Problem) -> float:
-        """What `problem` minimises: seconds of makespan or of the largest load, or bytes of the largest device peak."""
+        """The value that `problem` minimises: seconds of makespan or largest load, or bytes of the largest peak."""
         if problem.objective == "max_load":
             return max(self.loads)
         return self.makespan if problem.objective == "makespan" else max(self.peak_memory)
 
     def excess(self, problem: Problem) -> int:
-        """Bytes by which the largest device peak is above the memory limit; 0 if it is feasible."""
+        """Bytes by which the largest device peak is above the memory limit; 0 if the plan is feasible."""
         return problem.excess(self.peak_memory)
 
     def feasible(self, problem: Problem) -> bool:
-        """Whether every device stays within the memory limit, if there is one."""
+        """True if every device stays within the memory limit, or there is no limit."""
         return self.excess(problem) == 0
 
     def rank(self, problem: Problem) -> tuple[int, float]:
-        """Sorts plans, best first: the feasible ones by objective, then the infeasible ones by excess."""
+        """Sort key of plans, best first: feasible ones by objective, then infeasible ones by excess."""
         return self.excess(problem), self.objective(problem)
 
 
@@ -88,10 +88,10 @@ def evaluate(graph: ComputationGraph, problem: Problem, placement: ArrayLike, or
 
     Args:
       placement: `[n]` device of each op.
-      order: `[m]` node ids: every op and every needed transfer once, each after what it depends on.
+      order: `[m]` node ids: every op and every needed transfer once, each after its dependencies.
 
     Raises:
-      PlanError: one line that names what the placement or the order breaks.
+      PlanError: one line that names the rule that the placement or the order breaks.
     """
     routes = Routes(graph, problem, placement)
     slots = _checked_slots(graph, problem, routes, order)
@@ -110,7 +110,7 @@ def evaluate(graph: ComputationGraph, problem: Problem, placement: ArrayLike, or
 
 @functools.cache
 def prepare() -> None:
-    """Compiles what `evaluate` calls, or loads it, once in a process: a second, of which nobody is told."""
+    """Compiles or loads the functions that `evaluate` calls, once in a process, in about a second."""
     ops = Op("a", outputs=(Tensor("x", 1),)), Op("b", inputs=("x",), outputs=(Tensor("y", 1, reuses="x"),))
     _ = evaluate(ComputationGraph("two", ops), Problem(), (0, 0), (0, 1)).memory
 
@@ -132,9 +132,9 @@ def _run_all(
     Args:
       transfer, num_ops: the model's number, and how many slots are ops.
       routes: `[s]` int each, the devices that a slot starts from and ends on.
-      waits: `[s + 1]` and `[x]` int, where each slot's row begins, and the slots that it waits for.
+      waits: `[s + 1]` and `[x]` int, start of each slot's row, and the slots that it waits for.
       seconds: `[s]` of each slot.
-      clocks: `[2, d]`, 0.
+      clocks: `[2, d]`, initially 0.
       slots: `[m]` the order.
     """
     (here, there), (begins, sources) = routes, waits
@@ -186,7 +186,7 @@ class Stages:
       resident: `[devices]` int64, bytes of weights.
 
     Raises:
-      PlanError: an op is where it cannot run.
+      PlanError: an op is on a device that cannot run it.
     """
 
     def __init__(self, graph: ComputationGraph, problem: Problem, routes: Routes) -> None:
@@ -205,7 +205,7 @@ class Stages:
 
 
 def _pipelined_costs(stages: Stages, routes: Routes, slots: np.ndarray, problem: Problem) -> Costs:
-    """Loads and resident weights; the makespan is that of one sample that runs alone."""
+    """Loads and resident weights; the makespan is that of a single sample."""
     start, end = run_times(routes, slots, stages.seconds, problem.transfer, problem.devices)
     resident = tuple(stages.resident.tolist())
     return Costs(

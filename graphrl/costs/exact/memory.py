@@ -1,16 +1,16 @@
-"""Memory of every device along an order, exactly. `graphrl.costs` has the rules; these are those of shared buffers:
+"""Exact memory of every device along an order. `graphrl.costs` has the rules, except those of shared buffers:
 
 - A device holds *buffers*. A tensor that is produced or transferred there has its own buffer, of its declared bytes,
   except an output with `alias`: it lives in the buffer that the aliased tensor has on that device (the tensor itself
   or its transferred copy), or, if the aliased tensor is an external input, in no counted memory at all (0 bytes).
   A transfer of an alias allocates its declared bytes at the receiver, as a buffer of its own.
-- A buffer is freed when all uses on its device of all tensors in it are done (at once, after the comparison, if there
-  are none), unless a tensor that was produced into it is in the graph's `outputs`: then never. Copies of such a
+- A buffer is freed when all uses on its device of all tensors in it are done (immediately after the comparison, if
+there are no uses), unless a tensor that was produced into it is in the graph's `outputs`: then never. Copies of such a
   tensor on other devices are freed like any other.
 - An output that `reuses` an input takes over that input's buffer if the op holds the last uses of all tensors in the
   buffer, and the buffer is neither kept nor external: nothing is allocated, nothing is freed, and the buffer keeps the
-  *input's* size until the output's own uses are done (an output may in turn pass it on). Otherwise it allocates as
-  usual. If two outputs of an op want one buffer, the first has it.
+  *input's* size until the output's own uses are done (another output may then take it over). Otherwise it allocates as
+  usual. If two outputs of an op can take one buffer, the first does.
 """
 
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph
 
 
 class SharedBuffers:
-    """Which instances share a buffer, named by the instance that allocates it (see the module's memory rules).
+    """Buffers shared by instances, named by the instance that allocates them (see the module's memory rules).
 
     Slots are those of `routes`; a transfer reads one buffer and writes another.
     """
@@ -61,7 +61,7 @@ def memory_changes(
 
 
 def _walked_changes(walk: "_Walk", slots: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Entry by entry: who takes over which buffer depends on what has run."""
+    """Changes entry by entry, as buffers taken over depend on the entries before."""
     start, seen = walk.live.tolist(), np.empty((len(slots), 4), np.int64)
     _walk_all(walk, slots, seen)
     source, to, changes = walk.device[slots], walk.to[slots], list[np.ndarray]()
@@ -76,7 +76,7 @@ def _walked_changes(walk: "_Walk", slots: np.ndarray) -> tuple[np.ndarray, ...]:
 def _summed_changes(
     graph: ComputationGraph, problem: Problem, routes: Routes, slots: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """All at once, where no buffer is taken over: each is there from the entry that writes it to its last use."""
+    """Changes without a loop, if no buffer is taken over: each is live from its writing entry to its last use."""
     buffers, m = SharedBuffers(graph, problem, routes), len(slots)
     entry = np.empty(m, np.int64)  # of each slot
     entry[slots] = np.arange(m)
@@ -102,7 +102,7 @@ def _summed_changes(
 
 
 def _resident(graph: ComputationGraph, problem: Problem, routes: Routes) -> np.ndarray:
-    """What is live on each device before anything has run: `[d] int64` bytes."""
+    """Live bytes on each device before the first entry: `[d] int64`."""
     live = np.zeros(problem.devices, np.int64)
     if problem.resident_weights:
         np.add.at(live, routes.placement, graph.arrays.weight_bytes)
@@ -110,23 +110,24 @@ def _resident(graph: ComputationGraph, problem: Problem, routes: Routes) -> np.n
 
 
 def _workspace(graph: ComputationGraph, routes: Routes) -> np.ndarray:
-    """Of each slot: `[slots] int64` bytes."""
+    """Workspace of each slot: `[slots] int64` bytes."""
     return np.concatenate([graph.arrays.workspace_bytes, np.zeros(len(routes.transfers), np.int64)])
 
 
 class _Walk(NamedTuple):
-    """What is live on d devices while s slots (as in `Routes`) run, whose tensors are in b buffers: of arrays where it
-    is compiled, else lists.
+    """State of memory on d devices while s slots (as in `Routes`) run, whose tensors are in b buffers.
+
+    Fields are arrays in compiled code, else lists.
     """
 
     live: Any  # [d] int, bytes
-    size: Any  # [b] int, bytes of a buffer now: not its own once it has taken over another
-    left: Any  # [b] int, uses on its device that are to come
+    size: Any  # [b] int, present bytes of a buffer: those of the other once it has taken over another
+    left: Any  # [b] int, remaining uses on its device
     took: Any  # [b] int, 1 if it has taken over another
-    device: Any  # [s] int, that a slot reads on
-    to: Any  # [s] int, that it writes on
+    device: Any  # [s] int, device that a slot reads on
+    to: Any  # [s] int, device that it writes on
     workspace: Any  # [s] int, bytes
-    read_begins: Any  # [s + 1] int, where in `reads` those of a slot begin
+    read_begins: Any  # [s + 1] int, start of each slot's buffers in `reads`
     reads: Any  # int, buffers
     write_begins: Any  # [s + 1] int, likewise in `writes`
     writes: Any  # int, buffers
@@ -138,8 +139,8 @@ class _Walk(NamedTuple):
 
 @shared
 def _step(walk: _Walk, slot: int) -> int:
-    """Runs a slot that is ready: the bytes that are compared with the peak of the device that it writes on."""
-    (  # in Python quicker than each by name
+    """Runs a ready slot; returns the bytes to compare with the peak of the device that it writes on."""
+    (  # in Python faster than attribute access
         live, size, left, took, device, to, workspace, read_begins, reads, write_begins, writes, _, pinned, unused,
         source,
     ) = walk  # fmt: skip
@@ -165,7 +166,9 @@ def _step(walk: _Walk, slot: int) -> int:
 
 @shared
 def _takes_over(walk: _Walk, slot: int, buffer: int) -> bool:
-    """Whether an op's output takes over the buffer that it may: the op holds all uses of that which are left."""
+    """True if an op's output takes over its possible source buffer.
+
+    The op must have all remaining uses of that buffer, and no output before this one may have taken it."""
     source, reads = walk.source[buffer], 0
     if walk.pinned[source]:
         return False
@@ -180,8 +183,10 @@ def _takes_over(walk: _Walk, slot: int, buffer: int) -> bool:
 
 @late_entry
 def _walk_all(walk: _Walk, slots: np.ndarray, seen: np.ndarray) -> None:
-    """Writes `[m, 4]` bytes of each entry: live before it where it reads, compared where it writes, and live after it
-    where it reads and where it writes.
+    """Walks all entries and writes four byte counts of each to `seen`, `[m, 4]`.
+
+    They are: live before it where it reads, compared where it writes, live after it where it reads, and where it
+    writes.
     """
     for place in range(len(slots)):
         slot = slots[place]
@@ -191,7 +196,7 @@ def _walk_all(walk: _Walk, slots: np.ndarray, seen: np.ndarray) -> None:
 
 
 def _walk(graph: ComputationGraph, problem: Problem, routes: Routes) -> _Walk:
-    """Before anything has run."""
+    """The state before the first slot."""
     a, buffers, slots = graph.arrays, SharedBuffers(graph, problem, routes), len(routes.nodes)
     read_begins, reads = rows_by(buffers.reader, buffers.read, slots)
     write_begins, writes = rows_by(buffers.writer, buffers.written, slots)
@@ -218,7 +223,7 @@ def _walk(graph: ComputationGraph, problem: Problem, routes: Routes) -> _Walk:
 
 
 class MemoryWalk:
-    """The memory of every device after some slots (as in `Routes`) have run; steps can be taken back.
+    """Memory of every device after some slots (as in `Routes`) have run; steps can be undone.
 
     Attributes:
       live: by device, bytes.
@@ -233,12 +238,12 @@ class MemoryWalk:
         self._undo: list[tuple[int, int]] = []
 
     def step(self, slot: int) -> int:
-        """Runs a slot that is ready: the bytes that are compared with the peak of the device that it writes on."""
+        """Runs a ready slot; returns the bytes to compare with the peak of the device that it writes on."""
         self._undo.append((self.live[self._walk.device[slot]], self.live[self._walk.to[slot]]))
         return _step(self._walk, slot)
 
     def back(self, slot: int) -> None:
-        """Takes back the last step, which ran `slot`."""
+        """Undoes the last step, which ran `slot`."""
         walk = self._walk
         self.live[walk.device[slot]], self.live[walk.to[slot]] = self._undo.pop()
         for row in range(walk.read_begins[slot], walk.read_begins[slot + 1]):
@@ -250,8 +255,9 @@ class MemoryWalk:
                 walk.took[buffer] = 0
 
     def sizes(self) -> tuple[tuple[int, int], ...]:
-        """(buffer, bytes) of what lives in a taken-over buffer of other than its own bytes: with the set of slots that
-        have run, all that matters for what follows.
+        """(buffer, bytes) of every live buffer that took over one of another size.
+
+        With the set of slots that have run, they determine all later steps.
         """
         walk = self._walk
         return tuple(

@@ -1,6 +1,6 @@
-"""Routes of tensors under a placement, and the order that keys mean, exactly: the host twin of `device/decode.py`.
+"""Routes of tensors under a placement, and exact decoding of keys into an order: the host twin of `device/decode.py`.
 
-`Routes` has the transfers that a placement needs, and what waits for what.
+`Routes` has the transfers that a placement needs, and all dependencies.
 """
 
 import numpy as np
@@ -13,10 +13,10 @@ from graphrl.graphs.topology import Waiting, grouped, least_first, numbered
 
 
 class Routes:
-    """How tensors reach their consumers under a placement.
+    """Transfers and dependencies of a graph under a placement.
 
-    A *slot* numbers what there is to run: op v is v, the k-th needed transfer n + k (slots ascend as node ids do).
-    An *instance* is a tensor on a device: t where it is produced, T + k the copy that the k-th transfer makes.
+    A *slot* is the number of an op or a needed transfer: op v is v, the k-th needed transfer n + k (in order of node
+    ids). An *instance* is a tensor on a device: t where it is produced, T + k the copy that the k-th transfer makes.
     """
 
     def __init__(self, graph: ComputationGraph, problem: Problem, placement: ArrayLike) -> None:
@@ -25,7 +25,7 @@ class Routes:
         self.num_ops, self.num_tensors = a.num_ops, a.num_tensors
         self.home = self.placement[a.producer]  # [t] device of the producer
         there = self.placement[a.use_op]  # [e]
-        copy = a.use_tensor.astype(np.int64) * problem.devices + there  # that a use reads, where it is remote
+        copy = a.use_tensor.astype(np.int64) * problem.devices + there  # the copy that a use reads, if remote
         remote = there != self.home[a.use_tensor]
         copies, _, number = numbered(copy[remote], a.num_tensors * problem.devices)
         self.transfers = self.num_ops + copies  # [k] node ids
@@ -44,7 +44,7 @@ class Routes:
         self.writes_on = np.concatenate([self.placement, self.transfer_to])
 
     def seconds(self, graph: ComputationGraph, problem: Problem) -> np.ndarray:
-        """How long every slot takes: `[slots] float64`."""
+        """Duration of every slot: `[slots] float64`."""
         copies = problem.latency + graph.arrays.tensor_bytes[self.transfer_tensor] / problem.bandwidth
         return np.concatenate([graph.arrays.runtime, copies])
 
@@ -79,7 +79,7 @@ def _check_colocation(graph: ComputationGraph, placement: np.ndarray) -> None:
 
 
 def key_bits(num_ops: int, num_tensors: int, devices: int) -> int:
-    """Bits that a packed 31-bit word leaves for a key beside the node's index.
+    """Bits that a packed 31-bit word has for a key next to the node's index.
 
     An op's index is v, a transfer's `n + t * (devices - 1) + b - (b > producer's device)`.
 
@@ -96,7 +96,7 @@ def key_bits(num_ops: int, num_tensors: int, devices: int) -> int:
 
 
 def quantise(keys: ArrayLike, bits: int) -> np.ndarray:
-    """Keys in [0, 1) as integers of `bits` bits, `int64` of the same shape: what the device compares.
+    """Keys in [0, 1) as integers of `bits` bits, `int64` of the same shape, as compared on the device.
 
     Raises:
       PlanError: a key is NaN or outside [0, 1).
@@ -114,14 +114,14 @@ def quantise(keys: ArrayLike, bits: int) -> np.ndarray:
 def decode(
     graph: ComputationGraph, problem: Problem, placement: ArrayLike, op_keys: ArrayLike, transfer_keys: ArrayLike
 ) -> np.ndarray:
-    """The order that keys mean: repeatedly the ready node with the highest quantised key.
+    """Decodes keys into an order: repeatedly the ready node with the highest quantised key.
 
     Ties: ops before transfers, then the lower node id.
 
     Args:
       placement: `[n]` device of each op.
       op_keys: `[n]` floats in [0, 1).
-      transfer_keys: `[t, devices]` floats in [0, 1); those of transfers that are not needed do not matter.
+      transfer_keys: `[t, devices]` floats in [0, 1); keys of transfers that are not needed are ignored.
 
     Returns:
       `[m] int64` node ids of all ops and needed transfers, in a topological order.

@@ -1,15 +1,15 @@
-"""Fusion in pure JAX: problems as fixed-size arrays, which ops priorities inline, and what the kernels take. One
-problem, and `jax.vmap` over more or over priorities.
+"""Fusion in pure JAX: problems as fixed-size arrays, the ops that priorities inline, and the times of kernels.
+
+Functions take one problem; `jax.vmap` over problems or over priorities.
 
 Letters used in shapes: N ops, T tensors and S steps, padded; R tensors that an op reads at most; M ops and A arguments
 of a kernel at most; g problems in a batch.
 
-Only ops that take others in have turns on the device. A turn has a **step** for each tensor that the op reads of an op
-that may be inlined, at least one. A round of turns is a scan over steps. It carries what each op has gathered as a row
-of at most M members and one of at most A arguments, so that memory is linear in ops, and writes them in place. At its
-turn an op takes in the inlined ops that it reads one a step, from the highest priority down, and remembers the last
-state that keeps the limits with what is left to take in as arguments: members and arguments only ever grow, so a full
-row stays too large.
+Only ops that can take others in have turns on the device. A turn has a **step** for each tensor that the op reads of an
+op that may be inlined, at least one. A round of turns is a scan over steps. It carries a row of at most M members and
+one of at most A arguments for each op, and writes them in place. So memory is linear in ops. At its turn an op takes in
+the inlined ops that it reads, one a step, from the highest priority down. It remembers the last state that, with the
+remaining ones as arguments, keeps the limits. Members and arguments only grow, so a full row stays too large.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ class FusionSizes:
     reads: int
 
     def covers(self, other: "FusionSizes") -> bool:
-        """Whether a problem of sizes `other` fits."""
+        """True if a problem of sizes `other` fits."""
         return all(a >= b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True))
 
 
@@ -49,20 +49,20 @@ class FusionSizes:
 class PaddedFusion:
     """One problem or, with a leading axis g on every field, a batch of problems, as arrays; NumPy before first use.
 
-    Of T tensors the first are those that ops write, and external inputs follow after the padding of these. Op N and
-    tensor T are none. Seconds are float32.
+    Of T tensors the first are those that ops write, and external inputs follow after their padding. Op N and tensor T
+    mean none. Seconds are float32.
     """
 
     launch: jax.Array  # [] float32, seconds
     legal: jax.Array  # [N + 1] bool, whether it may be inlined; False for padding
-    works: jax.Array  # [N + 1] bool, whether it does more than to rename
+    works: jax.Array  # [N + 1] bool, whether it does more than rename
     compute: jax.Array  # [N + 1] float32, seconds of its operations
     write: jax.Array  # [N + 1] float32, seconds that writing its outputs takes
-    alone: jax.Array  # [N] float32, seconds of a kernel of it alone; 0 for padding
+    alone: jax.Array  # [N] float32, seconds of a kernel of this op alone; 0 for padding
     read: jax.Array  # [T + 1] float32, seconds that reading a tensor takes; 0 for padding
     producer: jax.Array  # [T + 1] int32, op; N for external inputs and padding
     reads: jax.Array  # [N + 1, R] int32, tensors, for ops that have a turn; T for padding
-    step_op: jax.Array  # [S] int32, whose turn it is, in topological order; N for padding
+    step_op: jax.Array  # [S] int32, op that has the turn, in topological order; N for padding
     step_first: jax.Array  # [S] bool, whether the turn begins
     step_last: jax.Array  # [S] bool, whether it ends
     max_ops: int = dataclasses.field(metadata={"static": True})
@@ -79,7 +79,7 @@ def sizes(problem: FusionProblem) -> FusionSizes:
 
 
 def common_sizes(problems: Sequence[FusionProblem]) -> FusionSizes:
-    """The bucketed sizes that hold all these problems."""
+    """The bucketed sizes that fit all given problems."""
     columns = zip(*(dataclasses.astuple(sizes(problem)) for problem in problems), strict=True)
     return FusionSizes(*(bucket(max(column)) for column in columns))
 
@@ -135,7 +135,7 @@ def pad(problem: FusionProblem, to: FusionSizes | None = None) -> PaddedFusion:
         step_first=np.append(True, changes),
         step_last=np.append(changes, True),
     )
-    # jax takes NumPy arrays wherever it takes its own
+    # jax accepts NumPy arrays in place of its own
     return PaddedFusion(**fields, max_ops=problem.max_ops, max_arguments=problem.max_arguments)  # type: ignore[arg-type]
 
 
@@ -163,7 +163,7 @@ def _readers(problem: FusionProblem) -> np.ndarray:
 
 
 class DeviceKernels(NamedTuple):
-    """Kernels of one problem. Rows of ops that are inlined, or take nothing in, mean nothing."""
+    """Kernels of one problem. Rows of ops that are inlined, or take no other op in, are meaningless."""
 
     inlined: jax.Array  # [N] bool
     seconds: jax.Array  # [N] float32, of the kernel of each root; 0 for inlined ops and padding
@@ -172,23 +172,23 @@ class DeviceKernels(NamedTuple):
 
 
 class _Gathered(NamedTuple):
-    """What an op gathers at its turn."""
+    """Members and arguments that an op gathers at its turn."""
 
-    members: jax.Array  # [M] int32; N where there are no more
-    arguments: jax.Array  # [A] int32; T where there are no more
-    num_members: jax.Array  # [] int32, right as long as they have room
+    members: jax.Array  # [M] int32, then N
+    arguments: jax.Array  # [A] int32, then T
+    num_members: jax.Array  # [] int32, exact as long as all fit
     num_arguments: jax.Array  # [] int32, the same
     compute: jax.Array  # [] float32, seconds of all operations
     read: jax.Array  # [] float32, seconds that reading the arguments takes
-    works: jax.Array  # [] bool, whether a member does more than to rename
+    works: jax.Array  # [] bool, whether a member does more than rename
     least: jax.Array  # [] int32, the rank of the op that was taken in last
 
 
 class _Round(NamedTuple):
-    """Where a round of turns stands.
+    """State of a round of turns.
 
-    What a turn decides is written when the next one begins, before anything is read: XLA copies an array that is read
-    before it is written, if what is written need not wait for the reads.
+    The decisions of a turn are written at the start of the next one, before any read: XLA copies an array that is read
+    before it is written, if the written values do not depend on the reads.
     """
 
     inlined: jax.Array  # [N + 1] bool
@@ -196,9 +196,9 @@ class _Round(NamedTuple):
     arguments: jax.Array  # [N + 1, A] int32
     seconds: jax.Array  # [N + 1] float32
     now: _Gathered
-    best: _Gathered  # the last that keeps the limits
+    best: _Gathered  # the last state that keeps the limits
     done: jax.Array  # [] int32, the op whose turn is over and not written yet; N for none
-    fallen: jax.Array  # [R] int32, the ops that it makes kernels; N for none
+    fallen: jax.Array  # [R] int32, the ops that this turn makes kernels; N for none
 
 
 def fuse(problem: PaddedFusion, priorities: jax.Array) -> DeviceKernels:
@@ -223,7 +223,7 @@ def fuse(problem: PaddedFusion, priorities: jax.Array) -> DeviceKernels:
 
 
 def _start(problem: PaddedFusion, inlined: jax.Array) -> _Round:
-    """A round before its first turn; `inlined` `[N + 1]` says who is so far."""
+    """A round before its first turn; `inlined` `[N + 1]` marks the ops that are inlined so far."""
     n, t = inlined.shape[0] - 1, problem.read.shape[0] - 1
     empty = _gathered(problem, jnp.int32(n), jnp.full(problem.max_arguments, t, jnp.int32), jnp.int32(0))
     return _Round(
@@ -239,7 +239,7 @@ def _start(problem: PaddedFusion, inlined: jax.Array) -> _Round:
 
 
 def _one_round(problem: PaddedFusion, rank: jax.Array, inlined: jax.Array) -> _Round:
-    """Every op takes its turn. `rank` `[N + 1]` is higher where the priority is, `inlined` `[N + 1]` who is so far."""
+    """Every op takes its turn. `rank` `[N + 1]` ascends with priority; `inlined` `[N + 1]` has those so far."""
 
     def step(state: _Round, now: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[_Round, None]:
         return _step(problem, rank, _written(problem, state), *now), None
@@ -249,7 +249,7 @@ def _one_round(problem: PaddedFusion, rank: jax.Array, inlined: jax.Array) -> _R
 
 
 def _written(problem: PaddedFusion, state: _Round) -> _Round:
-    """The state with what the last turn decided; the rows of op N stay empty, and its other entries mean nothing."""
+    """Writes the decisions of the last turn; the rows of op N stay empty, its other entries are meaningless."""
     n, t, best = state.inlined.shape[0] - 1, problem.read.shape[0] - 1, state.best
     real = state.done < n
     taken = jnp.maximum(best.compute, best.read + take(problem.write, state.done))
@@ -284,7 +284,7 @@ def _gathered(problem: PaddedFusion, op: jax.Array, arguments: jax.Array, count:
 def _step(
     problem: PaddedFusion, rank: jax.Array, state: _Round, op: jax.Array, first: jax.Array, last: jax.Array
 ) -> _Round:
-    """Takes one op in; the last step of a turn decides what the op gathers and who falls."""
+    """Takes one op in; the last step of a turn decides what the op has gathered and which ops become kernels."""
     n, t = rank.shape[0] - 1, problem.read.shape[0] - 1
     reads = take(problem.reads, op)
     source = take(problem.producer, reads)
@@ -319,7 +319,7 @@ def _step(
 def _taken_in(
     problem: PaddedFusion, now: _Gathered, members: jax.Array, arguments: jax.Array, least: jax.Array
 ) -> _Gathered:
-    """What is gathered, with these members and arguments beside it."""
+    """The gathered state with further members and arguments."""
     n, t = problem.compute.shape[0] - 1, problem.read.shape[0] - 1
     members = jnp.where((members[:, None] == now.members[None]).any(1), n, members)
     arguments = jnp.where((arguments[:, None] == now.arguments[None]).any(1), t, arguments)
@@ -338,8 +338,9 @@ def _taken_in(
 
 
 def _appended(row: jax.Array, count: jax.Array, more: jax.Array, none: int) -> tuple[jax.Array, jax.Array]:
-    """A row of `count` numbers with those of `more` that are not `none` behind them, and how many these are in all;
-    what has no room is left out.
+    """Appends the numbers of `more` that are not `none` to a row of `count` numbers; returns the row and the new count.
+
+    Numbers that do not fit are left out of the row, but counted.
     """
     new = more < none
     place = jnp.where(new, count + jnp.cumsum(new, dtype=jnp.int32) - 1, row.shape[0])

@@ -34,7 +34,7 @@ class Fusion:
 
     @functools.cached_property
     def op_seconds(self) -> np.ndarray:
-        """What the kernel of each root takes, 0 for an inlined op: `[n]` float64."""
+        """Run time of each root's kernel, 0 for an inlined op: `[n]` float64."""
         seconds = np.zeros(self.problem.num_ops)
         for root, members in self.members.items():
             seconds[root] = kernel_seconds(self.problem, root, members, self.arguments[root])
@@ -42,12 +42,12 @@ class Fusion:
 
     @property
     def seconds(self) -> float:
-        """What all kernels take, one after the other."""
+        """Total run time of all kernels."""
         return float(self.op_seconds.sum())
 
 
 def kernel_seconds(problem: FusionProblem, root: int, members: Iterable[int], arguments: Iterable[int]) -> float:
-    """What a kernel of these members and arguments takes."""
+    """Run time of a kernel with these members and arguments, seconds."""
     members = list(members)
     if problem.renames[members].all():
         return 0.0
@@ -56,10 +56,10 @@ def kernel_seconds(problem: FusionProblem, root: int, members: Iterable[int], ar
 
 
 def fuse(problem: FusionProblem, priorities: ArrayLike) -> Fusion:
-    """The fusion that priorities `[n]`, integers from 0, decide.
+    """Decides the fusion by priorities `[n]`, integers from 0.
 
     Raises:
-      PlanError: they are not as many integers from 0.
+      PlanError: they are not n integers from 0.
     """
     priority = np.asarray(priorities)
     if priority.shape != (problem.num_ops,) or priority.dtype.kind not in "iu":
@@ -74,10 +74,10 @@ def fuse(problem: FusionProblem, priorities: ArrayLike) -> Fusion:
 
 
 def fusion_of(problem: FusionProblem, inlined: ArrayLike) -> Fusion:
-    """The kernels where the ops of `inlined` `[n]` are.
+    """The kernels if exactly the ops of `inlined` `[n]` are inlined.
 
     Raises:
-      PlanError: one of them may not be, or a kernel is above a limit.
+      PlanError: one of them may not be inlined, or a kernel exceeds a limit.
     """
     chosen = np.asarray(inlined, bool)
     graph, inlines = problem.graph, chosen.tolist()
@@ -114,7 +114,7 @@ def _kernel(problem: FusionProblem, inlined: list[bool], root: int) -> tuple[tup
 
 
 def _one_round(problem: FusionProblem, priority: np.ndarray, inlined: np.ndarray) -> bool:
-    """Every op takes its turn; those that become kernels are no longer `inlined` `[n]`. Gives whether there are any."""
+    """Every op takes its turn; ops that become kernels are no longer `inlined` `[n]`. Returns True if there are any."""
     gathered: list[tuple[set[int], set[int]]] = [(set(), set())] * problem.num_ops  # members, arguments
     changed = False
     for op in problem.graph.arrays.topological.tolist():
@@ -142,13 +142,13 @@ class KernelGraph(ComputationGraph):
     """The kernels of a fusion, in the order of their roots and under their names.
 
     Attributes:
-      fusion: whose kernels they are.
+      fusion: the fusion that the kernels belong to.
     """
 
     fusion: Fusion = dataclasses.field(kw_only=True)
 
     def inlined(self, kernel: int) -> tuple[str, ...]:
-        """The names of the ops that a kernel computes beside its root."""
+        """The names of the ops that a kernel computes in addition to its root."""
         root = int(self._roots[kernel])
         return tuple(self.fusion.problem.graph.ops[op].name for op in self.fusion.members[root] if op != root)
 
@@ -162,8 +162,8 @@ def fused_graph(fusion: Fusion) -> KernelGraph:
 
     A kernel has its root's type, outputs, control predecessors and colocation, and the operations and workspaces of all
     members. Weights of an inlined op stay with the first kernel that computes it, so that their sum is the model's. An
-    output shares a buffer as before where that is still an argument; one that takes a buffer over (`reuses`) only if no
-    member but the root reads it.
+    output shares a buffer as before if that is still an argument. An output that takes a buffer over (`reuses`) does so
+    only if no member other than the root reads it.
     """
     graph = fusion.problem.graph
     names = (*graph.tensor_names, *(tensor.name for tensor in graph.inputs))
@@ -195,7 +195,7 @@ def fused_graph(fusion: Fusion) -> KernelGraph:
 
 
 def _output(tensor: Tensor, arguments: set[str], inside: set[str], aliases: dict[str, str]) -> Tensor:
-    """A root's output as the kernel's; `inside` is what other members read, `aliases` the buffers of all tensors."""
+    """A root's output as the kernel's. `inside` has the tensors that other members read, `aliases` all buffers."""
     alias = tensor.alias
     while alias is not None and alias not in arguments:
         alias = aliases.get(alias)

@@ -1,10 +1,10 @@
-"""The graph of kernels as a `PaddedGraph`, made on the device: the input of `costs/device`.
+"""The graph of kernels as a `PaddedGraph`, built on the device: the input of `costs/device`.
 
 The twin of `padding.pad(fused_graph(...))`, except for units, which stay the graph's, and for control successors, which
-have rows of their own. Letters in shapes are those of `graphs/padding.py`, and M and A of `device.py`. One graph
-and one fusion; `jax.vmap` over more.
+have separate rows. Letters in shapes are those of `graphs/padding.py`, and M and A of `device.py`. Functions take one
+graph and one fusion; use `jax.vmap` for more.
 
-`kernel_buffers` finds which buffers the kernels' outputs share, the twin of what `fused_graph` does by names.
+`kernel_buffers` finds the buffers that the kernels' outputs share, as `fused_graph` does by names.
 """
 
 import dataclasses
@@ -20,9 +20,9 @@ from graphrl.graphs.padding import NEVER, READS, ROW_WIDTH, WAITS, PaddedGraph, 
 
 
 class Buffers(NamedTuple):
-    """Shares, new numbers of tensors; those that are no more are of tensor t, as padding is."""
+    """Shares, by new numbers of tensors; shares that no longer exist have tensor t, like padding."""
 
-    owned_bytes: jax.Array  # [t] float32, by old number: what its producer allocates
+    owned_bytes: jax.Array  # [t] float32, by old number: bytes that its producer allocates
     tensor: jax.Array  # [s] int32
     of: jax.Array  # [s] int32
     reuses: jax.Array  # [s] bool
@@ -35,7 +35,7 @@ def kernel_buffers(
 
     Args:
       is_written: `[t]` bool, whether a root writes the tensor.
-      new: `[t + 1]` int32, its number among those.
+      new: `[t + 1]` int32, its number among the written tensors.
     """
     t = graph.sizes.tensors
     if graph.sizes.shares == 0:
@@ -43,11 +43,11 @@ def kernel_buffers(
     alias = jnp.full(t + 1, t, jnp.int32).at[jnp.where(graph.share_reuses, t, graph.share_tensor)].set(graph.share_of)
     alias = alias.at[t].set(t)
     outside = (graph.owned_bytes == 0) & (graph.tensor_bytes > 0) & (alias[:t] == t)
-    # whose buffer a reader of each tensor finds: its own, t for none, t + 1 for that of an external input
+    # the tensor in whose buffer each tensor is: its own, t for none, t + 1 for an external input's
     own = jnp.arange(t, dtype=jnp.int32)
     buffer = jnp.where(is_written, own, jnp.where(outside, t + 1, alias[:t]))
     buffer = jnp.append(buffer, jnp.array([t, t + 1], jnp.int32))
-    for _ in range((problem.max_ops - 1).bit_length()):  # a chain through inlined ops has at most as many members
+    for _ in range((problem.max_ops - 1).bit_length()):  # a chain through inlined ops is no longer than a kernel
         buffer = take(buffer, buffer)
     seen = take(buffer, alias)[:t]
     owned = jnp.where((alias[:t] < t) & (seen == t), graph.tensor_bytes, graph.owned_bytes)
@@ -64,7 +64,7 @@ def kernel_buffers(
 
 
 def _lost(graph: PaddedGraph, problem: PaddedFusion, kernels: DeviceKernels, is_written: jax.Array) -> jax.Array:
-    """Whether what each share takes over is not there any more, or a member but the root reads it: `[s]` bool."""
+    """True for shares whose source buffer no longer exists, or is read by a member other than the root: `[s]` bool."""
     n, t = graph.sizes.ops, graph.sizes.tensors
     root = jnp.where(graph.share_tensor < t, take(jnp.append(graph.producer, 0), graph.share_tensor), n)
     members = take(jnp.concatenate([kernels.members, jnp.full((1, problem.max_ops), n, jnp.int32)]), root)
@@ -79,11 +79,11 @@ class PaddedKernels(NamedTuple):
     graph: PaddedGraph
     root: jax.Array  # [n] int32, op of the graph of single ops; n for padding
     tensor: jax.Array  # [t] int32, tensor of the graph of single ops; t for padding
-    fits: jax.Array  # [] bool, whether all that kernels read has room; if not, the graph lacks some of it
+    fits: jax.Array  # [] bool, whether all uses of kernels fit; if not, the graph lacks some of them
 
 
 class _Numbers(NamedTuple):
-    """Ops and tensors that are left, and their new numbers."""
+    """Remaining ops and tensors, and their new numbers."""
 
     is_root: jax.Array  # [n] bool
     op: jax.Array  # [n + 1] int32, the kernel of each root; n for others
@@ -97,7 +97,7 @@ def kernel_sizes(sizes: Sizes, room: float = 2.0) -> Sizes:
     """Padded sizes for the kernels of graphs of these sizes.
 
     Args:
-      room: for so many times as many uses: what several kernels compute is read in each of them.
+      room: factor by which uses may grow: each kernel that computes an inlined op reads the op's inputs.
     """
     uses = bucket(int(room * sizes.uses))
     rows = sizes.ops + sizes.tensors + sizes.controls + uses // ROW_WIDTH
@@ -110,7 +110,7 @@ def padded_kernels(graph: PaddedGraph, problem: PaddedFusion, kernels: DeviceKer
     Args:
       graph: of single ops, padded to as many ops and tensors as `problem`.
       problem: its fusion.
-      kernels: that were decided.
+      kernels: the kernels of the fusion.
       to: sizes that differ from the graph's in uses and rows at most, with rows as `kernel_sizes` counts them. Static.
     """
     n, t, u = graph.sizes.ops, graph.sizes.tensors, graph.sizes.slots
@@ -160,7 +160,7 @@ def padded_kernels(graph: PaddedGraph, problem: PaddedFusion, kernels: DeviceKer
 
 
 def _has_turn(problem: PaddedFusion) -> jax.Array:
-    """Whether rows say what each op has gathered: `[n]` bool."""
+    """True for ops whose rows list the members and arguments that they gathered: `[n]` bool."""
     n = problem.alone.shape[0]
     return jnp.zeros(n + 1, jnp.bool_).at[problem.step_op].set(True)[:n]
 
@@ -175,7 +175,7 @@ def _numbers(graph: PaddedGraph, kernels: DeviceKernels) -> _Numbers:
 
 
 def _renumbered(stays: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """New numbers of those that stay, of `[x]`: `[x + 1]`, x for others; and the old of each new one: `[x]`."""
+    """New numbers of the items of `[x]` that stay: `[x + 1]`, x for others; and each new one's old number: `[x]`."""
     count = stays.shape[0]
     new = jnp.append(jnp.where(stays, jnp.cumsum(stays, dtype=jnp.int32) - 1, count), count)
     old = jnp.full(count, count, jnp.int32).at[new[:count]].set(jnp.arange(count, dtype=jnp.int32), mode="drop")
@@ -185,7 +185,7 @@ def _renumbered(stays: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _uses(
     graph: PaddedGraph, problem: PaddedFusion, kernels: DeviceKernels, numbers: _Numbers, room: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """What kernels read: tensor and kernel `[room]` of each use, sorted, and how many there are."""
+    """Uses of kernels: tensor and kernel `[room]` of each use, sorted, and their count."""
     n, t = graph.sizes.ops, graph.sizes.tensors
     has_turn = _has_turn(problem)
     plain = take(jnp.append(~has_turn, False), graph.use_op)
@@ -203,13 +203,13 @@ def _uses(
 
 
 def _workspace(graph: PaddedGraph, problem: PaddedFusion, kernels: DeviceKernels) -> jax.Array:
-    """Of all members of each root's kernel: `[n]`."""
+    """Workspace of each root's kernel, over all members: `[n]`."""
     gathered = take(jnp.append(graph.workspace, 0.0), kernels.members).sum(1)
     return jnp.where(_has_turn(problem), gathered, graph.workspace)
 
 
 def _weights(graph: PaddedGraph, kernels: DeviceKernels, is_root: jax.Array, has_turn: jax.Array) -> jax.Array:
-    """Of each root, with those of the inlined ops that no earlier kernel computes: `[n]`."""
+    """Weights of each root, with those of the inlined ops that no earlier kernel computes: `[n]`."""
     n = graph.sizes.ops
     roots = jnp.where(is_root & has_turn, jnp.arange(n, dtype=jnp.int32), n)
     members = kernels.members.reshape(-1)
@@ -230,7 +230,7 @@ def _rows(
     """The fields of a `PaddedGraph` that are its rows; ops and tensors in their new numbers.
 
     Args:
-      real: `[n]` bool, whether there is such an op.
+      real: `[n]` bool, whether the op exists.
       producer: `[t]` int32.
       num_tensors: `[]` int32, real ones.
       slot_tensor: `[u]` int32.
@@ -254,7 +254,7 @@ def _rows(
 
     row, used = jnp.arange(r, dtype=jnp.int32), jnp.arange(r, dtype=jnp.int32) < op_rows.sum()
     owner = jnp.where(used, _begun(op_row, r), 0)
-    tensor = jnp.maximum(_begun(tensor_row, r), 0)  # that began last
+    tensor = jnp.maximum(_begun(tensor_row, r), 0)  # the one that started last
     has_tensor = used & (tensor_row[tensor] <= row) & (take(writer, tensor) == owner)
     slot = jnp.full(t + 1, u, jnp.int32).at[slot_tensor].set(jnp.arange(u, dtype=jnp.int32))
     ends_tensor = ~has_tensor | (row >= take(tensor_row + tensor_rows, tensor) - 1)
@@ -282,19 +282,20 @@ def _rows(
 
 
 def _before(counts: jax.Array) -> jax.Array:
-    """The sum of the counts before each."""
+    """Exclusive cumulative sum of the counts."""
     return jnp.cumsum(counts, dtype=jnp.int32) - counts
 
 
 def _begun(first_row: jax.Array, rows: int) -> jax.Array:
-    """Which item began last at each row, -1 for none, given the first row of each, ascending: `[rows]` int32."""
+    """The last item that starts at or before each row, -1 for none: `[rows]` int32. `first_row` is ascending."""
     begins = jnp.zeros(rows + 1, jnp.int32).at[first_row].add(1)[:rows]
     return jnp.cumsum(begins, dtype=jnp.int32) - 1
 
 
 def _places(first_row: jax.Array, source: jax.Array, counts: jax.Array) -> jax.Array:
-    """Where the edges of each source stand among the entries of its rows, which begin at `first_row`; beyond all for
-    padding.
+    """Positions of the edges of each source among the entries of its rows, which start at `first_row`.
+
+    Padding gets a position beyond all rows.
     """
     before = jnp.append(_before(counts), 0)
     return take(first_row, source) * ROW_WIDTH + jnp.arange(source.shape[0], dtype=jnp.int32) - take(before, source)

@@ -1,6 +1,6 @@
-"""A graph as fusion sees it: what each op reads, may take in and computes, as arrays.
+"""The fusion problem of a graph as arrays: the tensors each op reads, its operations, and whether it may be inlined.
 
-What fusion may do with an op depends on its type: one table has the names of JAX's primitives, HLO and ONNX.
+Legality depends on an op's type: one table has the names of JAX's primitives, HLO and ONNX.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ _MOVES = """
 
 # Each output element comes from few input elements, or is moved.
 ELEMENTWISE = (LIGHT - _SEPARATE) | frozenset(_HLO_ARITHMETIC.split()) | frozenset(_MOVES.split())
-# What takes inlined ops in.
+# Types that take inlined ops in.
 TAKES_IN = ELEMENTWISE | REDUCTIONS
 # Another name for the same bytes.
 RENAMES = frozenset(
@@ -38,7 +38,7 @@ RENAMES = frozenset(
         variable
         """
     )
-)  # a variable is where parameters lie
+)  # a variable stores parameters
 
 
 MAX_OPS, MAX_ARGUMENTS = 64, 40  # of a kernel
@@ -55,8 +55,8 @@ class FusionProblem:
     chip: Chip
     max_ops: int
     max_arguments: int
-    read_start: np.ndarray  # [n + 1] int64, where what each op reads begins
-    read_tensor: np.ndarray  # [e] int64, tensors, distinct for each op, as it names them
+    read_start: np.ndarray  # [n + 1] int64, start of each op's entries in `read_tensor`
+    read_tensor: np.ndarray  # [e] int64, tensors, distinct for each op, in the op's order
     producer: np.ndarray  # [t + x] int64, op; -1 for external inputs
     tensor_bytes: np.ndarray  # [t + x] int64
     output_bytes: np.ndarray  # [n] int64, of all outputs
@@ -74,7 +74,7 @@ class FusionProblem:
         return self.read_tensor[self.read_start[op] : self.read_start[op + 1]]
 
     def names(self, ops: np.ndarray) -> tuple[str, ...]:
-        """Of the ops where `ops` `[n]` is true."""
+        """Names of the ops where `ops` `[n]` is true."""
         return tuple(self.graph.ops[op].name for op in np.flatnonzero(ops).tolist())
 
 
@@ -92,7 +92,7 @@ def fusion_problem(
 
     Raises:
       GraphrlError: the chip is unknown.
-      GraphError: the graph says of no op how much it computes, although its ops take time.
+      GraphError: the graph states operations for none of its ops, although they take time.
     """
     a = graph.arrays
     if a.runtime.sum() > 0 and a.flops.sum() == 0:
@@ -127,7 +127,7 @@ def _of_type(graph: ComputationGraph, types: frozenset[str]) -> np.ndarray:
 
 
 def _legal(graph: ComputationGraph, few: np.ndarray) -> np.ndarray:
-    """Whether each op may be inlined: `[n]` bool. `few` `[n]` says whether it reads no more than a kernel may."""
+    """True for ops that may be inlined: `[n]` bool. `few` `[n]` marks ops that read no more than a kernel may."""
     a, n = graph.arrays, graph.arrays.num_ops
     writer = a.producer[a.use_tensor]
     readers = np.bincount(writer, minlength=n)

@@ -1,4 +1,4 @@
-"""The costs of `graphrl.costs` compiled for the host by numba: what searches on CPUs share.
+"""The costs of `graphrl.costs` compiled for the host by numba, for searches on CPUs.
 
-`clocks` has the rules of the transfer models, `decode` whole chromosomes.
+`clocks` has the rules of the transfer models, `decode` decodes whole chromosomes.
 """

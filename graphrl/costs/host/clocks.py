@@ -1,8 +1,9 @@
-"""When ops and transfers start under each transfer model, compiled: what every simulation of the host walks its clocks
-with. `graphrl.costs` has the rules.
+"""Start times of ops and transfers under each transfer model, compiled for simulations on the host.
 
-Clocks are `[2, d]` seconds: when each device is free, and when its outgoing link is. A caller imports the numbers of
-the transfer models from here too: modules of constants belong to the sources by which compiled code is kept.
+`graphrl.costs` has the rules.
+
+Clocks are `[2, d]` seconds: the time when each device is free, and the time when its outgoing link is. A caller imports
+the numbers of the transfer models from here too: the cache key of compiled code includes the modules of its constants.
 """
 
 import numpy as np
@@ -15,7 +16,7 @@ TRANSFERS = {"free": FREE, "rendezvous": RENDEZVOUS, "link": LINK}
 
 @inlined
 def run_op(clocks: np.ndarray, device: int, ready: float, seconds: float) -> float:
-    """Runs an op whose inputs have arrived; when it starts."""
+    """Runs an op whose inputs arrive at `ready`; returns its start."""
     start = max(clocks[0, device], ready)
     clocks[0, device] = start + seconds
     return start
@@ -23,7 +24,7 @@ def run_op(clocks: np.ndarray, device: int, ready: float, seconds: float) -> flo
 
 @inlined
 def run_transfer(transfer: int, clocks: np.ndarray, here: int, there: int, ready: float, seconds: float) -> float:
-    """Runs a transfer of what is ready on a device to another; when it starts."""
+    """Runs a transfer, of a tensor that is ready at `ready`, from one device to another; returns its start."""
     start = ready
     if transfer == RENDEZVOUS:
         start = max(ready, clocks[0, here], clocks[0, there])

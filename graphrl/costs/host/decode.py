@@ -1,15 +1,14 @@
-"""Decode and cost chromosomes on the host, on flat arrays: what `graphrl bench` compares the device's decoder with.
+"""Decoding and costs of chromosomes on the host, on flat arrays: the yardstick in `graphrl bench`.
 
 The semantics are exactly those of graphrl/costs, without aliases, reuses, resident weights and limits: transfers are
-nodes with keys of their own, keys are quantised to the bits that a packed 31-bit word leaves for them next to the
-node's index, and memory is counted by position in the order. The clocks are updated while nodes leave the heap; memory
-is a second pass over the order.
+nodes with their own keys, and memory is counted by position in the order. Keys are quantised to the bits that a packed
+31-bit word has for them next to the node's index. The clocks are updated while nodes leave the heap; memory is a second
+pass over the order.
 
 Ready nodes are in a binary heap of packed keys, the largest first, in an int32 array. Taking the first key leaves a
 hole at the root. The first push after that fills the hole: one sift instead of two (one for a leaf that moves to the
-root and one for the new key). A sentinel after the last entry is the sibling of an entry that has none. The heap of
-searches (`compiled/structures.py`), with keys by item, costs 10% of the chromosomes a second at 64 ops and a quarter at
-2,048.
+root and one for the new key). A sentinel after the last entry is the sibling of an entry without one. The heap of
+searches (`compiled/structures.py`), with keys by item, reduces throughput by 10% at 64 ops and by a quarter at 2,048.
 """
 
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from graphrl.graphs.graph import ComputationGraph
 
 @inlined
 def closed(heap: np.ndarray, size: int, hole: bool) -> int:
-    """Fills the hole, if there is one, with the last entry; the new size."""
+    """Fills the hole, if there is one, with the last entry; returns the new size."""
     if hole:
         size -= 1
         if size > 0:
@@ -38,7 +37,7 @@ def closed(heap: np.ndarray, size: int, hole: bool) -> int:
 
 @inlined
 def push(heap: np.ndarray, size: int, hole: bool, key: int) -> int:
-    """Adds a key, and then there is no hole; the new size."""
+    """Adds a key, filling the hole if there is one; returns the new size."""
     if hole:
         _sift_down(heap, size, key)
         return size
@@ -66,14 +65,14 @@ def _sift_down(heap: np.ndarray, size: int, key: int) -> None:
     heap[i] = key
 
 
-# Rows are parts of an array of ops, from their begin to that of the next record's. Indices are unsigned: numba looks
-# whether signed ones are negative.
+# Rows are parts of an array of ops, from their start to that of the next record's row. Indices are unsigned: numba
+# checks whether signed ones are negative.
 OP = np.dtype(
     [
         ("bytes", np.int64),  # of its tensors
         ("workspace", np.int64),
         ("runtime", np.float32),  # seconds
-        ("waits", np.int32),  # for so many tensors and control predecessors
+        ("waits", np.int32),  # number of tensors and control predecessors it waits for
         ("writes", np.uint32),  # the first of its tensors; they follow one another
         ("waiters", np.uint32),  # row of control successors
     ],
@@ -82,7 +81,7 @@ OP = np.dtype(
 TENSOR = np.dtype(
     [
         ("bytes", np.int64),
-        ("freed", np.int64),  # of those, where it was made: none if it is kept
+        ("freed", np.int64),  # of those, on its producer's device: 0 if it is kept
         ("seconds", np.float32),  # of a transfer
         ("producer", np.uint32),
         ("readers", np.uint32),  # row of ops
@@ -91,7 +90,7 @@ TENSOR = np.dtype(
 )
 NOW = np.dtype(
     [
-        ("ready", np.float32),  # seconds, the latest arrival; the end, once it ran
+        ("ready", np.float32),  # seconds, latest arrival; the end after it has run
         ("waits", np.int32),
         ("key", np.int32),  # packed
         ("device", np.uint32),
@@ -101,12 +100,12 @@ NOW = np.dtype(
 
 
 class Graph(NamedTuple):
-    """A graph of n ops and t tensors on d devices: N = n + t * (d - 1) nodes, whose places begin with 1."""
+    """A graph of n ops and t tensors on d devices: N = n + t * (d - 1) nodes, whose places start at 1."""
 
     devices: int
     transfer: int
     timed: bool  # whether clocks are kept
-    memory: bool  # whether peaks are
+    memory: bool  # whether peaks are computed
     bits: int  # of a node's index
     ops: np.ndarray  # [n + 1] OP
     tensors: np.ndarray  # [t + 1] TENSOR
@@ -168,7 +167,7 @@ def host_graph(graph: ComputationGraph, problem: Problem, *, timed: bool, memory
 
 
 def _check_supported(graph: ComputationGraph, problem: Problem) -> None:
-    """Refuses what this decoder leaves out.
+    """Refuses graphs and problems that this decoder does not support.
 
     Raises:
       GraphrlError: an alias, a reuse, resident weights or a memory limit.
@@ -188,7 +187,7 @@ def cost_all(
     """Costs of p chromosomes `[p, genes]` of each of g graphs, computed `runs` times over.
 
     Returns:
-      Makespans `[g, p]` float32, seconds, and peaks `[g, p, d]` int64, bytes; 0 where they are not asked for.
+      Makespans `[g, p]` float32, seconds, and peaks `[g, p, d]` int64, bytes; 0 where they are not computed.
     """
     population, devices = len(genes[0]), graphs[0].devices
     makespan = np.zeros((len(graphs), population), np.float32)
@@ -209,7 +208,7 @@ def costs(g: Graph, genes: np.ndarray, runs: int, makespan: np.ndarray, peak: np
     Args:
       g: the graph.
       genes: `[p * genes]` float32 in [0, 1), one chromosome after another (graphrl/bench/cases.py).
-      runs: how often.
+      runs: number of repetitions.
       makespan: `[p]` float32, seconds, to be written if `g.timed`.
       peak: `[p * d]` int64, bytes, to be written if `g.memory`.
     """
@@ -224,8 +223,8 @@ def costs(g: Graph, genes: np.ndarray, runs: int, makespan: np.ndarray, peak: np
 
 @part
 def evaluate(g: Graph, genes: np.ndarray, begin: int) -> np.float32:
-    """The makespan of the chromosome that begins at a gene; its peaks are left in `g.peak`."""
-    # constants, so that each gets a loop of its own
+    """Makespan of the chromosome that starts at gene `begin`; writes its peaks to `g.peak`."""
+    # constants, so each case is compiled to a separate loop
     if g.timed and g.memory:
         return _evaluate(g, genes, begin, True, True)
     if g.timed:
@@ -257,7 +256,7 @@ def _evaluate(g: Graph, genes: np.ndarray, begin: int, timed: bool, memory: bool
 
 @inlined
 def _start(g: Graph, genes: np.ndarray, begin: int, memory: bool) -> int:
-    """Places all ops and resets what decoding writes. The size of the heap, with the ops that wait for nothing."""
+    """Places all ops, resets the arrays that decoding writes, pushes the ready ops; returns the heap's size."""
     n, d, size = len(g.now), g.devices, 0
     for v in range(n):
         x, device, most = g.now[v], 0, genes[begin + v]
@@ -292,7 +291,7 @@ def _packed(g: Graph, key: np.float32, node: int) -> int:
 def _run_op(
     g: Graph, size: int, v: int, place: int, genes: np.ndarray, begin: int, timed: bool, memory: bool
 ) -> tuple[int, bool]:
-    """Runs an op; the heap's new size, and whether it has its hole still."""
+    """Runs an op; returns the heap's new size, and whether it still has its hole."""
     n, t, d, hole = len(g.now), len(g.tensors) - 1, g.devices, True
     x, op = g.now[v], g.ops[v]
     here, end = x.device, _0
@@ -326,7 +325,7 @@ def _run_op(
 
 @inlined
 def _run_transfer(g: Graph, size: int, index: int, place: int, timed: bool, memory: bool) -> tuple[int, bool]:
-    """Runs the transfer of that index; the heap's new size, and whether it has its hole still."""
+    """Runs the transfer of that index; returns the heap's new size, and whether it still has its hole."""
     d, hole, t = g.devices, True, g.sent[index]
     tensor = g.tensors[t]
     producer = g.now[tensor.producer]
@@ -344,7 +343,7 @@ def _run_transfer(g: Graph, size: int, index: int, place: int, timed: bool, memo
 
 @inlined
 def _release(g: Graph, size: int, hole: bool, op: int, came: bool, end: np.float32, timed: bool) -> tuple[int, bool]:
-    """Tells an op that something that it waits for came, if it did: a branch for that would be missed often."""
+    """Counts one input of an op as arrived if `came`, without a branch, which would often be mispredicted."""
     x = g.now[op]
     if timed:
         x.ready = max(x.ready, end if came else _0)
@@ -364,11 +363,13 @@ def _allocate(g: Graph, place: int, device: int, num_bytes: int, workspace: int)
 
 @inlined
 def _set_peaks(g: Graph, places: int) -> None:
-    """Peaks of all devices. A copy is freed after the place of the last node that needs it; copies that never were end
-    at -1: place 0 takes them.
+    """Computes the peaks of all devices.
+
+    A copy is freed after the place of the last node that needs it. Copies that do not exist end at -1 and are freed at
+    place 0.
     """
     d, rows = g.devices, len(g.heap)
-    for e in range(len(g.readers)):  # not in the decoding loop: loops over each op's inputs miss a branch each
+    for e in range(len(g.readers)):  # not in the decoding loop: a loop over each op's inputs mispredicts a branch each
         at = g.read[e] * d + g.now[g.readers[e]].device
         g.last[at] = max(g.last[at], g.place[g.readers[e]])
     for t in range(len(g.tensors) - 1):

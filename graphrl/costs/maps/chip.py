@@ -1,7 +1,8 @@
-"""Chips with several memories: checked figures, known chips with their sources, and their files (format "graphrl-chip",
-version 1). `find_chip` takes a name or such a file.
+"""Chips with several memories: checked figures, known chips with their sources, and chip files.
 
-msgspec is imported when a file is read: training without files does without.
+`find_chip` takes a name or a file of format "graphrl-chip", version 1.
+
+msgspec is imported when a file is read, so training without files does not need it.
 """
 
 import dataclasses
@@ -33,7 +34,7 @@ class ChipMemory:
       name: of the memory.
       capacity: bytes, None for no limit.
       read, write: bandwidths, bytes per second, from 1e-15 to 1e30.
-      setup: seconds that every tensor takes beside its bytes.
+      setup: seconds that every tensor takes in addition to its bytes.
     """
 
     name: str
@@ -50,12 +51,12 @@ class MemoryChip:
     Attributes:
       name: of the chip.
       peak: operations per second, two a multiply-add; from 1e-6 to 1e30.
-      memories: from the largest and slowest to the smallest and fastest; none is larger than the one before it.
-      launch: seconds that every op takes beside its work; as all seconds, from 0 to 1e6.
-      page: bytes; memory is given out in whole pages.
+      memories: from the largest and slowest to the smallest and fastest; each at most as large as the one before.
+      launch: seconds that every op takes in addition to its work; like all seconds, from 0 to 1e6.
+      page: bytes; memory is allocated in whole pages.
 
     Raises:
-      ProblemError: a figure is out of range; one line says which.
+      ProblemError: a figure is out of range; one line that names it.
     """
 
     name: str
@@ -86,11 +87,11 @@ class MemoryChip:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the memories."""
+        """Names of the memories."""
         return tuple(memory.name for memory in self.memories)
 
     def to_dict(self) -> dict[str, Any]:
-        """As its file holds it."""
+        """Returns the object that is written to its file."""
         return {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -156,11 +157,11 @@ CHIPS = {chip.name: chip for chip in (NNP_I,)}
 
 
 def find_chip(chip: str | os.PathLike[str] | MemoryChip) -> MemoryChip:
-    """A chip by its name in `CHIPS`, of a file, or the caller's own.
+    """Finds a chip by its name in `CHIPS`, by the path of its file, or returns the given one.
 
     Raises:
       GraphrlError: the file cannot be read.
-      ProblemError: it holds no chip, or there is neither such a chip nor such a file.
+      ProblemError: the file contains no chip, or there is neither such a chip nor such a file.
     """
     if isinstance(chip, MemoryChip):
         return chip
@@ -180,7 +181,7 @@ def read_chip(path: str | os.PathLike[str]) -> MemoryChip:
 
     Raises:
       GraphrlError: the file cannot be read.
-      ProblemError: it holds no chip; one line that names the file and the first fault.
+      ProblemError: it contains no chip; one line that names the file and the first fault.
     """
     return read_strict_json(path, chip_from_dict, ProblemError)
 
@@ -201,7 +202,7 @@ def chip_from_dict(value: object) -> MemoryChip:
 
 
 def _converted(value: object, kind: type, where: str) -> dict[str, Any]:
-    """The fields of a chip or a memory in a file, of their types, and no others."""
+    """The fields of a chip or a memory in a file; they must have their types, and no others are allowed."""
     import msgspec
 
     try:
@@ -213,7 +214,7 @@ def _converted(value: object, kind: type, where: str) -> dict[str, Any]:
 
 @functools.cache
 def _file_type(kind: type) -> type:
-    """What msgspec checks: the fields of the dataclass, and of a chip first those that say so."""
+    """The type that msgspec checks: the fields of the dataclass, for a chip after those of the format."""
     import msgspec
 
     head = [("format", str), ("version", int)] if kind is MemoryChip else []

@@ -1,13 +1,14 @@
-"""Maps in pure JAX: problems as fixed-size arrays, what the compiler makes of maps and what that costs. Many maps of
-one problem at once, maps minor; `jax.vmap` over a leading axis takes batches of problems.
+"""Maps in pure JAX: problems as fixed-size arrays, the compiler of maps, and the costs of its maps.
+
+Functions take many maps of one problem, maps minor; `jax.vmap` over a leading axis takes batches of problems.
 
 Letters used in shapes: N steps and R rows, padded; M memories; X groups of K = `READS` reads beyond the first K of each
 step; p maps; g problems in a batch.
 
-A **row** is a step with one date at which outputs of it die: a step has as many rows as its outputs have dates, at
-least one, and they stand one after the other. The compiler is a scan over rows that keeps two numbers for each memory
-and map, the room that it has now and that at the fullest step so far, and adds up what each later step frees: nothing
-that grows with a live range (see `graphrl.costs.maps`).
+A **row** is a step with one date at which outputs of it die: a step has one row for each date of its outputs, at least
+one, and its rows are consecutive. The compiler is a scan over rows. It keeps two numbers for each memory and map, the
+room now and that at the fullest step so far, and adds up the pages that each later step frees. Nothing in it grows with
+a live range (see `graphrl.costs.maps`).
 """
 
 import dataclasses
@@ -28,7 +29,7 @@ from graphrl.graphs.padding import bucket
 
 READS = 3  # sources of most steps
 MAX_PAGES = 2**30  # of a memory: sums of two stay inside int32
-# Of a memory's number: two make one, as each array that a scan writes costs time.
+# Bits of a memory's number: two numbers are packed into one, since each array that a scan writes costs time.
 _BITS = (MAX_MEMORIES - 1).bit_length()
 
 
@@ -42,11 +43,11 @@ class MapSizes:
 
     @property
     def ops(self) -> int:
-        """Each step is one."""
+        """Ops, which equal steps."""
         return self.steps
 
     def covers(self, other: "MapSizes") -> bool:
-        """Whether a problem of sizes `other` fits."""
+        """True if a problem of sizes `other` fits."""
         return self.steps >= other.steps and self.rows >= other.rows and self.reads >= other.reads
 
 
@@ -55,8 +56,8 @@ class MapSizes:
 class PaddedMapProblem:
     """One problem or, with a leading axis g on every field, a batch of problems, as arrays; NumPy before first use.
 
-    Seconds are float32, pages int32 (those of tensors that fit in no memory but 0 are cut to what is too large).
-    Padding steps and rows take no time and no room.
+    Seconds are float32, pages int32 (those of tensors that fit only in memory 0 are clipped to a number that is still
+    too large for the others). Padding steps and rows take no time and no room.
     """
 
     num_steps: jax.Array  # [] int32, real steps
@@ -71,15 +72,15 @@ class PaddedMapProblem:
     source: jax.Array  # [N + X, K] int32, steps whose outputs are read: the first K of each step, then the groups
     source_seconds: jax.Array  # [N + X, K, M] float32; 0 for padding
     more_reader: jax.Array  # [X] int32, the step of each group; 0 for padding
-    capacity: jax.Array  # [M] int32, pages; that of memory 0 means nothing
+    capacity: jax.Array  # [M] int32, pages; that of memory 0 is meaningless
     step_row: jax.Array  # [N] int32, the first row of each step
     row_step: jax.Array  # [R] int32
     row_first: jax.Array  # [R] bool, whether it is the first of its step
-    row_freed: jax.Array  # [R] int32, the step whose frees it makes: its own if it is the first, else N + 1, never any
+    row_freed: jax.Array  # [R] int32, the step whose frees it applies: its own if it is the first, else N + 1 for none
     row_weight: jax.Array  # [R] int32, pages of the step's weights; 0 where it is not the first
     row_outputs: jax.Array  # [R] int32, pages of all outputs of the step
-    row_pages: jax.Array  # [R] int32, pages of its own
-    row_frees: jax.Array  # [R] int32, the step before which its pages are free again; N + 1 where it has none
+    row_pages: jax.Array  # [R] int32, pages of the outputs that die at its date
+    row_frees: jax.Array  # [R] int32, the step before which its pages are free again; N + 1 if it has none
 
     @property
     def sizes(self) -> MapSizes:
@@ -93,7 +94,7 @@ class PaddedMapProblem:
 
 
 def common_sizes(problems: Sequence[MapProblem]) -> MapSizes:
-    """The bucketed sizes that hold all problems."""
+    """The bucketed sizes that fit all problems."""
     each = [_sizes(problem) for problem in problems]
     return MapSizes(*(bucket(max(column)) for column in zip(*map(dataclasses.astuple, each), strict=True)))
 
@@ -147,7 +148,7 @@ def _check_pages(problem: MapProblem) -> None:
 
 
 def _dates(problem: MapProblem) -> tuple[np.ndarray, np.ndarray]:
-    """The step and the date of every row (for steps without outputs: their own), `[R]` int64 each."""
+    """The step and the date of every row (its own step for steps without outputs), `[R]` int64 each."""
     n = problem.steps
     bare = np.flatnonzero(~problem.has_outputs)
     pairs = np.unique(np.concatenate([problem.writer, bare]) * n + np.concatenate([problem.last, bare]))
@@ -190,21 +191,21 @@ def _reads(problem: MapProblem, to: MapSizes) -> dict[str, np.ndarray]:
 
 
 class DeviceMapCosts(NamedTuple):
-    """Valid maps, and what they cost."""
+    """Valid maps and their costs."""
 
     weights: jax.Array  # [N, p] int32, the memory of each step's weights, as the compiler gives it
     outputs: jax.Array  # [N, p] int32, of its outputs
     latency: jax.Array  # [p] float32, seconds
-    valid: jax.Array  # [p] bool, whether the compiler left everything where it was asked to
+    valid: jax.Array  # [p] bool, whether the compiler moved nothing
     error: jax.Array  # [p] float32, moved bytes over all bytes
 
 
 def evaluate(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) -> DeviceMapCosts:
-    """What the compiler makes of maps, and its costs.
+    """Compiles maps into valid ones and computes their costs.
 
     Args:
       problem: one problem.
-      weights, outputs: `[N, p]` int32, the memories that are asked for, 0 to M - 1; anything in it for padding.
+      weights, outputs: `[N, p]` int32, the requested memories, 0 to M - 1; any such number for padding.
     """
     real = (jnp.arange(weights.shape[0], dtype=jnp.int32) < problem.num_steps)[:, None]
     weights, outputs = jnp.where(real, weights, 0), jnp.where(real, outputs, 0)
@@ -222,7 +223,7 @@ def evaluate(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) 
 
 
 def reward(problem: PaddedMapProblem, costs: DeviceMapCosts, *, squared: bool = True) -> jax.Array:
-    """As `MapCosts.reward`: `[p]` float32."""
+    """The same as `MapCosts.reward`: `[p]` float32."""
     speedup = jnp.where(costs.latency > 0, problem.compiler_latency / costs.latency, 1.0)
     return jnp.where(costs.valid, speedup**2 if squared else speedup, -costs.error)
 
@@ -234,11 +235,11 @@ def place(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) -> 
     level = jnp.arange(1, small + 1, dtype=jnp.int32)[:, None]  # memories whose room counts
 
     def highest(asked: jax.Array, pages: jax.Array, room: jax.Array) -> jax.Array:
-        """The fastest memory, from the asked one on down, that has room for so many pages."""
+        """The fastest memory, from the requested one down, that has room for the pages."""
         return jnp.where((level <= asked[None]) & (pages <= room), level, 0).max(0, initial=0)
 
     def step(carry: tuple, row: tuple) -> tuple[tuple, jax.Array]:
-        least_room, room, freed, chosen = carry  # pages at the fullest step so far, and now
+        least_room, room, freed, chosen = carry  # free pages at the fullest step so far, and now
         first, now, frees, weight, all_pages, pages, asked_weights, asked_outputs = row
         in_weights = highest(asked_weights, weight, least_room)
         taken = jnp.where(level == in_weights[None], weight, 0)
@@ -246,7 +247,7 @@ def place(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) -> 
         chosen = jnp.where(first, highest(asked_outputs, all_pages, room), chosen)
         own = jnp.where(level == chosen[None], pages, 0)
         room = room - own
-        # not `add`: a scatter takes the host three kernels more
+        # not `add`: a scatter takes three more kernels on the host
         freed = lax.dynamic_update_index_in_dim(freed, take(freed, frees) + own, frees, 0)
         return (jnp.minimum(least_room - taken, room), room, freed, chosen), (in_weights << _BITS) | chosen
 
@@ -290,11 +291,12 @@ def latency(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) -
 
 
 def _total(values: jax.Array) -> jax.Array:
-    """Sums over the first axis, by pairs: the error grows with the logarithm of the count, and zeros at the end, which
-    padding has, change no bit.
+    """Pairwise sums over the first axis.
+
+    The error grows with the logarithm of the count, and zeros at the end, as in padding, change no bit.
     """
     n = values.shape[0]
-    # written into zeros: padded by another op, XLA:CPU would compute the values inside the sum, one by one
+    # written into zeros: with a pad op XLA:CPU would compute the values inside the sum, one by one
     values = jnp.zeros((1 << (n - 1).bit_length(), *values.shape[1:]), values.dtype).at[:n].set(values)
     while values.shape[0] > 1:
         values = values[0::2] + values[1::2]

@@ -1,6 +1,6 @@
-"""What the compiler makes of a map and what that costs, exactly: int64 pages, float64 seconds, the table of all steps.
+"""The compiler of maps and exact costs of its maps: int64 pages, float64 seconds, the table of all steps.
 
-Every number of a map that leaves the library comes from here.
+Every number of a map that leaves the library is computed here.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from graphrl.errors import PlanError
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MapCosts:
-    """A valid map, and what it costs."""
+    """A valid map and its costs."""
 
     weights: np.ndarray  # [n] int64, the memory of each step's weights, as the compiler gives it
     outputs: np.ndarray  # [n] int64, of its outputs
@@ -22,17 +22,18 @@ class MapCosts:
     step_seconds: np.ndarray  # [n] float64
     memory_seconds: np.ndarray  # [n, M] float64, T_m
     held_bytes: np.ndarray  # [M, n] int64, whole pages that each memory holds in each step
-    moved_bytes: int  # that the compiler did not place as it was asked to
+    moved_bytes: int  # bytes that the compiler moved to another memory than requested
     error: float  # moved bytes over all bytes
 
     @property
     def valid(self) -> bool:
-        """Whether the compiler left everything where it was asked to."""
+        """True if the compiler moved nothing."""
         return self.moved_bytes == 0
 
     def reward(self, compiler_latency: float, *, squared: bool = True) -> float:
-        """Algorithm 1 of EGRL: minus the error of a map that is not valid, else how many times it is as fast as the
-        compiler's own map, squared as in the published code.
+        """Reward of EGRL's algorithm 1: minus the error of an invalid map, else its speedup.
+
+        The speedup is over the compiler's own map, and squared by default, as in the published code.
         """
         if not self.valid:
             return -self.error
@@ -41,13 +42,13 @@ class MapCosts:
 
 
 def evaluate(problem: MapProblem, weights: ArrayLike, outputs: ArrayLike) -> MapCosts:
-    """What the compiler makes of a map, and its costs.
+    """Compiles a map into a valid one and computes its costs.
 
     Args:
-      weights, outputs: `[n]` memories that are asked for, by step.
+      weights, outputs: `[n]` requested memories, by step.
 
     Raises:
-      PlanError: they are no memories of the chip, or not as many as steps.
+      PlanError: they are no memories of the chip, or their number is not that of the steps.
     """
     asked = [_checked(problem, name, part) for name, part in (("weights", weights), ("outputs", outputs))]
     (given_weights, given_outputs), held = _placed(problem, *asked)
@@ -68,13 +69,13 @@ def evaluate(problem: MapProblem, weights: ArrayLike, outputs: ArrayLike) -> Map
 
 
 def all_in(problem: MapProblem, memory: int) -> MapCosts:
-    """What the compiler makes of asking one memory for everything."""
+    """The compiled map that requests one memory for everything, and its costs."""
     same = np.full(problem.steps, memory)
     return evaluate(problem, same, same)
 
 
 def compiler(problem: MapProblem) -> MapCosts:
-    """The compiler's own map: the fastest memory for everything, first come, first served."""
+    """The compiler's own map: the fastest memory for everything, in the order of steps."""
     return all_in(problem, problem.memories - 1)
 
 
@@ -89,7 +90,7 @@ def _checked(problem: MapProblem, name: str, memories: ArrayLike) -> np.ndarray:
 
 
 def _placed(problem: MapProblem, weights: np.ndarray, outputs: np.ndarray) -> tuple[tuple, np.ndarray]:
-    """The compiler: the memories `[n]` that weights and outputs get, and the pages `[M, n]` held in each step."""
+    """The compiler: the memories `[n]` that weights and outputs get, and the occupied pages `[M, n]` in each step."""
     held = np.zeros((problem.memories, problem.steps), np.int64)  # of outputs
     most, resident = np.zeros((2, problem.memories), np.int64)  # of that over the steps, and of weights
     weights, outputs, capacity = weights.copy(), outputs.copy(), problem.capacity

@@ -1,4 +1,4 @@
-"""What maps of one graph are made for: the graph in an order, on a chip, as arrays by step."""
+"""Problem of memory maps: a graph in an order, on a chip, as arrays by step."""
 
 import dataclasses
 from typing import NamedTuple
@@ -15,10 +15,10 @@ from graphrl.units import format_bytes
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MapProblem:
-    """A graph of n ops on a chip of M memories: t outputs (aliases left out), e pairs of a reader and what it reads.
+    """A graph of n ops on a chip of M memories: t outputs (aliases left out), e pairs of a reader and a source step.
 
     Raises:
-      PlanError: the order is none of this graph's.
+      PlanError: `order` is no topological order of this graph.
       ProblemError: memory 0 cannot hold everything.
     """
 
@@ -27,7 +27,7 @@ class MapProblem:
     order: np.ndarray  # [n] int64, the op of each step
     compute: np.ndarray  # [n] float64, seconds of operations, launch left out
     weight_bytes: np.ndarray  # [n] int64
-    weight_seconds: np.ndarray  # [n, M] float64, to read the weights from each memory; 0 where there are none
+    weight_seconds: np.ndarray  # [n, M] float64, to read the weights from each memory; 0 without weights
     output_bytes: np.ndarray  # [n] int64, of all outputs
     output_seconds: np.ndarray  # [n, M] float64, to write them to each memory
     input_seconds: np.ndarray  # [n] float64, to read external inputs from memory 0
@@ -52,17 +52,17 @@ class MapProblem:
 
     @property
     def total_bytes(self) -> int:
-        """Of all weights and outputs."""
+        """Bytes of all weights and outputs."""
         return int(self.weight_bytes.sum() + self.output_bytes.sum())
 
     @property
     def has_weights(self) -> np.ndarray:
-        """Whether a step has weights to be placed: `[n]` bool."""
+        """True for steps with weights to place: `[n]` bool."""
         return self.weight_bytes > 0
 
     @property
     def has_outputs(self) -> np.ndarray:
-        """Whether a step has outputs to be placed: `[n]` bool."""
+        """True for steps with outputs to place: `[n]` bool."""
         return np.bincount(self.writer, minlength=self.steps) > 0
 
 
@@ -73,7 +73,7 @@ def map_problem(graph: ComputationGraph, chip: MemoryChip, order: ArrayLike | No
       order: `[n]` ops as they run; by default the graph's topological order.
 
     Raises:
-      PlanError: the order is none of this graph's.
+      PlanError: `order` is no topological order of this graph.
       ProblemError: memory 0 cannot hold everything.
     """
     a = graph.arrays
@@ -141,18 +141,18 @@ def _checked_order(graph: ComputationGraph, order: ArrayLike) -> np.ndarray:
 def _roots(a: GraphArrays) -> np.ndarray:
     """The tensor whose buffer each one is, EXTERNAL for an external input's: `[t]` int64."""
     root = np.where(a.alias == NONE, np.arange(a.num_tensors), a.alias)
-    for tensor in np.argsort(a.rank[a.producer], kind="stable"):  # what is aliased comes first
+    for tensor in np.argsort(a.rank[a.producer], kind="stable"):  # aliased tensors come first
         if root[tensor] >= 0:
             root[tensor] = root[root[tensor]]
     return root
 
 
 class _Reads(NamedTuple):
-    """What steps read: e pairs of a reader and a source, by reader, and external tensors of n steps."""
+    """Reads of steps: e pairs of a reader and a source, by reader, and external tensors of n steps."""
 
     reader: np.ndarray  # [e] int64
     source: np.ndarray  # [e] int64
-    tensors: np.ndarray  # [e] int64, how many
+    tensors: np.ndarray  # [e] int64, number of tensors
     bytes: np.ndarray  # [e] int64
     outside_count: np.ndarray  # [n] int64, external tensors
     outside_bytes: np.ndarray  # [n] int64
@@ -193,7 +193,7 @@ def _sums(index: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
 
 
 def _seconds(count: np.ndarray, size: np.ndarray, setup: np.ndarray, bandwidth: np.ndarray) -> np.ndarray:
-    """What tensors take from or to each memory: `[..., M]` float64."""
+    """Seconds to read tensors from, or write them to, each memory: `[..., M]` float64."""
     return count[:, None] * setup + size[:, None] / bandwidth
 
 
