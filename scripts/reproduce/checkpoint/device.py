@@ -251,7 +251,7 @@ def _compiled(task: Task) -> Compiled:
 
 
 def _peak(step: Any, args: Any) -> int | None:
-    """Peak bytes that the allocator added during a step, without arguments. None if the device reports no memory."""
+    """Peak bytes in use after a step, less the bytes in use before it. None if the device reports no memory."""
     before = _stats().get("bytes_in_use")
     jax.block_until_ready(step(*args))
     return None if before is None else _stats()["peak_bytes_in_use"] - before

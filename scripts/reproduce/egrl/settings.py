@@ -29,7 +29,7 @@ ONCE = ("all-slowest", "compiler", "benefit", "greedy-dp")  # methods that give 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(launcher.Settings):
-    """What the command line says."""
+    """Settings of the command line."""
 
     out: Path = option(Path("out/egrl"), "folder of measurements and pictures")
     workloads: tuple[str, ...] = option(tuple(WORKLOADS), "that maps are for", quick=("resnet50",), parse=names)

@@ -48,7 +48,7 @@ HEADINGS = ("drawn by", "changes", "seen kinds", "held-out kind", "above chance:
 
 
 class Case:
-    """The hint of a graph on d devices, and what it takes: n ops, all times in seconds."""
+    """The hint of a graph with n ops on d devices, and its exact costs. All times are in seconds."""
 
     def __init__(self, graph: ComputationGraph, problem: Problem) -> None:
         placement, nodes = quick_plan(graph, problem)

@@ -49,8 +49,7 @@ class Task(NamedTuple):
 
 
 def _synthetic(count: int, quick: bool) -> list[ComputationGraph]:
-    """Graphs of seeds from 0, as `DataConfig.test`. Training uses 10,000 on, validation 5,000 on, tuned BRKGA 10^6 on.
-    """
+    """Graphs of seeds from 0, as `DataConfig.test`. Training has 10,000 on, validation 5,000, tuned BRKGA 10^6."""
     return load_graphs([f"regal-like:{12 if quick else ''}x{count}"])
 
 

@@ -15,7 +15,7 @@ from reproduce.contest import Contest, Entrant
 from reproduce.launcher import check_known, numbers, option, whole_number
 
 PROBLEM = Problem()  # peak memory of one device
-ENDS = Budget(None, 3600.0)  # of methods that end; a limit in seconds makes them compile programs before the clock starts
+ENDS = Budget(None, 3600.0)  # for methods that end; with a limit in seconds, programs are compiled beforehand
 
 DP, RANDOM = "approximate DP", "random 100"
 # label -> method
@@ -94,7 +94,7 @@ class Settings(launcher.Settings):
 
     @functools.cached_property
     def given(self) -> str:
-        """The copy of --checkpoint, "" for the policy that graphrl ships.
+        """Path of the copy of --checkpoint, "" for the policy that graphrl ships.
 
         Raises:
           GraphrlError: the checkpoint cannot be read.
