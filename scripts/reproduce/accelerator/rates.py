@@ -62,7 +62,7 @@ def _compile(settings: Settings) -> _Episode:
 
 
 def _memory_map(_: Settings) -> _Episode:
-    graph = WORKLOADS["resnet50"]()  # of the paper; whatever the size
+    graph = WORKLOADS["resnet50"]()  # the paper's workload, whatever `sizes` is
     return _Episode(make("MemoryMap-v0"), _instances("memory_map")([map_problem(graph, NNP_I)]), len(graph.ops), 1)
 
 
