@@ -112,16 +112,18 @@ def executable_for_gpu(
     device_bytes: int = DEVICE_BYTES,
     **options: Any,
 ) -> Any:
-    """Compiles a function for an H200, or for the GPU that jax has: a `jax.stages.Compiled`, which cannot run without
-    one.
+    """Compiles a function for an H200, or for the GPU that jax has.
 
     Args:
       function: as `jax.jit` takes it.
       *args: arrays or `jax.ShapeDtypeStruct`s, in pytrees.
       rule: receives the module as XLA has scheduled it, and may return other orders.
       device_bytes: memory of the H200. XLA recomputes values, where it can, if the program needs more than XLA will
-          use.
+        use.
       **options: of `jax.jit`.
+
+    Returns:
+      A `jax.stages.Compiled`, which cannot run without the GPU.
 
     Raises:
       GraphrlError: the packages are missing, jax has left them out, or the rule returns invalid orders.

@@ -1,6 +1,4 @@
-"""Launcher of scripts with sections: settings as command-line options, a results file for each section, one-line
-errors.
-"""
+"""Launcher of scripts with sections: settings as options, a results file for each section, errors in one line."""
 
 import argparse
 import dataclasses

@@ -78,7 +78,7 @@ def main() -> None:
         from graphrl.process import count_cores
         from reproduce.results import here
 
-        # jaxlib 0.11.2 (not 0.11.1) ends the process where it compiles the decoder for several CPU devices
+        # jaxlib 0.11.2 (not 0.11.1) ends the process when it compiles the decoder for several CPU devices
         machine.configure(1 if jax.__version_info__ >= (0, 11, 2) else count_cores())
         jax.config.update("jax_enable_compilation_cache", job.small)
         if jax.default_backend() != job.platform:

@@ -17,7 +17,7 @@ from graphrl.training.config import Schedule, parsed, updated
 from graphrl.training.run import Loop, default_config, first_info, run_data
 from reproduce.accelerator.job import Job, Row, Write
 
-VALIDATIONS = 6  # about
+VALIDATIONS = 6  # approximately
 SMALL = {
     "regal": "data.train=regal-like:12x8@10000 data.validation=regal-like:12x2@5000 data.graphs=2 data.buckets=1 "
     "agent.evaluations=160 agent.actions=2 agent.rounds=1 agent.width=8",

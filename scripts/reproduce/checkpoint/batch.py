@@ -93,10 +93,10 @@ def _fitted(settings: Settings, program: str, room: int, start: int) -> int:
 
 
 def largest(fits: Callable[[int], bool], start: int, precision: float = PRECISION) -> int:
-    """Largest batch that fits, to a relative precision: one larger by that share, or by 1 if that is more, does not
-    fit.
+    """Largest batch that fits, 0 if not even one example fits.
 
-    The search goes up from the start in steps that double, then halves the interval. 0 if not even one example fits.
+    A batch larger by the share `precision`, or by 1 if that is more, does not fit. The search goes up from the start in
+    steps that double, then halves the interval.
     """
     low, high, guess, part = 0, None, start, precision
     while high is None or high > low + _step(low, precision):

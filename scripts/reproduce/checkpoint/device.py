@@ -77,7 +77,7 @@ def device(settings: Settings) -> Iterator[Table]:
 
     Raises:
       GraphrlError: none of the requested methods belongs to this section, or the file has no figures of the requested
-          device.
+        device.
     """
     if not settings.among(METHODS):
         raise GraphrlError(f"section device has none of these methods: it has {', '.join(METHODS)}")

@@ -226,9 +226,7 @@ def _counted(runs: Runs) -> dict[Entrant, list[Figures]]:
 
 
 def _sampled(run: Figures, at: np.ndarray) -> np.ndarray:
-    """Best latency after `at` evaluations `[...]`, without counting that of the compiler's map; at least its first
-    value.
-    """
+    """Best latency after `at` evaluations `[...]`, not counting the one of the compiler's map."""
     evaluations, latency = np.array(run["curve"]).T
     place: np.ndarray = np.searchsorted(evaluations, at + 1, side="right") - 1
     return latency[np.maximum(place, 0)]

@@ -54,7 +54,7 @@ def _method(settings: Settings, policy: Policy) -> str:
 
 
 def _trained(settings: Settings, workload: str) -> Policy:
-    """Trained on one workload, which is also what it is chosen by: nothing else is known of others."""
+    """Policy trained on one workload: the best checkpoint by validation on a second workload."""
     held_out, unseen = (name for name in WORKLOADS if name != workload)
     steps = 2 if settings.quick else STEPS
     words = (

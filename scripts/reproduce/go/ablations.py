@@ -180,7 +180,7 @@ def _makespans(
 
 
 def _trained(settings: Settings, name: str, seed: int) -> tuple[Path, Figures | None]:
-    """File of a policy, trained now if missing, and its training figures, None if training failed."""
+    """File of a policy, trained now unless measured before; its parameters and training seconds, None if it failed."""
     steps = _steps(settings, name)
     file = settings.out / "policies" / f"{''.join(filter(str.isalnum, name))}-{steps}-{seed}.msgpack"
 

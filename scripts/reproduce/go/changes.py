@@ -43,7 +43,7 @@ LARGEST = 2.0  # percent of the makespan: larger gains count as this
 WIDTH, RIDGE = 400, 30.0  # of the fit
 PLANS, CHANGES = 64, (1, 4)
 SHARPNESS = (0.02, 0.05, 0.1, 0.2, 0.4)  # percent of gain that makes a move e times as likely
-WINDOWS = (4, 16, 64)  # the order is cut into this many parts; near ops are within one part
+WINDOWS = (4, 16, 64)  # divisors of the order's length: widths of the windows of near ops
 HEADINGS = ("drawn by", "changes", "seen kinds", "held-out kind", "above chance: seen", "held out")
 
 

@@ -111,7 +111,7 @@ def search(graph: ComputationGraph, problem: Problem, entry: Entry, seed: int, s
 
     Returns:
       The makespan of the best plan, the bytes by which it exceeds the memory limit, seconds, evaluations, and
-          `reached`: pairs of seconds and improved makespan, as far as the method reports progress.
+      `reached`: pairs of seconds and improved makespan, as far as the method reports progress.
     """
     reached: list[tuple[float, float]] = []
 

@@ -1,5 +1,6 @@
-"""RNNLM, GNMT, Transformer-XL and WaveNet, as workloads of GO. Its supplement is not available, so sizes are our
-choice.
+"""RNNLM, GNMT, Transformer-XL and WaveNet, as workloads of GO.
+
+GO's supplement is not available, so sizes are our choice.
 
 RNNLM: stacked LSTMs over words, unrolled (Zaremba et al. 2014; Jozefowicz et al. 2016): 2,048 units, 64 sequences of 40
 words out of 10,000 (the Penn treebank's), no dropout, no projection, state zero at the start.

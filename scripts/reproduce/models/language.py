@@ -249,7 +249,8 @@ def _surprise(logits: jax.Array, texts: jax.Array) -> jax.Array:
 def _sent(shares: jax.Array, room: int) -> jax.Array:
     """Weight of each token at each place of an expert: `[batch, tokens, experts, room]`.
 
-    A token goes to its two best experts while they have places left, first come, first served.
+    A token goes to its two best experts while they have places left. All first choices are placed before all second
+    choices, each in the order of tokens.
     """
     experts = shares.shape[-1]
     weights, best = lax.top_k(shares, 2)

@@ -20,7 +20,7 @@ class Program(NamedTuple):
 
     Attributes:
       loss: from a wrapper of its layers, which are pure functions, to the loss. The loss is a scalar function of
-          parameters, by which it is differentiated, and inputs.
+        parameters, by which it is differentiated, and inputs.
       params: a pytree of `jax.ShapeDtypeStruct`s.
       inputs: a key -> the other arguments: the batch, and a key if the loss draws numbers.
     """

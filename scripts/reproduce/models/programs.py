@@ -64,7 +64,7 @@ def inference(model: Any, inputs: Any, *, batch: int, weights: Any = None, **cal
     Args:
       model: a Keras model, a Flax Linen module, or a function `fn(weights, *inputs)`.
       inputs: those of one example: a pytree of `jax.ShapeDtypeStruct`s. A tuple is several arguments for a module or a
-          function; a Keras model takes it as it is.
+        function; a Keras model takes it as it is.
       batch: the first dimension that every array gets.
       weights: for a function only: its parameters, a pytree of `jax.ShapeDtypeStruct`s.
       **call: keyword arguments of a module's or function's call, such as `train=False`; no arrays.

@@ -3,9 +3,9 @@
 Yardsticks are C++ sources given on the command line, which run on one core each:
 
 - `anneal2`, of --yardstick, orders the ops of layered graphs for the least peak (single random moves). It starts from
-the best of 100 random priority orders, whose time is not counted.
+  the best of 100 random priority orders, whose time is not counted.
 - `mkanneal`, of --schedule-yardstick, anneals schedules (order, placement and a bit for each tensor). Every move is
-costed from scratch.
+  costed from scratch.
 
 "yardstick x 2" is the better of two such runs with different seeds: the result of two cores.
 """
@@ -46,7 +46,7 @@ FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-o")
 
 @functools.cache
 def compiled(source: Path, function: str, result: Any) -> "ctypes._NamedFuncPointer":
-    """A function of one C++ file, compiled for this machine by $CXX or c++.
+    """Function of a C++ file, compiled for this machine by $CXX or c++.
 
     Raises:
       GraphrlError: there is no such compiler, or it fails.

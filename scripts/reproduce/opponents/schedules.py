@@ -1,5 +1,4 @@
-"""`anneal-schedule` and `auto` against a compiled yardstick, the value of each kind of move, and gaps to the best
-known.
+"""`anneal-schedule` and `auto` against a compiled yardstick, the value of each move, and gaps to the best known.
 
 The yardstick is that of --schedule-yardstick (see `annealing.py`); without it, list scheduling is the reference. The
 yardstick and `anneal-schedule` run one chain and start from the same list schedule, whose time is not counted. For

@@ -165,9 +165,7 @@ def of_xla(settings: Settings, subject: Subject, scheduler: Scheduler) -> Figure
 
 
 def of_heuristics(settings: Settings, subject: Subject) -> Figures | None:
-    """Figures of the best of `HEURISTICS` by prediction: `found_by`, `predicted`, `temp`, `all` (predictions by
-    method).
-    """
+    """Figures of the best of `HEURISTICS` by prediction: `found_by`, `predicted`, `temp`, `all` (predicted bytes)."""
 
     def measure() -> Figures:
         by_method = {}

@@ -5,10 +5,10 @@ measurement runs in a new process. It builds the program, compiles it, makes its
 size every `INTERVAL` seconds, from before the first call until the results are there. The growth includes temporaries,
 results, and the allocations of XLA's threads and kernels.
 
-The C library keeps much of this memory after it is freed. glibc serves large blocks by separate system requests, and
-returns these when they are freed. It raises the size threshold for this as blocks are freed. Below the threshold, block
-addresses depend on threads and their timing. On EfficientNetB0's training step that is 400 MB. On others it differs by
-schedule, which hides the schedule's savings. `returning` fixes the threshold.
+The C library keeps much of this memory after it is freed: 400 MB on EfficientNetB0's training step. On other programs
+the kept memory differs by schedule, which hides the schedule's savings. glibc requests blocks above a size threshold
+from the system one by one, and returns them when they are freed. It raises the threshold as blocks are freed. Below it,
+block addresses depend on threads and their timing. `returning` fixes the threshold.
 
 A `Recipe` names a program, since a function cannot be sent to another process. `random_arguments` fills in arguments of
 known shape with random numbers that keep values finite. Linux only (`/proc`).
@@ -49,7 +49,7 @@ class Recipe:
 
     Attributes:
       function: "package.module:name" of an importable function. It returns a tuple that starts with a JAX function and
-          the tuple of its arguments (arrays or `jax.ShapeDtypeStruct`s), such as `programs.Program`.
+        the tuple of its arguments (arrays or `jax.ShapeDtypeStruct`s), such as `programs.Program`.
       options: its keyword arguments, as JSON values.
     """
 
@@ -104,11 +104,11 @@ def measure_resident(
     Args:
       recipe: of the program. The new process imports from this one's `sys.path`.
       schedule: XLA's "default" or "memory" scheduler; or keyword arguments of `graphrl.compile`, whose plan the new
-          process reads from disk or searches for before it measures; or orders of computations as
-          `hook.compile_in_order` takes them (`planning.cache.places_of`).
+        process reads from disk or searches for before it measures; or orders of computations as
+        `hook.compile_in_order` takes them (`planning.cache.places_of`).
       seed: of the arguments that the recipe leaves abstract (`random_arguments`).
       returning: True if the process returns all memory that kernels free to the system immediately (glibc). It then
-          runs slower, and its growth is close to XLA's figure.
+        runs slower, and its growth is close to XLA's figure.
 
     Raises:
       GraphrlError: no such schedule, no Linux, or the process fails (with its last line of standard error).

@@ -189,7 +189,7 @@ class Settings(launcher.Settings):
 
     @functools.cached_property
     def measurements(self) -> Measurements:
-        """The file of figures."""
+        """File of measurements."""
         return Measurements(self.out / "measured.jsonl", retry=self.retry)
 
     def names_of(self, own: Sequence[str]) -> Sequence[str]:

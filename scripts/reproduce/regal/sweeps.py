@@ -3,10 +3,10 @@
 - limits: quality against the evaluation limit, with the policy of one limit (ICLR paper, figure 3);
 - timed: methods at equal time, to test the combination of proposals and known solutions;
 - overhead: wall clock of REGAL and of standard BRKGA, and the network's part. Both have run on graphs of the same
-padded size before, and remaining compilation is left out;
+  padded size before, and remaining compilation is left out;
 - evolved: evolution in place of REINFORCE, from scratch, on a few graphs, at equal evaluations. In every step both play
-the same number of proposals for each training graph, and standard BRKGA once. REINFORCE samples all of them from its
-policy, evolution one from the policy of each individual, with the same random numbers.
+  the same number of proposals for each training graph, and standard BRKGA once. REINFORCE samples all of them from its
+  policy, evolution one from the policy of each individual, with the same random numbers.
 """
 
 import functools

@@ -110,8 +110,7 @@ class Settings(launcher.Settings):
         return str(policies.kept(Policy.load(path), self.out))
 
     def trained(self, name: str, settings: Sequence[str]) -> list[str]:
-        """Trains policies, one per seed, and returns the paths of their copies. An interrupted training continues
-        later.
+        """Trains policies, one per seed, and returns the paths of their copies. Interrupted trainings resume.
 
         Args:
           name: of the folders.

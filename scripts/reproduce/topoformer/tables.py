@@ -123,8 +123,7 @@ def _cells(label: str, one: Score, paper: str) -> list[str]:
 
 
 def _verdicts(contest: Contest, by_label: dict[str, Score]) -> Iterator[str]:
-    """Graph by graph: greedy against the best fast method, sample and beam against greedy, topoformer+ against anneal.
-    """
+    """By graph: greedy against the best fast method, sample and beam against greedy, topoformer+ against anneal."""
     fast = [label for label in FAST if label in by_label]
     if "greedy" in by_label and fast:
         best = min(fast, key=lambda label: by_label[label].random.mean)
