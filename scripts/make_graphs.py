@@ -27,7 +27,7 @@ from graphrl.files import write_atomically
 from graphrl.graphs.datasets.families import FAMILIES, Sample, full_options, sample
 
 _BATCH = 64  # candidates that the filter compares together
-_TRIES = 20  # candidates in total, for each graph that the filter keeps
+_TRIES = 20  # most candidates in total, for each requested graph
 
 
 def main() -> None:

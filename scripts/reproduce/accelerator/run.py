@@ -21,7 +21,7 @@ from reproduce.accelerator.page import page_text, write_curves
 SHARES = {"costs": 50.0, "rollouts": 95.0, "search": 45.0, "training": 60.0, "cpu": 45.0}  # of the time; for each agent
 SMALL = 240.0  # seconds: with less, sizes are small
 MARGIN = 0.97  # shared part of the remaining time: processes take a while to end
-# XLA compiles programs in half of the time that then run several times slower. jax 0.11 has only one kind of fusions.
+# Compilation takes half of the time, and programs run several times slower. jax 0.11 has only one kind of fusions.
 LITTLE_EFFORT = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 if jax.__version_info__ < (0, 11):
     LITTLE_EFFORT += " --xla_cpu_use_fusion_emitters=false"

@@ -51,7 +51,7 @@ def batch(settings: Settings) -> Iterator[Table]:
         cells = [[_of_method(settings, name, method, room) for method in methods] for room in ROOMS]
         if settings.among((FITTED,)):
             methods.append(FITTED)
-            ratio = 1.0  # of graphrl's batch to the largest of others, for the size before
+            ratio = 1.0  # of graphrl's batch to the largest of others, on the GPU size before
             for sizes, room in zip(cells, ROOMS, strict=True):
                 own = _fitted(settings, name, room, max(1, int(ratio * max(sizes))))
                 ratio = max(1, own) / max(1, *sizes)

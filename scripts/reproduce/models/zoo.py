@@ -1,4 +1,4 @@
-"""Architecture of the zoo as a type, and those without Keras: an MLP-Mixer in plain JAX, a U-Net in Flax."""
+"""Type of the zoo's architectures, and those without Keras: an MLP-Mixer in plain JAX, a U-Net in Flax."""
 
 import dataclasses
 import functools
