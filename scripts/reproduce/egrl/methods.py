@@ -226,7 +226,10 @@ def _counted(runs: Runs) -> dict[Entrant, list[Figures]]:
 
 
 def _sampled(run: Figures, at: np.ndarray) -> np.ndarray:
-    """Best latency after `at` evaluations `[...]`, not counting the one of the compiler's map."""
+    """Best latency after `at` evaluations `[...]`, not counting the one of the compiler's map.
+
+    Before the first entry of the curve it is that entry's latency.
+    """
     evaluations, latency = np.array(run["curve"]).T
     place: np.ndarray = np.searchsorted(evaluations, at + 1, side="right") - 1
     return latency[np.maximum(place, 0)]
