@@ -118,8 +118,7 @@ def executable_for_gpu(
       function: as `jax.jit` takes it.
       *args: arrays or `jax.ShapeDtypeStruct`s, in pytrees.
       rule: receives the module as XLA has scheduled it, and may return other orders.
-      device_bytes: memory of the H200. XLA recomputes values, where it can, if the program needs more than XLA will
-        use.
+      device_bytes: memory of the H200. Where it can, XLA recomputes values to stay within the part that it uses.
       **options: of `jax.jit`.
 
     Returns:

@@ -171,9 +171,9 @@ def fitted(program: Program, budget: int, *, verify: bool) -> tuple[Any, Figures
     """Plans a step for a total budget in bytes.
 
     Returns:
-      The gradient function, and figures. These are the predicted temporaries, those that XLA compiled for an H200
-      during planning (if `verify`), the predicted slowdown, and seconds of planning. If the budget was refused: the
-      least peak that was found (None if unknown) and seconds.
+      The gradient function, and figures. These are the predicted temporaries, those of XLA's compilation for an H200
+      during planning (None without `verify`), the predicted slowdown, and seconds of planning. If the budget was
+      refused: the least peak that was found (None if unknown) and seconds.
     """
     compiler = executable_for_gpu if verify else False
     own = graphrl.checkpoint(program.loss(undecorated), budget=f"{budget}B", chip=CHIP, verify=compiler, cache=False)
