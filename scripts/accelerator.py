@@ -1,12 +1,12 @@
-"""How fast and how exact graphrl is on this machine's accelerator, in minutes: docs/results/accelerator.md.
+"""Speed and accuracy of graphrl on this machine's accelerator, in minutes: docs/results/accelerator.md.
 
-It needs jax with the accelerator's plugin, flax, optax, numba and scipy. Whatever else is missing, such as msgspec (for
-training), jraph (for two environments and three agents) or flashbax (for EGRL), can lie in --wheels, a folder of
-wheels; without it, rows that need it name the package. graphrl itself need not be installed: this checkout's is taken.
+It needs jax with the accelerator's plugin, flax, optax, numba and scipy. Other missing packages, such as msgspec (for
+training), jraph (for two environments and three agents) or flashbax (for EGRL), can be wheels in the folder --wheels.
+Without them, rows that need a package name it. graphrl itself need not be installed: this checkout's is taken.
 
-Every part runs in its own process, one at a time, which ends at its limit; the next parts share the time that is left
-over. The page is written again after each figure. With less than 240 s for everything, sizes are small and XLA on CPUs
-compiles with little effort: this shows whether everything works.
+Every part runs in its own process, one at a time, which ends at its limit. Later parts share the time that is left
+over. The page is rewritten after each figure. With less than 240 s for everything, sizes are small and XLA on CPUs
+compiles with little effort: this only tests whether everything works.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=page, metavar="FILE.md", help=f"(default: {page.name} of docs)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: 0)")
     for argument in sys.argv[1:]:
-        if argument.endswith("=--"):  # argparse gives an empty list
+        if argument.endswith("=--"):  # argparse would give an empty list
             parser.error(f"argument {argument[:-3]}: '--' is no value")
     args = parser.parse_args()
     args.sections = tuple(args.sections.split(","))

@@ -1,7 +1,7 @@
-"""Traces GO's workloads and writes their files: `graphrl.graphs.datasets.workloads.go` ships what this makes.
+"""Traces GO's workloads and writes their files, which `graphrl.graphs.datasets.workloads.go` ships.
 
-The fourteen training steps of table 2 in plain JAX (`scripts/reproduce/models`), traced with
-abstract values: nothing of full size is computed. Files that are there are not made again. A few minutes on one core.
+The fourteen training steps of table 2 in plain JAX (`scripts/reproduce/models`), traced with abstract values: nothing
+of full size is computed. Existing files are kept. A few minutes on one core.
 
   python scripts/build_workloads.py --only 'rnnlm-*,gnmt-8' --out workloads
 """
@@ -23,7 +23,7 @@ from graphrl.progress import progress
 
 
 def main() -> None:
-    """Builds what is missing."""
+    """Builds missing files."""
     parser = Parser(description=__doc__)
     parser.add_argument("--out", type=Path, default=DATA, metavar="FOLDER", help="default: the package's own data")
     parser.add_argument("--only", default="*", metavar="NAME,...", help="architectures; with * and ? as in file names")

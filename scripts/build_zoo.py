@@ -1,8 +1,8 @@
-"""Traces the model zoo and writes its files: `graphrl.graphs.datasets.zoo` ships what this makes.
+"""Traces the model zoo and writes its files, which `graphrl.graphs.datasets.zoo` ships.
 
-Every architecture is traced in a process of its own, with abstract values: no weights, little memory, and what fails
-costs only itself. Files that are there with the right batch sizes are not made again. Takes about half an hour on one
-core. Beside graphrl it needs Keras, keras_hub (without its dependencies, as it asks for TensorFlow) and Flax:
+Every architecture is traced in a separate process, with abstract values: no weights, little memory, and a failure
+affects only that architecture. Existing files with the right batch sizes are kept. Takes about half an hour on one
+core. In addition to graphrl it needs Keras, keras_hub (without its dependencies, as it asks for TensorFlow) and Flax:
 
   pip install keras flax regex tokenizers sentencepiece && pip install --no-deps keras-hub
 
@@ -75,7 +75,7 @@ def _chosen(only: str) -> list[str]:
 
 
 def _build(names: list[str], out: Path, limit: float) -> list[str]:
-    """Traces what is missing; returns what failed."""
+    """Traces the architectures with missing files. Returns the names of those that failed."""
     missing = [name for name in names if missing_files(ARCHITECTURES[name], out)]
     failed = []
     with progress(len(missing), text="zoo") as show:
@@ -90,7 +90,7 @@ def _build(names: list[str], out: Path, limit: float) -> list[str]:
 
 
 def _trace(name: str, out: Path, limit: float) -> str:
-    """Traces one architecture in a new process; returns why it failed, or nothing."""
+    """Traces one architecture in a new process. Returns the reason of a failure, else ""."""
     command = [sys.executable, __file__, "--here", name, "--out", str(out)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)

@@ -1,4 +1,4 @@
-"""Optimises ResNet-50 three times over and prints what came of it: `make demo`.
+"""Optimises three programs of ResNet-50 for three problems each and prints the results: `make demo`.
 
 Models: ONNX inference (the `onnx` package's light model, batch 1), and the zoo's inference and training step, traced
 from JAX. Problems: least peak memory on one device, shortest makespan on 2 and 4. Each row compares the best plan with
@@ -30,7 +30,7 @@ from graphrl.units import format_bytes, format_objective, format_seconds
 LIGHT_RESNET50 = Path(onnx.__file__).parent / "backend/test/data/light/light_resnet50.onnx"
 ZOO = ("resnet50/inference/b16/jaxpr", "resnet50/training/b8/jaxpr")
 COLUMNS = ("given", "list", "graphrl", "to list", "bound", "gap", "evals")
-# A transfer as between GPUs of one machine: NVLink 3 gives an A100 300 GB/s in each direction.
+# A transfer between GPUs of one machine: NVLink 3 gives an A100 300 GB/s in each direction.
 LINK: dict[str, Any] = {"latency": 5e-6, "bandwidth": 300e9}
 PROBLEMS: tuple[dict[str, Any], ...] = (
     {"objective": "peak_memory", "devices": 1},

@@ -1,7 +1,7 @@
-"""Makes a folder of random graphs: graph JSON files, and `manifest.json`, which says how each was made.
+"""Makes a folder of random graphs: graph JSON files, and `manifest.json`, which describes how each was made.
 
-Every graph is a function of its seed; seeds count up from --seed. Files are written whole or not at all and the
-manifest comes last: a folder without one is not finished, and the same command makes the same files again.
+Every graph is a function of its seed; seeds count up from --seed. Files are written whole or not at all. The manifest
+is written last: a folder without one is incomplete, and the same command makes the same files again.
 
   python scripts/make_graphs.py layered --count 100 --ops 500 --out data/layered-500
   python scripts/make_graphs.py layered --count 100 --ops 500 --set cost_per=node --out data/layered-500-node
@@ -26,8 +26,8 @@ from graphrl.commands.parser import Parser
 from graphrl.files import write_atomically
 from graphrl.graphs.datasets.families import FAMILIES, Sample, full_options, sample
 
-_BATCH = 64  # candidates that the filter looks at together
-_TRIES = 20  # candidates that the filter may refuse for each that it keeps, on the whole
+_BATCH = 64  # candidates that the filter compares together
+_TRIES = 20  # most candidates in total, for each requested graph
 
 
 def main() -> None:
@@ -88,7 +88,7 @@ def _make(args: argparse.Namespace) -> None:
 
 
 def _samples(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Sample]:
-    """The graphs of the folder, with what the manifest says of each."""
+    """Graphs of the folder, each with its entry for the manifest."""
     if args.room_filter:
         yield from _with_room(args, options)
         return
@@ -109,7 +109,7 @@ def _with_room(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Sa
     for first in range(args.seed, args.seed + tries, _BATCH):
         seeds = range(first, first + _BATCH)
         graphs, facts = zip(*(sample(args.family, args.ops, seed, options) for seed in seeds), strict=True)
-        if sizes is None or not sizes.covers(common_sizes(graphs)):  # else the program of the last batch serves
+        if sizes is None or not sizes.covers(common_sizes(graphs)):  # else the program of the last batch is reused
             sizes = common_sizes(graphs)
         room = room_to_improve(graphs, seeds, problem, low, high, args.shorter, sizes=sizes)
         for i in room.kept.nonzero()[0].tolist():
@@ -123,7 +123,7 @@ def _with_room(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Sa
 
 
 def _filter(args: argparse.Namespace) -> dict[str, Any]:
-    """What the manifest says of the filter."""
+    """Entry of the filter for the manifest."""
     if not args.room_filter:
         return {}
     from graphrl.solvers.chromosomes.brkga import Parameters

@@ -1,4 +1,4 @@
-"""Writes the tables of all methods and of the stages of `auto` into docs/methods.md; a test holds them together.
+"""Writes the tables of all methods and of the stages of `auto` into docs/methods.md; a test checks the page.
 
 python scripts/methods_table.py
 """
@@ -24,7 +24,7 @@ TIME = Budget(seconds=60.0)  # enough for every stage
 
 
 def with_tables(page: str) -> str:
-    """The page, its tables made anew."""
+    """Page with its tables replaced by current ones."""
     plans = [
         f"| `{one.name}` | {one.kind} | {one.help} | {one.devices} | {_options(one.options)} |" for one in describe()
     ]
@@ -46,7 +46,7 @@ def _auto_rows() -> Iterator[str]:
 
 
 def _problems() -> Iterator[tuple[str, list[tuple[str, ComputationGraph]], Problem]]:
-    """Names of problems, graphs of every size that matters, with what to call it, and the problem."""
+    """Name of each problem, labelled graphs of every size that matters, and the problem."""
     yield "peak memory, 1 device", _up_to(auto.DP_OPS), Problem("peak_memory", 1)
     yield "peak memory, several devices", _up_to(auto.PEAK_OPS), Problem("peak_memory", 2)
     yield "makespan, `rendezvous`", _up_to(auto.RENDEZVOUS_OPS), Problem("makespan", 2, "rendezvous")
@@ -59,7 +59,7 @@ def _problems() -> Iterator[tuple[str, list[tuple[str, ComputationGraph]], Probl
 
 
 def _up_to(*limits: int) -> list[tuple[str, ComputationGraph]]:
-    """Graphs of as many ops, and of more than the last."""
+    """Labelled graphs of the given numbers of ops, and one with more than the last."""
     return [*((f"up to {ops:,}", _graph(ops)) for ops in limits), ("more", _graph(limits[-1] + 1))]
 
 
@@ -77,7 +77,7 @@ def _stage(stage: Stage) -> str:
 
 
 def _with_table(page: str, lines: list[str]) -> str:
-    """The page with these lines in place of the table that begins with their first; it ends at an empty line."""
+    """Replaces a table of the page, which is found by its first line and ends at an empty line."""
     before, _, rest = page.partition(lines[0])
     _, empty, after = rest.partition("\n\n")
     return before + "\n".join(lines) + empty + after

@@ -1,11 +1,12 @@
-"""What gradients keep under jax's rules and graphrl's, by XLA's compiler for an H200: docs/systems/checkpoint.md.
+"""Memory of gradients under jax's rules and graphrl's, by XLA's compiler for an H200: docs/systems/checkpoint.md.
 
-Writes to --out measured.jsonl with a line a measurement (a stopped run goes on where it was) and pictures, and to
---results a file a section. A compilation takes 4 to 40 s of one core, all of them some hours: --programs and --methods
-make it shorter, and --quick only looks whether everything works.
+Writes measured.jsonl with a line for each measurement (a stopped run resumes) and pictures to --out, and a file for
+each section to --results. A compilation takes 4 to 40 s of one core, all of them some hours. --programs and --methods
+make it shorter; --quick only tests whether everything works.
 
 It takes the packages of the extra `gpu-compile`, and JAX_PLATFORMS=cpu in the environment. The section `device` runs
-what it compiles, on a GPU that is there, so without JAX_PLATFORMS; --processes compile at once.
+its compiled steps on this machine's GPU, so it takes no JAX_PLATFORMS. There, --processes is the number of parallel
+compilations.
 
   python scripts/reproduce_checkpoint.py --sections rules --programs Llama,Mamba
 """
@@ -34,6 +35,6 @@ SECTIONS = {
 }
 
 if __name__ == "__main__":
-    # Processes of `device` share a GPU: each takes what it needs, not most of it at once.
+    # Processes of `device` share a GPU: none may reserve most of its memory at the start.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     main("checkpoint", __doc__, Settings, SECTIONS)

@@ -1,12 +1,12 @@
 """Memory maps of EGRL's workloads: ResNet-50, ResNet-101 and BERT, layer by layer, on a chip like Intel's NNP-I.
 
-Every method that searches for maps, EGRL and its parts among them, at the paper's 4,000 evaluations, and annealing and
-CP-SAT in time; EGRL with parts left out and with other numbers; how maps differ from the compiler's. Each run has one
-core. Latencies are of our model of the chip, not of a chip.
+Compares all methods that search for maps, EGRL and its parts among them, at the paper's 4,000 evaluations, and
+annealing and CP-SAT at equal time. Further sections have EGRL's ablations and other settings, and differences between
+maps and the compiler's. Each run has one core. Latencies are of our model of the chip, not of a chip.
 
-Writes to --out measured.jsonl with a line a run (a stopped run goes on where it was) and pictures, and to --results a
-file a section. Without learning, all takes minutes; a run of EGRL takes about a minute for ResNet-50, more for larger
-graphs, and its first some minutes of compilation. --quick only looks whether everything works.
+Writes measured.jsonl with a line for each run (a stopped run resumes) and pictures to --out, and a file for each
+section to --results. Without learning, all takes minutes. A run of EGRL takes about a minute for ResNet-50, more for
+larger graphs, and the first one some minutes of compilation. --quick only tests whether everything works.
 
   python scripts/reproduce_egrl.py --workloads resnet50 --times 1,60
 """

@@ -1,14 +1,14 @@
-"""Placement and fusion of whole programs beside its opponents: the tables of docs/results/go-*.md.
+"""Placement and fusion of whole programs by GO and other methods: the tables of docs/results/go-*.md.
 
-The sections `table2` and `unseen` take the methods of --methods, each perhaps with its seconds: auto@10,hdp@600. There
-`go` and `go+` play the policy that ships, or another: go:checkpoint=out/go; and `gdp`, GO's predecessor, that of --gdp,
-else one that is not trained. `go:finetune=50` begins with 50 updates on the graph at hand, however long they take.
+The sections `table2` and `unseen` take the methods of --methods, optionally with seconds for each: auto@10,hdp@600.
+There `go` and `go+` play the policy that ships, or another: go:checkpoint=out/go. `gdp`, GO's predecessor, plays that
+of --gdp, else an untrained one. `go:finetune=50` starts with 50 updates on the given graph, however long they take.
 
 The section `external` needs --data, a checkout of the repository msr-fiddle/dnn-partitioning or a folder in its form:
 its throughput-inputs and human-experts.
 
-Writes to --out measured.jsonl with a line a measurement (a stopped run goes on where it was), and to --results a file a
-section. --quick only looks whether everything works.
+Writes measured.jsonl with a line for each measurement to --out (a stopped run resumes), and a file for each section to
+--results. --quick only tests whether everything works.
 
   python scripts/reproduce_go.py --sections table2 --methods expert,metis,hdp@60,auto@10
   python scripts/reproduce_go.py --sections table2 --methods go:finetune=50,go+,hdp@600 --seeds 3

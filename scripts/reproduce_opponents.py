@@ -1,11 +1,11 @@
 """Every classical method on the same graphs at the same times: the tables and pictures of docs/systems/opponents.md.
 
-The random DAGs are of REGAL's generator as we document it, four models in turn, under each transfer model on 2 and 4
-devices; the layered graphs of Topoformer's, of 500, 1,000 and 2,000 ops.
+The random DAGs are from REGAL's generator as we document it, four models in turn, under each transfer model on 2 and 4
+devices. The layered graphs are Topoformer's, of 500, 1,000 and 2,000 ops.
 
-Writes to --out runs.jsonl with a row a run (a stopped run goes on where it was) and pictures, and to --results a file
-a section. Everything takes days on two cores: --sections, --graphs, --times and --methods make it shorter, and --quick
-only looks whether everything works.
+Writes runs.jsonl with a row for each run (a stopped run resumes) and pictures to --out, and a file for each section to
+--results. Everything takes days on two cores. --sections, --graphs, --times and --methods make it shorter; --quick only
+tests whether everything works.
 
   python scripts/reproduce_opponents.py --sections layered --graphs 4 --times 1,10
 """

@@ -1,12 +1,12 @@
-"""What plans save on real programs, by XLA's own figures and on this machine: docs/systems/programs.md.
+"""Savings of plans on real programs, by XLA's own figures and on this machine: docs/systems/programs.md.
 
 Temporaries are those of XLA's default and memory schedulers, the best plain heuristic, graphrl at each of --times, and
 the lower bound.
 
-Writes to --out measured.jsonl and runs.jsonl with a line a measurement (a stopped run goes on where it was), captured
-modules and plans, and to --results a file a section. Everything takes many hours on two cores: --sections, --programs
-and --times make it shorter, and --quick only looks whether everything works (it needs neither Keras nor keras_hub, of
-which the zoo's programs are).
+Writes measured.jsonl and runs.jsonl with a line for each measurement (a stopped run resumes), captured modules and
+plans to --out, and a file for each section to --results. Everything takes many hours on two cores. --sections,
+--programs and --times make it shorter; --quick only tests whether everything works (it needs neither Keras nor
+keras_hub, which the zoo's programs need).
 
   python scripts/reproduce_real_programs.py --sections memory,prediction --programs mobilenetv2/training/b8 --times 10
 """

@@ -1,13 +1,13 @@
-"""REGAL against classical methods on graphs that it has not seen: the tables of the paper, with their pictures.
+"""REGAL against classical methods on unseen graphs: the tables of the paper, with their pictures.
 
-Policies are trained here with --seeds seeds, each into a file in --out/training, unless that file is there. A policy
-with a recurrent encoder is GAS, and one that sees a plan of list scheduling is that of regal-hint (with a recurrent
-encoder gas-hint), where regal is REGAL as published. Sections that end with shipped take the policies of the package,
-and train nothing.
+Policies are trained here with --seeds seeds, each into a file in --out/training, unless that file exists. `regal` is
+REGAL as published. A policy with a recurrent encoder is GAS. A policy that observes a plan of list scheduling is that
+of regal-hint (with a recurrent encoder gas-hint). Sections that end with shipped take the policies of the package, and
+train nothing.
 
-Writes to --out runs.jsonl with a row a run (a stopped run goes on where it was), pictures and policies, and to
---results a file a section. Everything takes days on two cores: --sections, --graphs, --seeds and --methods make it
-shorter, and --quick only looks whether everything works.
+Writes runs.jsonl with a row for each run (a stopped run resumes), pictures and policies to --out, and a file for each
+section to --results. Everything takes days on two cores. --sections, --graphs, --seeds and --methods make it shorter;
+--quick only tests whether everything works.
 
   python scripts/reproduce_regal.py --sections synthetic-shipped --graphs 20 --seeds 1 --methods brkga,regal,list
 """

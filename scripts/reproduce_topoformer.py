@@ -1,11 +1,11 @@
-"""Topoformer against classical methods on graphs that it has not seen: the tables of the paper, with their pictures.
+"""Topoformer against classical methods on unseen graphs: the tables of the paper, with their pictures.
 
 Table 1, real and inference measure --checkpoint, or the policy that ships with graphrl. The ablations (tables 3 and 4)
 train with --set settings, with --seeds seeds, and are measured on graphs of --ablation-sizes; budget needs a --run.
 
-Writes to --out runs.jsonl with a row a run (a stopped run goes on where it was), pictures and runs of training, and to
---results a file a section. Everything takes days on two cores: --sections, --sizes, --graphs, --slow, --seeds and
---methods make it shorter, and --quick only looks whether everything works.
+Writes runs.jsonl with a row for each run (a stopped run resumes), pictures and runs of training to --out, and a file
+for each section to --results. Everything takes days on two cores. --sections, --sizes, --graphs, --slow, --seeds and
+--methods make it shorter; --quick only tests whether everything works.
 
   python scripts/reproduce_topoformer.py --sections table1 --sizes 500 --graphs 40 --slow 10 --width 10000
 """

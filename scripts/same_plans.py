@@ -1,4 +1,4 @@
-"""Digests of the plans of 30 graphs by 9 or 10 methods, at fixed evaluations and seed: has a change changed any plan?
+"""Digests of the plans of 30 graphs by 9 or 10 methods, at fixed evaluations and seed, to detect changed plans.
 
 python scripts/same_plans.py --out before.json
 python scripts/same_plans.py --out after.json --against before.json
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def digest(name: str, method: str, problem: dict[str, Any]) -> list[Any]:
-    """Of placement and order, with the value and the evaluations."""
+    """Digest of placement and order, with the value and the evaluations."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         plan = graphrl.optimize(name, method=method, evaluations=EVALUATIONS, seed=SEED, **problem)

@@ -1,5 +1,7 @@
-"""Writes what GO's workloads amount to into docs/results/go-workloads.md: ops, edges, groups, work, memory, and what
-the rule `list` makes of them on table 2's devices. A test holds the counts and the files together.
+"""Writes statistics of GO's workloads into docs/results/go-workloads.md.
+
+Statistics are ops, edges, groups, work, memory, and the plans of the rule `list` on table 2's devices. A test checks
+the counts against the files.
 
   python scripts/workloads_table.py
 """
@@ -74,7 +76,7 @@ def plans(workload: go.Workload) -> list[str]:
 
 
 def figures() -> str:
-    """The chips and what lies between them, with sources."""
+    """Table of the chips and their interconnects, with sources."""
     rows: list[Sequence[str]] = []
     for name in (go.CHIP, "v100-fp32"):
         chip = CHIPS[name]

@@ -1,1 +1,1 @@
-"""What the launchers in scripts/ share."""
+"""Shared code of the launchers in scripts/."""

@@ -1,4 +1,4 @@
-"""One chain of `anneal-schedule` with some of its moves, for some CPU seconds."""
+"""Single annealing chain of `anneal-schedule` with a chosen mix of moves and a limit in CPU seconds."""
 
 import time
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ from graphrl.solvers.schedules.solver import (
     temperature,
 )
 
-CHUNK = 0.02  # of the time, between two looks at the clock
+CHUNK = 0.02  # of the time, between two readings of the clock
 
 
 class Ended(NamedTuple):
-    """A chain after its time, and the moves a second that it made."""
+    """A chain at the end of its time, and its moves a second."""
 
     chain: Any
     rate: float
@@ -42,12 +42,12 @@ def anneal(
 
     Args:
       start: its placement and order.
-      mix: how often each kind of move is drawn.
-      seconds: of the thread.
+      mix: relative frequency of each kind of move.
+      seconds: of CPU time of the thread.
     """
     prepare_with_lists(problem)
     chain, makespan = start_chain(graph, problem, start, np.random.SeedSequence(seed)), 0.0
-    run_chain(chain, 0, 1.0, 1.0, mix)  # loads what is compiled
+    run_chain(chain, 0, 1.0, 1.0, mix)  # loads compiled code before the clock starts
     makespan = evaluate(graph, problem, *start).makespan
     ops, first, least = effective_ops(graph), first_heat(problem), least_heat(problem, start)
     total, share, moves, began = 0, 0.0, 100, time.thread_time()

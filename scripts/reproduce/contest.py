@@ -1,7 +1,7 @@
-"""Comparison of methods as lines of a table, over seeds and over times.
+"""Comparison of methods as rows of a table, over seeds and over times.
 
-- `Entrant`: a line of a table, its label and the method of each seed.
-- `run_contest`: the rows of all entrants, as a `Contest`.
+- `Entrant`: a row of a table, its label and the method of each seed.
+- `run_contest`: runs all entrants, and returns a `Contest`.
 - `times_markdown`: the table of the same methods at several times.
 """
 
@@ -26,17 +26,17 @@ from reproduce.results import bullets
 
 
 class Interrupted(Exception):
-    """Ctrl-C came during a comparison."""
+    """Ctrl-C interrupted a comparison."""
 
 
 class Entrant(NamedTuple):
-    """A line of a table.
+    """A row of a table.
 
     Attributes:
-      label: what the table calls it.
-      methods: one a seed, from 0 on.
+      label: its name in the table.
+      methods: one for each seed, from 0 on.
       budget: of each run.
-      graphs: how many of the graphs it gets, the first ones; None is all.
+      graphs: number of graphs that it gets, the first ones; None is all.
     """
 
     label: str
@@ -46,7 +46,7 @@ class Entrant(NamedTuple):
 
 
 class Contest(NamedTuple):
-    """The rows of a table.
+    """Results of a table.
 
     Attributes:
       by_label: `method` is the label in each.
@@ -58,7 +58,7 @@ class Contest(NamedTuple):
 
     @property
     def rows(self) -> list[Row]:
-        """Of all labels."""
+        """Rows of all labels."""
         return [row for rows in self.by_label.values() for row in rows]
 
     def faults(self) -> Iterator[str]:
@@ -78,10 +78,10 @@ def run_contest(
     processes: int = 1,
     retry: bool = False,
 ) -> Contest:
-    """The rows of all entrants, those that the folder's runs.jsonl does not have made now.
+    """Runs all entrants; rows that the folder's runs.jsonl has are reused.
 
     Raises:
-      Interrupted: Ctrl-C; what is done stays in the file.
+      Interrupted: Ctrl-C; finished rows stay in the file.
     """
     blank = make_runs(graphs, problem, ["list"], [0], Budget(1), cores=share(processes))
     runs = {
@@ -118,12 +118,12 @@ def run_contest(
 
 
 def _sizes(run: Run, entrant: Entrant) -> Sizes | None:
-    """As `make_runs`: under a budget in seconds padding would cost a method some of its time."""
+    """Padded sizes as in `make_runs`, None under a budget in seconds: padding would cost a method some of its time."""
     return run.sizes if entrant.budget.seconds is None else None
 
 
 def times_markdown(times: Sequence[float], contests: Sequence[Contest]) -> tuple[str, str]:
-    """The table, mean gaps to the best known at each time, and what a reader must know beside it.
+    """Table of mean gaps to the best known at each time, and its notes.
 
     Args:
       times: seconds, ascending.
@@ -136,5 +136,5 @@ def times_markdown(times: Sequence[float], contests: Sequence[Contest]) -> tuple
 
 
 def all_rows(contests: Sequence[Contest]) -> list[Row]:
-    """The rows at all times."""
+    """Rows at all times."""
     return [row for contest in contests for row in contest.rows]

@@ -1,14 +1,14 @@
-"""Compiles jax functions for a GPU that is not there: what they need by XLA's own figures, in XLA's order or another.
+"""Compiles jax functions for an absent GPU, and reports XLA's memory figures, in XLA's order or another.
 
-XLA's compiler for CUDA needs no GPU, only a description of one; here an H200's. Nothing runs, so nothing is tuned:
-kernels are those that XLA takes without measuring, and products of matrices cuBLAS's.
+XLA's compiler for CUDA needs no GPU, only the description of one; here of an H200. Nothing runs, so nothing is tuned:
+XLA chooses kernels without measuring them, and matrix products are cuBLAS's.
 
-It takes the packages of the extra `gpu-compile`, and JAX_PLATFORMS=cpu in the environment: without it jax looks for a
-GPU, and leaves its compiler out where there is none. Where it finds one, that is what is compiled for.
+It takes the packages of the extra `gpu-compile`, and JAX_PLATFORMS=cpu in the environment. Without the variable jax
+looks for a GPU, and leaves out its compiler if it finds no GPU. If it finds a GPU, programs are compiled for that one.
 
-Other orders reach the compiler by the plugin's own C interface: jax registers hooks with clients of devices
+Other orders reach the compiler through the plugin's C interface. jax registers hooks with clients of devices
 (`jax.extend.xla`), and a compiler without devices has no such client. The structures are those of PJRT's extension for
-transformations of modules, as jaxlib 0.10.2 has them.
+transformations of modules, as in jaxlib 0.10.2.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ gpu_device_info {
 
 DEVICE_BYTES = 150_000_000_000
 
-# Without a GPU there is no tuning; buffers are assigned before code is generated, so that a figure needs no good code.
+# Without a GPU there is no tuning. XLA assigns buffers before it generates code, so memory figures need no good code.
 _OPTIONS: dict[str, Any] = {
     "xla_gpu_autotune_level": 0,
     "xla_gpu_enable_triton_gemm": False,
@@ -74,11 +74,11 @@ Rule = Callable[[HloModule], Orders | None]
 
 
 class GpuMemory(NamedTuple):
-    """What a program needs on the GPU, in bytes.
+    """Memory of a program on the GPU, in bytes.
 
     Attributes:
       arguments, temporaries, results: by kind.
-      donated: of the results, those that lie in donated arguments.
+      donated: bytes of results that are stored in donated arguments.
       on_host: temporaries in the memory of the host.
     """
 
@@ -90,7 +90,7 @@ class GpuMemory(NamedTuple):
 
 
 def missing() -> str:
-    """Why nothing can be compiled, in one line; "" if the packages are there, or a GPU is."""
+    """Reason why nothing can be compiled, in one line; "" if the packages or a GPU are there."""
     if jax.default_backend() == "gpu":
         return ""
     try:
@@ -101,7 +101,7 @@ def missing() -> str:
 
 
 def compile_for_gpu(function: Callable[..., Any], *args: Any, rule: Rule | None = None, **options: Any) -> GpuMemory:
-    """What a function needs on an H200; see `executable_for_gpu`."""
+    """Memory of a function on an H200; see `executable_for_gpu`."""
     return memory_of(executable_for_gpu(function, *args, rule=rule, **options))
 
 
@@ -112,23 +112,26 @@ def executable_for_gpu(
     device_bytes: int = DEVICE_BYTES,
     **options: Any,
 ) -> Any:
-    """A function compiled for an H200: a `jax.stages.Compiled`, which cannot run; or for the GPU that jax has.
+    """Compiles a function for an H200, or for the GPU that jax has.
 
     Args:
       function: as `jax.jit` takes it.
       *args: arrays or `jax.ShapeDtypeStruct`s, in pytrees.
-      rule: is shown the module as XLA has scheduled it, and may give other orders.
-      device_bytes: memory of the H200. What needs more than XLA will use of it, XLA computes again where it can.
+      rule: receives the module as XLA has scheduled it, and may return other orders.
+      device_bytes: memory of the H200. Where it can, XLA recomputes values to stay within the part that it uses.
       **options: of `jax.jit`.
 
+    Returns:
+      A `jax.stages.Compiled`, which cannot run without the GPU.
+
     Raises:
-      GraphrlError: the packages are missing, or jax has left them out; or the rule's orders are none.
+      GraphrlError: the packages are missing, jax has left them out, or the rule returns invalid orders.
     """
     sharding = jax.sharding.SingleDeviceSharding(_device(device_bytes))
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), args)
 
     @functools.wraps(function, updated=())
-    def anew(*args: Any) -> Any:  # what jax has compiled before, it would not compile again
+    def anew(*args: Any) -> Any:  # a new function: jax would not compile a known one again
         return function(*args)
 
     lowered = jax.jit(anew, **options).trace(*shapes).lower(lowering_platforms=("cuda",))
@@ -138,7 +141,7 @@ def executable_for_gpu(
 
 
 def memory_of(compiled: Any) -> GpuMemory:
-    """XLA's figures of a `jax.stages.Compiled`."""
+    """XLA's memory figures of a `jax.stages.Compiled`."""
     memory = compiled.memory_analysis()
     return GpuMemory(
         memory.argument_size_in_bytes,
@@ -165,7 +168,7 @@ def _device(memory: int) -> Any:
 
 
 class Listener:
-    """Who answers for the modules that the plugin compiles: one rule at a time."""
+    """Applies one rule at a time to the modules that the plugin compiles."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -175,7 +178,11 @@ class Listener:
 
     @contextlib.contextmanager
     def asks(self, rule: Rule) -> Iterator[None]:
-        """While it lasts, a rule answers; what it raises comes out at the end."""
+        """Applies a rule within the `with`. At the end, raises what the rule raised.
+
+        Raises:
+          GraphrlError: XLA showed no module.
+        """
         with self._lock:
             self._rule, self._shown, self._fault = rule, False, None
             try:
@@ -188,7 +195,7 @@ class Listener:
                 raise GraphrlError("XLA did not show its module")
 
     def transform(self, data: bytes) -> bytes | None:
-        """What the plugin calls."""
+        """Callback of the plugin: a serialized module to another one, or None to leave it."""
         if self._rule is None:
             return None
         self._shown = True
@@ -209,11 +216,11 @@ def _listener() -> Listener:
     return listener
 
 
-_XLA_TRANSFORMS = 24  # its number among the extensions
+_XLA_TRANSFORMS = 24  # number of this extension
 _AFTER_SCHEDULING = 1
-_EXTENSIONS = 8  # bytes into the interface: the pointer to the first
+_EXTENSIONS = 8  # offset in the interface of the pointer to the first extension
 
-# What is given a serialized module, and gives another one or, to leave it, None.
+# From a serialized module to another one, or None to leave it.
 Transform = Callable[[bytes], bytes | None]
 
 
@@ -273,11 +280,11 @@ class _Registration(ctypes.Structure):
 
 _Register = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_Registration))
 
-_registered: list[object] = []  # what the plugin points to from now on
+_registered: list[object] = []  # objects that the plugin points to for the rest of the process
 
 
 def register(library: Path, name: str, transform: Transform) -> None:
-    """From now on a plugin's compiler shows every module that it has scheduled to `transform`, which must not raise.
+    """Passes every module that a plugin's compiler schedules to `transform` from now on. It must not raise.
 
     Raises:
       GraphrlError: the plugin has no such hook.
@@ -289,7 +296,7 @@ def register(library: Path, name: str, transform: Transform) -> None:
         call = pointer.contents
         answer = transform(ctypes.string_at(call.module.data, call.module.size))
         if answer is not None:
-            answers[:] = [ctypes.create_string_buffer(answer, len(answer))]  # stays until the next
+            answers[:] = [ctypes.create_string_buffer(answer, len(answer))]  # kept until the next call
             call.changed_module.data, call.changed_module.size = ctypes.addressof(answers[0]), len(answer)
             call.changed = True
 

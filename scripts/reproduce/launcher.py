@@ -1,4 +1,4 @@
-"""A script of sections: settings as options of the command line, a file of results a section, faults in one line."""
+"""Launcher of scripts with sections: settings as options, a results file for each section, errors in one line."""
 
 import argparse
 import dataclasses
@@ -26,23 +26,23 @@ RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 def option(
     default: Any, help: str, *, quick: Any = None, parse: Callable[[str], Any] | None = None, **more: Any
 ) -> Any:
-    """A field of settings that is an option, --name.
+    """Declares a settings field that is also an option, --name.
 
     Args:
-      default: when it is not given; a flag if it is a truth value.
-      help: what it says, without the default.
+      default: value if the option is absent; a bool makes it a flag.
+      help: text of --help, without the default.
       quick: its value with --quick, whatever is given; None leaves it.
-      parse: of the text; by default as the type of the default needs it, whole numbers from 1 on.
+      parse: parser of the text. By default it follows the type of the default; whole numbers are from 1 on.
       **more: of `argparse.ArgumentParser.add_argument`.
     """
     return dataclasses.field(default=default, metadata={"help": help, "quick": quick, "parse": parse, "more": more})
 
 
 def whole_number(text: str, least: int = 1) -> int:
-    """A whole number.
+    """Parses a whole number.
 
     Raises:
-      ArgumentTypeError: it is none, or below the least.
+      ArgumentTypeError: it is not a whole number, or is below the least.
     """
     try:
         number = int(text)
@@ -54,22 +54,22 @@ def whole_number(text: str, least: int = 1) -> int:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names with commas between them."""
+    """Splits names at commas."""
     return tuple(text.split(","))
 
 
 def methods(text: str) -> tuple[str, ...]:
-    """Methods with commas between them and between the options of each."""
+    """Splits methods at commas; an option of a method may have commas too."""
     return tuple(split_methods(text))
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Whole numbers with commas between them, ascending, each once."""
+    """Parses whole numbers from 0, separated by commas: ascending, each once."""
     return tuple(sorted({whole_number(part, 0) for part in text.split(",")}))
 
 
 def seconds(text: str) -> tuple[float, ...]:
-    """Times with commas between them, ascending.
+    """Parses times separated by commas: ascending.
 
     Raises:
       ArgumentTypeError: they are no numbers.
@@ -82,13 +82,13 @@ def seconds(text: str) -> tuple[float, ...]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the command line of every script says; a script adds fields of its own, with `option`.
+    """Settings of the command line that all scripts share; a script adds its own fields with `option`.
 
     Attributes:
-      sections: those that are made.
-      out: folder of runs.jsonl, pictures and all else that is kept.
+      sections: to run.
+      out: folder of runs.jsonl, pictures and everything else that is kept.
       results: folder of the tables.
-      seeds: of each method on each graph, where a script does not make an option of it.
+      seeds: of each method on each graph, unless a script makes it an option.
     """
 
     sections: tuple[str, ...] = ()
@@ -102,28 +102,28 @@ class Settings:
     quick: bool = option(False, "small graphs and short runs: does everything work?")
 
     def check(self) -> None:
-        """Looks at all that can be wrong with the settings.
+        """Checks the settings. Scripts override it.
 
         Raises:
-          GraphrlError: something is.
+          GraphrlError: a setting is wrong.
         """
 
     def among(self, labels: Sequence[str]) -> tuple[str, ...]:
-        """Those of the methods that take part."""
+        """Selected methods among `labels`."""
         return tuple(label for label in labels if self.methods is None or label in self.methods)
 
     def contest(self, graphs: Sequence[ComputationGraph], problem: Problem, entrants: Sequence[Entrant]) -> Contest:
-        """The rows of all entrants; those that --out does not have are made now.
+        """Runs all entrants; rows that --out has are reused.
 
         Raises:
-          Interrupted: Ctrl-C; what is done stays in the file.
+          Interrupted: Ctrl-C; finished rows stay in the file.
         """
         return run_contest(graphs, problem, entrants, self.out, processes=self.processes, retry=self.retry)
 
     def at_time(
         self, graphs: Sequence[ComputationGraph], problem: Problem, methods: Sequence[str], seconds: float
     ) -> Contest:
-        """The rows of the methods at one time; see `contest`."""
+        """Runs the methods with one time limit; see `contest`."""
         budget = Budget(None, seconds)
         return self.contest(graphs, problem, [Entrant(method, [method] * self.seeds, budget) for method in methods])
 
@@ -132,12 +132,12 @@ S = TypeVar("S", bound=Settings)
 
 
 class Section(NamedTuple):
-    """What a script makes.
+    """A section of a script.
 
     Attributes:
-      title: of its file of results.
-      make: gives its tables, one after another.
-      missing: why it cannot be made here, "" if it can: then it is only made if it is named.
+      title: of its results file.
+      make: yields its tables.
+      missing: reason why it cannot run here, "" if it can. A section with a reason runs only if it is named.
     """
 
     title: str
@@ -146,17 +146,17 @@ class Section(NamedTuple):
 
     @property
     def file(self) -> str:
-        """Where it is made, below scripts/."""
+        """File of the section's code, below scripts/."""
         make = self.make.func if isinstance(self.make, functools.partial) else self.make
         return f"{make.__module__.replace('.', '/')}.py"
 
 
 def main(system: str, description: str, settings: type[S], sections: Mapping[str, Section]) -> None:
-    """Makes --sections; bad input is one line on standard error and exit code 1 or 2.
+    """Runs --sections. Bad input is one line on standard error and exit code 1 or 2.
 
     Args:
-      system: before the names of the files of results.
-      description: for --help, in which the sections follow it.
+      system: prefix of the names of results files.
+      description: for --help; the list of sections follows it.
       settings: class of the script's settings.
       sections: by name.
     """
@@ -180,12 +180,12 @@ def main(system: str, description: str, settings: type[S], sections: Mapping[str
 
 
 def command() -> str:
-    """The command line that is running."""
+    """Command line of this process."""
     return shlex.join(["python", f"scripts/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 
 def check_known(what: str, given: Collection[str], names: Collection[str]) -> None:
-    """Looks at the names of an option.
+    """Checks the names of an option.
 
     Raises:
       GraphrlError: one is not known.

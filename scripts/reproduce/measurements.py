@@ -1,9 +1,10 @@
 """Measurements in a file of one JSON object a line, so that a stopped script resumes where it was.
 
 A line is `{"key": {...}, "value": {...} or null, "error": text or null, "machine", "graphrl", "jax", "date"}`; of lines
-with equal keys the last counts (`graphrl.compare.comparison`). `timed` and its like exclude compilation.
+with equal keys the last counts (`graphrl.compare.comparison`). Of the timers only `median_seconds` excludes
+compilation.
 
-`each_apart` works in processes of a core each, side by side, whose times then do not depend on their number.
+`each_apart` works in parallel processes with one core each, so that times do not depend on their number.
 """
 
 import datetime
@@ -38,7 +39,7 @@ R = TypeVar("R")
 
 
 def each_apart(work: Callable[[T], R], items: Sequence[T], processes: int) -> Iterator[R]:
-    """What work makes of each item, as it comes. A process does one item after another.
+    """Applies `work` to each item, in parallel processes of one core each. Yields results as they arrive.
 
     Raises:
       GraphrlError: a process died, or there are fewer cores than processes.
@@ -68,9 +69,9 @@ def _begin(cores: "SimpleQueue[int]") -> None:
 
 
 def _end_with_parent() -> None:
-    """A killed parent ends nobody, and its processes would wait for work for ever."""
+    """Ends this process with its parent: a killed parent would leave it waiting for work forever."""
     parent = multiprocessing.parent_process()
-    assert parent is not None  # only the pool begins one
+    assert parent is not None  # only the pool starts one
     parent.join()
     os._exit(1)
 
@@ -85,10 +86,10 @@ class Measurement(NamedTuple):
     """One line.
 
     Attributes:
-      key: what was measured.
+      key: of the measurement.
       value: figures by name, or None if it failed.
-      error: why, one line.
-      machine, graphrl, jax, date: where, with which versions and when (UTC, ISO 8601).
+      error: reason of the failure, one line.
+      machine, graphrl, jax, date: machine, versions and time (UTC, ISO 8601).
     """
 
     key: dict[str, Any]
@@ -100,15 +101,15 @@ class Measurement(NamedTuple):
     date: str
 
     def to_dict(self) -> dict[str, Any]:
-        """As the file holds it."""
+        """Dict of the file's line."""
         return self._asdict()
 
     @staticmethod
     def from_dict(value: object) -> "Measurement":
-        """The measurement of such a dict.
+        """Measurement of such a dict.
 
         Raises:
-          GraphrlError: it is none.
+          GraphrlError: it is not a measurement.
         """
         try:
             return Measurement(**value)  # type: ignore[arg-type]
@@ -120,15 +121,16 @@ class Measurements:
     """The lines of a file.
 
     Attributes:
-      used: what was asked for since `used` was emptied, in order: a table's sources.
+      used: measurements requested since `used` was emptied, in order: a table's sources.
     """
 
     def __init__(self, path: Path, *, retry: bool, stored: bool = False) -> None:
-        """
+        """Opens a file lazily.
+
         Args:
           path: of the file.
-          retry: whether what failed is measured again.
-          stored: whether `get` measures nothing, and has no figures of what the file lacks.
+          retry: True to repeat failed measurements.
+          stored: True if `get` measures nothing, and returns None for missing figures.
         """
         self._path = path
         self._retry = retry
@@ -136,16 +138,16 @@ class Measurements:
         self.used: list[Measurement] = []
 
     def lacks(self, key: Key) -> bool:
-        """Whether `get` would measure it."""
+        """True if `get` would measure it."""
         with open_store(self._path, _KIND) as store:
             return not self._stored and self._lacks(store, key)
 
     def get(self, key: Key, measure: Callable[[], Figures]) -> Figures | None:
-        """The figures under a key, measured now if the file has none; None if that failed, now or before."""
+        """Figures under a key, measured now if missing; None if the measurement failed, now or before."""
         return self.get_all([(key, measure)])[0]
 
     def get_all(self, wanted: Sequence[tuple[Key, Callable[[], Figures]]]) -> list[Figures | None]:
-        """As `get`, of many keys; the file is read once."""
+        """`get` for many keys; the file is read once."""
         with open_store(self._path, _KIND) as store:
             for key, measure in wanted:
                 if self._lacks(store, key) and not self._stored:
@@ -157,7 +159,7 @@ class Measurements:
     def get_groups(
         self, groups: Sequence[Sequence[Key]], measure: Callable[[Key], Figures], processes: int
     ) -> list[list[Figures | None]]:
-        """As `get`, for groups of keys, each of which is measured by one of some processes of a core each.
+        """`get` for groups of keys. Each group is measured by one process, in parallel processes of one core each.
 
         Raises:
           GraphrlError: such a process died.
@@ -172,13 +174,13 @@ class Measurements:
         return [[one.value for one in some] for some in by_group]
 
     def all_of(self, part: Key) -> list[Figures]:
-        """The figures under all keys that have this part, whichever command measured them."""
+        """Figures under all keys with this part, whichever command measured them; failures are left out."""
         with open_store(self._path, _KIND) as store:
             lines = list(store.rows.values())
         return [one.value for one in lines if one.value is not None and part.items() <= one.key.items()]
 
     def table(self, title: str, *texts: str, notes: Iterable[str] = ()) -> Table:
-        """A table of the figures since the last one; what failed is among the notes."""
+        """Table of the figures since the last one; failures are among the notes."""
         used, self.used = self.used, []
         failed = [f"failed: {' '.join(map(str, one.key.values()))}: {one.error}" for one in used if one.error]
         return Table(title, _origin(used), (*texts, bullets([*notes, *failed])))
@@ -189,7 +191,7 @@ class Measurements:
 
 
 def mebibytes(value: float | None) -> str:
-    """Bytes in 2^20, one digit after the point."""
+    """Bytes in MiB, one digit after the point."""
     return "-" if value is None else f"{value / MIB:,.1f}"
 
 
@@ -199,13 +201,13 @@ def ratio(value: float | None) -> str:
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """What some work gives, and its seconds."""
+    """Result of a call, and its seconds."""
     began = time.perf_counter()
     return work(), time.perf_counter() - began
 
 
 def in_a_line(fault: Exception) -> str:
-    """What went wrong, for a table."""
+    """Error text for a table, in one line."""
     return " ".join(f"{type(fault).__name__}: {fault}".split())[:300]
 
 

@@ -1,7 +1,7 @@
-"""Policies for tables: runs of `graphrl train` that go on where they were, and copies named after what they hold.
+"""Policies for tables: resumable runs of `graphrl train`, and copies named by digest.
 
-Rows know a method by its name, checkpoint included. So each policy is copied to a file that is named after its digest:
-another policy in the same folder is another method, and the same one elsewhere is not measured again.
+Rows identify a method by its name, checkpoint included. So each policy is copied to a file named by its digest. A new
+policy in the same folder is then a new method, and a known policy in another folder is not measured again.
 """
 
 import functools
@@ -23,14 +23,14 @@ P = TypeVar("P", bound=Policy[Any])
 
 
 def trained(kind: type[Policy[Any]], agent: str, run: Path, seeds: int, settings: Sequence[str]) -> list[Path]:
-    """The files of policies, one a seed from 0 on, trained now unless they are there.
+    """Trains policies with seeds from 0, and returns their files. Existing files are kept.
 
     Args:
-      kind: of the policies.
-      agent: that `graphrl train` takes.
-      run: a folder of a run without its seed, which ends the name; files are beside. What was interrupted goes on.
-      seeds: how many.
-      settings: as --set of `graphrl train`; later ones count.
+      kind: class of the policies.
+      agent: name for `graphrl train`.
+      run: prefix of the runs' folders and of the policies' files, which a seed completes. Interrupted runs continue.
+      seeds: number of seeds.
+      settings: as --set of `graphrl train`; later ones override.
 
     Raises:
       GraphrlError: training fails or is interrupted.
@@ -50,12 +50,12 @@ def trained(kind: type[Policy[Any]], agent: str, run: Path, seeds: int, settings
 
 
 def untrained(kind: type[P], config: Any, seed: int = 0) -> P:
-    """A policy before any training."""
+    """An untrained policy."""
     return kind(config, jax.tree.map(np.asarray, kind.initial(config, jax.random.key(seed))), "not trained")
 
 
 def once(file: Path, make: Callable[[], Policy[Any]]) -> Path:
-    """The file of a policy, made now unless there is one."""
+    """File of a policy, made now if missing."""
     if not file.exists():
         print(f"training {file.stem}", file=sys.stderr, flush=True)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def once(file: Path, make: Callable[[], Policy[Any]]) -> Path:
 
 
 def kept(policy: Policy[Any], folder: Path) -> Path:
-    """A policy's copy in `folder`/policies.
+    """Copies a policy to `folder`/policies, unless the copy exists. Returns its path.
 
     Raises:
       GraphrlError: the path cannot be an option of a method.

@@ -1,4 +1,4 @@
-"""Tables as files of results have them: Markdown under a line with command, seeds, hardware, versions and date."""
+"""Tables of results files: Markdown below a line with command, seeds, hardware, versions and date."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from graphrl.process import count_cores
 
 
 class Origin(NamedTuple):
-    """Where the figures of tables come from."""
+    """Provenance of the figures of tables."""
 
     seeds: frozenset[int]
     hardware: frozenset[str]
@@ -36,12 +36,12 @@ class Table(NamedTuple):
 
     @property
     def text(self) -> str:
-        """All parts."""
+        """All parts, joined by empty lines."""
         return "\n\n".join(part.strip("\n") for part in self.parts if part) + "\n"
 
 
 def of_rows(rows: Iterable[Row]) -> Origin:
-    """The origin of rows of comparisons."""
+    """Origin of rows of comparisons."""
     rows = list(rows)
     return Origin(
         frozenset(row.seed for row in rows),
@@ -52,19 +52,19 @@ def of_rows(rows: Iterable[Row]) -> Origin:
 
 
 def here() -> Origin:
-    """The origin of what has been measured now, in this process."""
+    """Origin of measurements made now, in this process."""
     versions = f"graphrl {graphrl.__version__}, jax {jax.__version__}"
     hardware, today = f"{device_name()}, {count_cores()} cores", time.strftime("%Y-%m-%d")
     return Origin(frozenset([0]), frozenset([hardware]), frozenset([versions]), frozenset([today]))
 
 
 def bullets(lines: Iterable[str]) -> str:
-    """A list, each line once."""
+    """Markdown list of the lines, without duplicates."""
     return "\n".join(f"- {line}" for line in dict.fromkeys(lines))
 
 
 def results_text(title: str, tables: Sequence[Table], command: str, summary: str = "") -> str:
-    """The file of a section; the summary is the sentence that a reader would quote."""
+    """Text of a section's file; the summary is its main result in a sentence."""
     seeds, hardware, versions, dates = (
         sorted(frozenset().union(*parts)) for parts in zip(*(table.origin for table in tables), strict=True)
     )

@@ -1,12 +1,12 @@
-"""GO's workloads by name: training steps as graphs, and the problems of table 2 (devices of 16 GB, PCIe or NVLink).
+"""GO's workloads by name: training steps as graphs, and the problems of table 2 (devices of 16 GiB, PCIe or NVLink).
 
-As in the TensorFlow graphs that GO places, every parameter is an op (`variable/...`) whose device holds it for the
-whole run; an op on another device gets a copy by a transfer. Its update writes into its buffer, after all ops that
-still read the old value. Groups follow TensorFlow's two rules: a variable is grouped with its update, and an op of the
-backward pass with the op of the forward pass that it is the gradient of (`colocate_gradients_with_ops`).
+As in the TensorFlow graphs that GO places, every parameter is an op (`variable/...`), whose device stores it for the
+whole run. Ops on other devices get a copy by a transfer. Its update writes into its buffer, after all ops that still
+read the old value. Groups follow TensorFlow's two rules. A variable is grouped with its update. An op of the backward
+pass is grouped with the op of the forward pass whose gradient it computes (`colocate_gradients_with_ops`).
 
-Run times are those on a chip that moves a byte a second and computes at once: the bytes that an op moves, which
-`graphrl.graphs.datasets.workloads.go` turns into seconds on a real one.
+Run times are for a chip that moves one byte a second and computes in no time. They equal the bytes that an op moves,
+which `graphrl.graphs.datasets.workloads.go` turns into seconds on a real chip.
 """
 
 import dataclasses
@@ -47,11 +47,11 @@ OVER: dict[Transfer, str] = {"link": "nvlink-1", "rendezvous": "pcie-3"}  # a ke
 
 
 def problem(workload: Workload, transfer: Transfer, interconnect: str) -> Problem:
-    """The least makespan on the workload's devices, parameters counted where their variables stand.
+    """Problem of the least makespan on the workload's devices, with resident parameters on their variables' devices.
 
     Args:
-      workload: which says how many devices.
-      transfer: whom a transfer occupies: see `Problem`.
+      workload: defines the number of devices.
+      transfer: resources that a transfer occupies: see `Problem`.
       interconnect: a key of `INTERCONNECTS`.
     """
     latency, bandwidth, _ = INTERCONNECTS[interconnect]
@@ -59,7 +59,7 @@ def problem(workload: Workload, transfer: Transfer, interconnect: str) -> Proble
 
 
 RATE = 0.1
-UPDATE = "update"  # the scope of what changes a parameter
+UPDATE = "update"  # the scope of ops that change a parameter
 STACKED: dict[str, Callable[..., Model]] = {"rnnlm": rnnlm, "gnmt": gnmt, "transformer-xl": transformer_xl}
 ARCHITECTURES: dict[str, Callable[..., Model]] = {
     **{f"{name}-{layers}": functools.partial(fn, layers) for name, fn in STACKED.items() for layers in (2, 4, 8)},
@@ -81,7 +81,7 @@ class Traced(NamedTuple):
 
 
 def write(architecture: str, folder: Path) -> Path:
-    """Traces an architecture at all its batch sizes and writes its file; the path."""
+    """Traces an architecture at all its batch sizes and writes its file. Returns the path."""
     programs = []
     for setting in WORKLOADS.values():
         if setting.architecture == architecture:
@@ -105,7 +105,7 @@ def _program(setting: Setting, graph: ComputationGraph, colocation: np.ndarray) 
 
 
 def traced(model: Model, name: str) -> Traced:
-    """The graph of a model's training step; nothing is computed."""
+    """Traces the graph of a model's training step; nothing is computed."""
     parameters = model.parameters()
     step = training_step(model, numbered)
     graph = from_jax(step, parameters, model.batch, chip=TRAFFIC, name=name, weights_argnums=0)
@@ -116,8 +116,9 @@ def traced(model: Model, name: str) -> Traced:
 
 
 def _with_variables(graph: ComputationGraph, parameters: Sequence[str]) -> ComputationGraph:
-    """Every parameter an op, which its readers read; its update in its place. The first outputs of the graph are the
-    new values, in the order of `parameters`.
+    """Adds an op for every parameter, which its readers read, and makes its update write in place.
+
+    The first outputs of the graph are the new values, in the order of `parameters`.
     """
     sizes = {tensor.name: tensor.bytes for tensor in graph.inputs}
     variables = {_ARGUMENT + name: _variable(name, sizes[_ARGUMENT + name]) for name in parameters}
@@ -142,7 +143,7 @@ def _variable(name: str, size: int) -> Op:
 
 
 def _after_readers(graph: ComputationGraph) -> ComputationGraph:
-    """Every update waits for the ops that read the parameter and that it does not depend on."""
+    """Orders every update after the ops that read the parameter, except those that it depends on anyway."""
     readers: dict[str, list[int]] = {}
     for index, op in enumerate(graph.ops):
         for name in op.inputs:
@@ -158,7 +159,7 @@ def _after_readers(graph: ComputationGraph) -> ComputationGraph:
 
 
 def _ancestors(predecessors: list[list[int]], index: int) -> np.ndarray:
-    """Which ops come before one in every order, itself included: `[n] bool`."""
+    """Mask of the ops that precede one in every order, itself included: `[n] bool`."""
     before = np.zeros(len(predecessors), bool)
     before[index] = True
     waiting = [index]
@@ -171,7 +172,7 @@ def _ancestors(predecessors: list[list[int]], index: int) -> np.ndarray:
 
 
 def _group(op: Op) -> str:
-    """What ops of one group have in common."""
+    """Key that all ops of a group share."""
     number = _NUMBER.search(op.name)
     if number is not None:
         return number[1]
@@ -208,8 +209,8 @@ def training_step(model: Model, mark: Callable[[Callable[..., Any]], Callable[..
     """`step(parameters, batch) -> (parameters, loss, state)`: plain gradient descent.
 
     Args:
-      model: of which loss.
-      mark: what the loss is wrapped in before it is differentiated: see `numbered`.
+      model: that defines the loss.
+      mark: wrapper of the loss before it is differentiated: see `numbered`.
     """
 
     def step(parameters: Parameters, batch: Batch) -> tuple[Parameters, jax.Array, Any]:
@@ -225,8 +226,9 @@ def training_step(model: Model, mark: Callable[[Callable[..., Any]], Callable[..
 
 
 def numbered(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, equation i of its jaxpr in the scope `#i`, which JAX's derivatives keep: an op of the backward
-    pass says by it which op of the forward pass it is of.
+    """Wraps a function so that equation i of its jaxpr runs in the scope `#i`.
+
+    JAX's derivatives keep the scope, so an op of the backward pass names its op of the forward pass.
     """
 
     def with_numbers(*args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The architectures of the zoo by name, and from one to its files: run in a process of its own (`build_zoo.py`)."""
+"""Architectures of the zoo by name, and tracing of one into its files, in a separate process (`build_zoo.py`)."""
 
 import contextlib
 import datetime
@@ -29,7 +29,7 @@ SCHEDULERS: tuple[Scheduler, ...] = ("default", "memory")
 
 
 def missing_files(architecture: Architecture, folder: Path) -> list[tuple[str, str]]:
-    """Kind and level of the files that are not there, or not with the batch sizes that are asked for."""
+    """Kind and level of the files that are missing or have other batch sizes than the architecture."""
     missing = []
     for kind in KINDS:
         wanted = set(getattr(architecture, kind))
@@ -77,7 +77,7 @@ def _from_jaxpr(program: Program) -> dict[str, Any]:
 
 
 def _from_xla(program: Program) -> dict[str, Any]:
-    """Graph, XLA's two schedules, and its temp bytes in both."""
+    """Graph, XLA's two schedules, and predicted bytes of temporaries in both."""
     lowered = jax.jit(program.fn).lower(*program.args)
     modules = {key: captured(lowered, key) for key in SCHEDULERS}
     read = {key: read_hlo(module, chip=DEFAULT_CHIP) for key, module in modules.items()}
@@ -106,7 +106,7 @@ def _entry(
 
 
 def _versions(model: Any) -> Iterator[tuple[str, str]]:
-    """Of the packages that have a part in a program."""
+    """Versions of the packages that a program depends on."""
     bases = {base.__module__.split(".")[0] for base in type(model).__mro__}
     for package, module in (
         ("jax", ""),

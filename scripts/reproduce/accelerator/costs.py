@@ -33,7 +33,7 @@ SHARING = "lstm2/inference/b1/hlo", "resnet50v2/inference/b16/hlo"  # with alias
 
 
 def costs(job: Job, write: Write) -> None:
-    """Writes a row for every kind of cost."""
+    """Writes a row for each kind of cost."""
     kinds: dict[str, Callable[[Job], Row]] = {
         f"decoded schedules, {transfer}: makespan and peak memory": functools.partial(_schedules, transfer=transfer)
         for transfer in TRANSFERS
@@ -92,7 +92,7 @@ def _kernels(job: Job) -> Row:
 
 
 def _compared(graphs: int, decisions: int, pairs: list[tuple[Any, Any]]) -> Row:
-    """The greatest relative difference of (given, right) figures, and whether it is that of float32 sums."""
+    """Greatest relative difference of (given, right) figures, and whether float32 sums explain it (`AGREEMENT`)."""
     given, right = (
         np.concatenate([np.ravel(np.asarray(one, float)) for one in side]) for side in zip(*pairs, strict=True)
     )

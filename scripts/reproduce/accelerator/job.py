@@ -1,4 +1,4 @@
-"""A part of the measurements in a process of its own: `python -m reproduce.accelerator.job JOB`, rows on its output."""
+"""One part of the measurements in a separate process: `python -m reproduce.accelerator.job JOB` prints rows as JSON."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ class Job:
       part: of the section, "" for all of it.
       platform: gpu, tpu or cpu.
       ends: its limit, by `time.time`.
-      small: whether sizes are small.
+      small: True for small sizes.
       seed: of everything random.
     """
 
@@ -48,25 +48,25 @@ Write = Callable[[Row], None]
 
 @contextlib.contextmanager
 def faults(write: Write, **labels: Any) -> Iterator[None]:
-    """Writes a row of an error in the `with`, and continues after it: another part may still work."""
+    """Writes a row for an error raised in the `with`, and suppresses it: other parts may still work."""
     try:
         yield
     except ModuleNotFoundError as error:
         write({**labels, "fault": f"the package {error.name} is missing: --wheels", "missing": error.name})
     except GraphrlError as error:
         write({**labels, "fault": str(error)})
-    except Exception as error:  # of a machine that nobody has seen yet
+    except Exception as error:  # any error of an unknown machine
         traceback.print_exc()
         text = str(error).strip() or "no message"
         write({**labels, "fault": f"{type(error).__name__}: {text.splitlines()[0][:160]}"})
 
 
 def main() -> None:
-    """Measures what the argument says; the system ends the process at the limit, also while XLA compiles."""
+    """Runs the job of the argument. The system ends the process at the limit, even while XLA compiles."""
     job = Job(**json.loads(sys.argv[1]))
     signal.setitimer(signal.ITIMER_REAL, max(0.01, job.left))
     rows = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no row
+    os.dup2(2, 1)  # keeps output of libraries out of the rows
 
     def write(row: Row) -> None:
         print(json.dumps({"section": job.section, **row}), file=rows, flush=True)
@@ -78,7 +78,7 @@ def main() -> None:
         from graphrl.process import count_cores
         from reproduce.results import here
 
-        # jaxlib 0.11.2 (not 0.11.1) ends the process where it compiles the decoder for several CPU devices
+        # jaxlib 0.11.2 (not 0.11.1) ends the process when it compiles the decoder for several CPU devices
         machine.configure(1 if jax.__version_info__ >= (0, 11, 2) else count_cores())
         jax.config.update("jax_enable_compilation_cache", job.small)
         if jax.default_backend() != job.platform:
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def measure(job: Job, write: Write) -> None:
-    """Writes the rows of a part, whose module may need packages of its own."""
+    """Writes the rows of a part. Its module is imported here, since it may need packages of its own."""
     module, _, function = PARTS[job.section].partition(":")
     getattr(importlib.import_module(module), function)(job, write)
 

@@ -1,4 +1,4 @@
-"""The page of the figures, and the picture of the learning curves."""
+"""Results page, and the picture of the learning curves."""
 
 import argparse
 import contextlib
@@ -24,7 +24,7 @@ class _Section(NamedTuple):
       title: of the section.
       key: of the rows that are lines of the table.
       headings: of the columns.
-      cells: the format of a line.
+      cells: format of a line.
       text: above the table; a format of the last row.
     """
 
@@ -78,12 +78,12 @@ _SECTIONS = {
 
 
 def page_text(rows: Sequence[Row], args: argparse.Namespace, picture: str) -> str:
-    """The page.
+    """Text of the page.
 
     Args:
       rows: of all parts so far.
       args: of the command line.
-      picture: name of the file with the learning curves, "" if there is none.
+      picture: file name of the learning curves, "" without one.
     """
     hardware, versions = (
         frozenset(row[name] for row in rows if name in row) or frozenset(["unknown, as all was cut"])
@@ -104,18 +104,18 @@ def page_text(rows: Sequence[Row], args: argparse.Namespace, picture: str) -> st
 
 
 def _measured(row: Row, name: str) -> bool:
-    """Whether the row is a line in the table of the section."""
+    """True if the row is a line in the table of the section."""
     return bool(row["section"] == name and _SECTIONS[name].key in row)
 
 
 def _with_ratio(row: Row, rates: Mapping[tuple[str, int], float]) -> Row:
-    """The row of a CPU, with the rate of the accelerator in terms of its own if there is one."""
+    """CPU row, with the accelerator's rate as a multiple of its own, if there is one."""
     rate = rates.get((row["env"], row["envs"]))
     return {**row, "ratio": f"{rate / row['rollouts_per_s']:.3g}" if rate else ""}
 
 
 def _table(section: _Section, rows: Sequence[Row]) -> list[str]:
-    """The text and the table, as soon as there is a line, by the first column."""
+    """Text and table, sorted by the first column; empty without rows."""
     measured = [row for row in rows if section.key in row]
     lines = [section.cells.format(**row).split(" | ") for row in measured]
     lines.sort(key=lambda line: line[0])
@@ -123,7 +123,7 @@ def _table(section: _Section, rows: Sequence[Row]) -> list[str]:
 
 
 def _notes(rows: Sequence[Row]) -> str:
-    """A list of what was cut or could not be measured."""
+    """List of parts that were cut or could not be measured."""
     lines = []
     for row in rows:
         if "fault" in row or "cut" in row:
@@ -134,7 +134,7 @@ def _notes(rows: Sequence[Row]) -> str:
 
 
 def _summary(rows: Sequence[Row], args: argparse.Namespace) -> str:
-    """The sentence that a reader would quote."""
+    """Sentence of the main results."""
     if args.platform == "cpu":
         small = ", of small sizes, and XLA compiled with little effort" * args.small
         return (
@@ -154,7 +154,7 @@ def _summary(rows: Sequence[Row], args: argparse.Namespace) -> str:
 
 
 def write_curves(rows: Sequence[Row], path: Path) -> bool:
-    """Draws the validations, a panel an agent, if there are any, and matplotlib; returns whether it did."""
+    """Draws validation curves, a panel for each agent. Returns False without curves or without matplotlib."""
     looks = [row for row in rows if "value" in row]
     agents = list(dict.fromkeys(row["agent"] for row in looks))
     if not agents:

@@ -1,7 +1,7 @@
-"""Rollouts, decoding and BRKGA a second, on the device that jax computes on.
+"""Throughput of rollouts, decoding and BRKGA on the device that jax computes on.
 
-A rollout is a reset and then random valid actions to the end of the episode, as one compiled program; it returns the
-return and the last observation, so that XLA leaves no part of the environment out.
+A rollout is a reset and then random valid actions to the end of the episode, as one compiled program. It outputs the
+return and the last observation, so that XLA removes no part of the environment.
 """
 
 import importlib
@@ -29,9 +29,9 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from reproduce.accelerator.job import Job, Row, Write, faults
 
-GRAPHS = 64  # different ones: environments share them in turns
+GRAPHS = 64  # different ones; environments take turns with them
 COUNTS = 64, 256, 1024, 4096, 16_384
-GROWTH = 4  # of an environment's time from a count to the next, at most
+GROWTH = 4  # most growth of an environment's time from a count to the next
 GOAL = problem("makespan", "free")
 
 
@@ -62,12 +62,12 @@ def _compile(settings: Settings) -> _Episode:
 
 
 def _memory_map(_: Settings) -> _Episode:
-    graph = WORKLOADS["resnet50"]()  # of the paper; whatever the size
+    graph = WORKLOADS["resnet50"]()  # the paper's workload, whatever `sizes` is
     return _Episode(make("MemoryMap-v0"), _instances("memory_map")([map_problem(graph, NNP_I)]), len(graph.ops), 1)
 
 
 def _instances(env: str) -> Callable[..., Any]:
-    """The function that makes instances of an environment, whose module may need packages of its own."""
+    """Function that makes instances of an environment. Imported here, since its module may need packages of its own."""
     function: Callable[..., Any] = importlib.import_module(f"graphrl.envs.{env}").instances
     return function
 
@@ -96,10 +96,10 @@ def rollouts(job: Job, write: Write) -> None:
 
 
 def _rates(episode: _Episode, count: int, settings: Settings) -> Row:
-    """The rates of `count` environments at the same time, which all devices share.
+    """Rates of `count` parallel environments, sharded over all devices.
 
     Raises:
-      GraphrlError: an episode does not end where it should.
+      GraphrlError: an episode has not ended after its number of steps.
     """
     mesh = machine.make_mesh(settings.threads, count)
     of = jnp.arange(count, dtype=jnp.int32) % len(jax.tree.leaves(episode.params)[0])
@@ -118,7 +118,7 @@ def _rates(episode: _Episode, count: int, settings: Settings) -> Row:
 
 
 def _rollout(episode: _Episode, key: jax.Array, params: Any) -> tuple[jax.Array, Any, jax.Array]:
-    """An episode of random valid actions: its return, the last observation, and whether it has ended."""
+    """Episode of random valid actions. Returns its return, the last observation, and True if the episode has ended."""
     env, keys = episode.env, jax.random.split(key, episode.steps + 1)
 
     def step(key: jax.Array, state: Any, mask: Any) -> tuple[Any, Any]:
@@ -132,7 +132,7 @@ def _rollout(episode: _Episode, key: jax.Array, params: Any) -> tuple[jax.Array,
 
     state, first = env.reset(keys[0], params)
     carry = state, _mask(first.observation), first.reward
-    if episode.steps > 1:  # a loop of no steps would be compiled all the same
+    if episode.steps > 1:  # XLA would compile a loop of no steps too
         carry, _ = lax.scan(advance, carry, keys[1:-1])
     state, mask, total = carry
     _, last = step(keys[-1], state, mask)
@@ -140,7 +140,7 @@ def _rollout(episode: _Episode, key: jax.Array, params: Any) -> tuple[jax.Array,
 
 
 def _mask(observation: Any) -> Any:
-    """The mask of valid actions, None where all are."""
+    """Mask of valid actions, None if all are valid."""
     return getattr(observation, "action_mask", None)
 
 

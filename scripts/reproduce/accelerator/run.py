@@ -1,4 +1,4 @@
-"""Runs the parts one after another, each in a process that ends at its limit, and keeps the page up to date."""
+"""Runs the parts in sequence, each in a process that ends at its limit, and keeps the page up to date."""
 
 import argparse
 import dataclasses
@@ -18,21 +18,21 @@ from graphrl.files import make_folder, write_atomically
 from reproduce.accelerator.job import Job, Row
 from reproduce.accelerator.page import page_text, write_curves
 
-SHARES = {"costs": 50.0, "rollouts": 95.0, "search": 45.0, "training": 60.0, "cpu": 45.0}  # of the time; each agent's
+SHARES = {"costs": 50.0, "rollouts": 95.0, "search": 45.0, "training": 60.0, "cpu": 45.0}  # of the time; for each agent
 SMALL = 240.0  # seconds: with less, sizes are small
-MARGIN = 0.97  # of the rest of the time is shared: processes take a while to end
-# XLA compiles in half of the time what runs several times slower; jax 0.11 has but one kind of fusions.
+MARGIN = 0.97  # shared part of the remaining time: processes take a while to end
+# Compilation takes half of the time, and programs run several times slower. jax 0.11 has only one kind of fusions.
 LITTLE_EFFORT = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 if jax.__version_info__ < (0, 11):
     LITTLE_EFFORT += " --xla_cpu_use_fusion_emitters=false"
 
 
 def run(args: argparse.Namespace, started: float) -> int:
-    """Measures the sections of the command line; returns the exit code: 1 where not all could be tried.
+    """Measures the sections of the command line. Returns the exit code: 1 if some could not be tried.
 
     Args:
       args: of the command line.
-      started: when that time began, by `time.time`.
+      started: start of the time limit, by `time.time`.
     """
     args.small = args.seconds < SMALL
     rows: list[Row] = []
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, started: float) -> int:
 
 
 def _jobs(args: argparse.Namespace, ends: float) -> Iterator[Job]:
-    """The parts, each with its share of the time that those before have left."""
+    """Parts of the measurements, each with its share of the time left at that point."""
     parts = [name.split(":") for name in args.parts]
     for number, (section, *part) in enumerate(parts):
         share = SHARES[section] / sum(SHARES[name] for name, *_ in parts[number:])
@@ -67,7 +67,7 @@ def _jobs(args: argparse.Namespace, ends: float) -> Iterator[Job]:
 
 
 def _write(args: argparse.Namespace, rows: list[Row]) -> None:
-    """Writes the page as far as there are figures, and the picture."""
+    """Writes the page with all figures so far, and the picture."""
     picture = args.output.with_suffix(".png")
     has_curves = write_curves(rows, picture)
     text = page_text(rows, args, picture.name if has_curves else "")
@@ -75,14 +75,14 @@ def _write(args: argparse.Namespace, rows: list[Row]) -> None:
 
 
 def _rows(job: Job, compiled: str) -> Iterator[Row]:
-    """The rows of a part as they come, and a last one if its process was cut or has failed."""
+    """Rows of a part as they arrive, and a last one if its process was cut or failed."""
     limit = job.left
     command = [sys.executable, "-m", "reproduce.accelerator.job", json.dumps(dataclasses.asdict(job))]
     environment = _environment(job, compiled)
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, start_new_session=True) as process:
         try:
             for line in process.stdout or ():
-                if line.endswith(b"\n"):  # else it was cut
+                if line.endswith(b"\n"):  # else the process was cut while it wrote
                     yield json.loads(line)
         except BaseException:  # Ctrl-C, or the page cannot be written
             process.kill()
@@ -94,8 +94,10 @@ def _rows(job: Job, compiled: str) -> Iterator[Row]:
 
 
 def _environment(job: Job, compiled: str) -> dict[str, str]:
-    """Its processes import what this one does, in the same order, and see the platform that is measured; where sizes
-    are small, they share what they compile.
+    """Environment variables of a part's process.
+
+    It imports from this process's paths, in the same order, and sees the platform to measure. With small sizes,
+    processes share a compilation cache.
     """
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     variables.pop("JAX_PLATFORMS", None)  # jax takes an accelerator if there is one

@@ -1,4 +1,4 @@
-"""Training of an agent for as long as there is time, by graphrl's training loop, without any file."""
+"""Training of an agent within a time limit, by graphrl's training loop, without files."""
 
 import dataclasses
 import time
@@ -17,7 +17,7 @@ from graphrl.training.config import Schedule, parsed, updated
 from graphrl.training.run import Loop, default_config, first_info, run_data
 from reproduce.accelerator.job import Job, Row, Write
 
-VALIDATIONS = 6  # about
+VALIDATIONS = 6  # approximately
 SMALL = {
     "regal": "data.train=regal-like:12x8@10000 data.validation=regal-like:12x2@5000 data.graphs=2 data.buckets=1 "
     "agent.evaluations=160 agent.actions=2 agent.rounds=1 agent.width=8",
@@ -33,7 +33,7 @@ SMALL = {
 
 
 def training(job: Job, write: Write) -> None:
-    """Writes a row for every validation, the first before training."""
+    """Writes a row for every validation, the first one before training."""
     agent = find_agent(job.part)
     values = parsed(SMALL[job.part].split()) if job.small else {}
     config = updated(default_config(agent), {**values, "seed": job.seed})
@@ -49,7 +49,7 @@ def training(job: Job, write: Write) -> None:
 
 
 class _Timer(Stop):
-    """Spreads validations over the time, ends training before the limit, and writes a row of each validation."""
+    """Spreads validations over the time, ends training before the limit, and writes a row for each validation."""
 
     def __init__(self, job: Job, labels: Row, compiling: Callable[[], float], write: Write) -> None:
         super().__init__()
@@ -60,16 +60,16 @@ class _Timer(Stop):
 
     @property
     def is_over(self) -> bool:
-        """Whether there is time for no more than one more validation; never before the first."""
+        """True if at most one more validation fits in the time left; never before the first."""
         return self._last > 0.0 and self._job.left < 1.5 * (self._pace.each("validation") or 0.0) + self._margin
 
     @property
     def is_due(self) -> bool:
-        """Whether to validate after this update."""
+        """True if a validation follows this update."""
         return self.is_over or time.time() - self._last >= self._every
 
     def __call__(self) -> bool:
-        """Whether training ends here."""
+        """True if training ends here."""
         return self.is_over
 
     def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
@@ -88,7 +88,7 @@ class _Timer(Stop):
 
 @dataclasses.dataclass(frozen=True)
 class _ByTimer(Schedule):
-    """Validates when the timer says so."""
+    """Schedule of validations by the timer."""
 
     steps: int = 2**31 - 1
     timer: Any = None  # a `_Timer`
@@ -104,7 +104,7 @@ class _ByTimer(Schedule):
 
 
 class _Nowhere(Checkpoints):
-    """Keeps nothing: such a run is not resumed."""
+    """Saves nothing: such a run is not resumed."""
 
     def save(self, info: Info, state: Any) -> Path:
         return Path()

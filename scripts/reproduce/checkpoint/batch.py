@@ -41,7 +41,7 @@ PRECISION = 0.02  # of a batch
 
 
 def batch(settings: Settings) -> Iterator[Table]:
-    """A line a program."""
+    """Table of the largest batches, with a row for each program."""
     lines = []
     for name in settings.chosen:
         methods = [NONE]
@@ -51,7 +51,7 @@ def batch(settings: Settings) -> Iterator[Table]:
         cells = [[_of_method(settings, name, method, room) for method in methods] for room in ROOMS]
         if settings.among((FITTED,)):
             methods.append(FITTED)
-            ratio = 1.0  # of graphrl's batch to the largest of others, in the room before
+            ratio = 1.0  # of graphrl's batch to the largest of others, on the GPU size before
             for sizes, room in zip(cells, ROOMS, strict=True):
                 own = _fitted(settings, name, room, max(1, int(ratio * max(sizes))))
                 ratio = max(1, own) / max(1, *sizes)
@@ -80,7 +80,7 @@ def _of_method(settings: Settings, program: str, method: str, room: int) -> int:
 
 
 def _fitted(settings: Settings, program: str, room: int, start: int) -> int:
-    """The largest batch for which a plan of graphrl's fits; the search begins at a start."""
+    """Largest batch for which a plan of graphrl's fits; the search starts from `start`."""
 
     def fits(size: int) -> bool:
         key = {"what": "fitted", "program": program, "room": room, "batch": size, "size": settings.size}
@@ -93,9 +93,10 @@ def _fitted(settings: Settings, program: str, room: int, start: int) -> int:
 
 
 def largest(fits: Callable[[int], bool], start: int, precision: float = PRECISION) -> int:
-    """The largest batch that fits, to a precision, a share of it: what is larger by that or by 1 does not.
+    """Largest batch that fits, 0 if not even one example fits.
 
-    From the start in steps that double, then by halves; 0 if not even one example fits.
+    A batch larger by the share `precision`, or by 1 if that is more, does not fit. The search goes up from the start in
+    steps that double, then halves the interval.
     """
     low, high, guess, part = 0, None, start, precision
     while high is None or high > low + _step(low, precision):
@@ -117,15 +118,15 @@ def _step(size: int, precision: float) -> int:
 
 TOLERANCE = 1e-6  # of the largest number of the gradient
 _SEED = 0
-# Small programs take longer to compile than all else.
+# Small programs take longer to compile than to run.
 _HASTE: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 def values(settings: Settings) -> Iterator[Table]:
-    """A line a program.
+    """Table of differences from the undecorated values and gradients, with a row for each program.
 
     Raises:
-      GraphrlError: there are no figures of the device that is asked for.
+      GraphrlError: the file has no figures of the requested device.
     """
     methods = [method for method in settings.among((*METHODS, *KEEPING)) if method != NONE]
     device = settings.device or (device_name() if jax.default_backend() != "cpu" else "")
@@ -150,7 +151,7 @@ def values(settings: Settings) -> Iterator[Table]:
 
 
 def _lines(found: Mapping[str, Mapping[str, Figures]]) -> str:
-    """A line a program."""
+    """Table with a row for each program."""
     lines = []
     for name, each in found.items():
         worst = max((figures["difference"] for figures in each.values()), default=0.0)
@@ -160,7 +161,7 @@ def _lines(found: Mapping[str, Mapping[str, Figures]]) -> str:
 
 
 def _notes(found: Mapping[str, Mapping[str, Figures]]) -> Iterator[str]:
-    """What is farther apart than it should be, and how products were computed."""
+    """Methods beyond the tolerance, and the precision of matrix products."""
     for name, each in found.items():
         for method, figures in each.items():
             if figures["difference"] > TOLERANCE:
@@ -192,7 +193,7 @@ def _run(gradient: Any, program: Program, small: bool) -> tuple[Any, Any]:
 
 
 def _flat(tree: Any) -> np.ndarray:
-    """All numbers of a pytree."""
+    """All numbers of a pytree, as one vector."""
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 

@@ -1,5 +1,7 @@
-"""Sections `budgets`, `kept` and `planning`: whether what graphrl foretells is what XLA needs, whether budgets in bytes
-are kept by XLA's figure, without and with `verify`, and how long planning takes.
+"""Sections `budgets`, `kept` and `planning`: accuracy of predicted memory, budgets in bytes, and planning time.
+
+Predictions are compared with XLA's figures. Budgets in bytes are checked against XLA's figure, without and with
+`verify`.
 """
 
 import functools
@@ -20,12 +22,12 @@ from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.models.losses import Program, undecorated
 from reproduce.results import Table
 
-NEAR = 0.1  # by which a figure may differ from what was foretold
+NEAR = 0.1  # relative difference at which a prediction counts as right
 SHARES = (0.6, 0.4)  # of jax's own temporaries
 
 
 def budgets(settings: Settings) -> Iterator[Table]:
-    """A line a program and method."""
+    """Table of predicted and compiled temporaries, with a row for each program and method."""
     lines, quotients = [], []
     for name in settings.chosen:
         for method in settings.among(tuple(OURS)):
@@ -49,7 +51,7 @@ def budgets(settings: Settings) -> Iterator[Table]:
 
 
 def planning(settings: Settings) -> Iterator[Table]:
-    """A line a program, of the middle method."""
+    """Table of planning times by the middle method, with a row for each program."""
     methods = settings.among(tuple(LIMITS))
     method = methods[len(methods) // 2]
     lines = []
@@ -67,7 +69,7 @@ def planning(settings: Settings) -> Iterator[Table]:
 
 
 def planning_of(settings: Settings, name: str, method: str) -> Figures | None:
-    """Bytes and slowdown as foretold, and seconds of planning."""
+    """Predicted bytes and slowdown, and seconds of planning."""
     key = {"what": "planning", "program": name, "method": method, "size": settings.size}
     return settings.measurements.get(key, functools.partial(_planned, settings, name, method))
 
@@ -76,7 +78,7 @@ def _planned(settings: Settings, name: str, method: str) -> Figures:
     program = build(name, small=settings.quick)
     times = []
     for function in (planned(method, program), planned(method, program), jax.checkpoint(program.loss(undecorated))):
-        gc.collect()  # each begins alike: a collection amid many traced programs takes half a second
+        gc.collect()  # start all alike: a collection amid many traced programs takes half a second
         began = time.perf_counter()
         jaxpr = jax.make_jaxpr(jax.value_and_grad(function))(*program.args)
         times.append(time.perf_counter() - began)
@@ -97,7 +99,7 @@ def _planned(settings: Settings, name: str, method: str) -> Figures:
 
 
 def kept(settings: Settings) -> Iterator[Table]:
-    """A line a program and budget."""
+    """Table of budgets in bytes, with a row for each program and budget."""
     lines, found = [], {False: list[tuple[Figures, int]](), True: list[tuple[Figures, int]]()}
     for name in settings.chosen:
         for share in SHARES:
@@ -138,7 +140,7 @@ def _kept_cells(own: Figures | None, room: int) -> list[str]:
 
 
 def _reported(own: Figures) -> float:
-    """What the report says that XLA needs."""
+    """XLA's temporaries according to the report."""
     return own["foretold"] if own["compiled"] is None else own["compiled"]
 
 
@@ -158,7 +160,7 @@ def _kept_figures(settings: Settings, name: str, share: float, budget: int, *, v
 
 
 def _within(settings: Settings, name: str, budget: int, verify: bool) -> Figures:
-    """What planning for a budget comes to, and what XLA needs afterwards; that is None where it was refused."""
+    """Figures of planning for a budget, and XLA's temporaries of the result, None if the budget was refused."""
     program = build(name, small=settings.quick)
     gradient, figures = fitted(program, budget, verify=verify)
     refused = figures["foretold"] is None
@@ -166,12 +168,12 @@ def _within(settings: Settings, name: str, budget: int, verify: bool) -> Figures
 
 
 def fitted(program: Program, budget: int, *, verify: bool) -> tuple[Any, Figures]:
-    """Plans a step for so many bytes in all.
+    """Plans a step for a total budget in bytes.
 
     Returns:
-      Its gradient function; and of its temporaries what was foretold and what XLA compiled for an H200 while it was
-      planned, if it was to verify, the slowdown as foretold, and seconds of planning. Where the budget was refused,
-      only the least that was found, None if that is unknown, and seconds.
+      The gradient function, and figures. These are the predicted temporaries, those of XLA's compilation for an H200
+      during planning (None without `verify`), the predicted slowdown, and seconds of planning. If the budget was
+      refused: the least peak that was found (None if unknown) and seconds.
     """
     compiler = executable_for_gpu if verify else False
     own = graphrl.checkpoint(program.loss(undecorated), budget=f"{budget}B", chip=CHIP, verify=compiler, cache=False)

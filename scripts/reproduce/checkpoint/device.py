@@ -1,8 +1,8 @@
-"""Section `device`: memory and time of steps on the device of this machine, beside what was foretold.
+"""Section `device`: measured memory and time of training steps on this machine's device, with the predictions.
 
-A gradient is compiled, and run step by step, each in a process of its own: compiling tries kernels out, which takes
-memory of the device, and its allocator forgets no peak. What is run was compiled by another process, and nothing else
-runs in its own.
+Each gradient is compiled in one process and run in another. Compilation tries out kernels, which takes device memory,
+and the device's allocator never forgets a peak. A process that runs a gradient therefore loads what another process
+compiled, and does nothing else.
 """
 
 import functools
@@ -29,7 +29,7 @@ from reproduce.checkpoint.rules import Curves, figure, targets
 from reproduce.measurements import Figures, Measurements, each_apart, in_a_line, mebibytes, ratio
 from reproduce.results import Table, bullets
 
-_WARM, _LEAST, _MOST, _SECONDS = 3, 5, 50, 0.7  # steps before those that are timed; of these so many, or so long
+_WARM, _LEAST, _MOST, _SECONDS = 3, 5, 50, 0.7  # warm-up steps, then least and most timed steps and their seconds
 _SEED = 0
 WITH_HOST = "graphrl with the host at 10%"
 METHODS = (*(rule for rule in RULES if rule == NONE or rule.endswith("a layer")), *LIMITS, WITH_HOST)
@@ -39,7 +39,7 @@ _HOW = (
     "are against the undecorated gradient, measured and foretold."
 )
 
-_NEAR = 0.1  # part by which temporaries may differ from what was foretold
+_NEAR = 0.1  # relative difference at which predicted temporaries count as right
 Steps = Mapping[str, Figures]  # of one program, by method
 
 
@@ -48,8 +48,8 @@ class Task(NamedTuple):
 
     Attributes:
       program, method: their names.
-      small: whether it is the program's small size.
-      chip: whose figures the foretold times are of.
+      small: True for the program's small size.
+      chip: name of the chip that predicted times are for.
       path: of the compiled gradient.
     """
 
@@ -61,11 +61,11 @@ class Task(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """What the file of a task holds.
+    """Content of a task's file.
 
     Attributes:
-      executable: of `serialize_executable.serialize`.
-      figures: what was foretold, and what the compiler says.
+      executable: result of `serialize_executable.serialize`.
+      figures: predictions and the compiler's figures.
     """
 
     executable: tuple[Any, ...]
@@ -73,11 +73,11 @@ class Compiled(NamedTuple):
 
 
 def device(settings: Settings) -> Iterator[Table]:
-    """Means, a table a program, and a picture in --out.
+    """Table of means, then a table for each program; writes a picture to --out.
 
     Raises:
-      GraphrlError: none of the methods that are asked for is one of this section, or there are no figures of the
-        device that is asked for.
+      GraphrlError: none of the requested methods belongs to this section, or the file has no figures of the requested
+        device.
     """
     if not settings.among(METHODS):
         raise GraphrlError(f"section device has none of these methods: it has {', '.join(METHODS)}")
@@ -121,7 +121,7 @@ def _tasks(settings: Settings, name: str, program: str) -> list[Task]:
 
 
 def _compile(settings: Settings, tasks: Sequence[Task]) -> dict[Task, str]:
-    """Compiles what no file is there of; returns what failed, and why."""
+    """Compiles the tasks that have no file yet. Returns the error of each task that failed."""
     for task in tasks:
         task.path.parent.mkdir(parents=True, exist_ok=True)
         if settings.retry:
@@ -143,7 +143,7 @@ def _run(failed: Mapping[Task, str], task: Task) -> Figures:
 
 
 def _lines(steps: Steps) -> str:
-    """A line a method."""
+    """Table with a row for each method."""
     lines = []
     for method, own in steps.items():
         peak = None if own["peak"] is None else own["peak"] - own["results"]
@@ -159,7 +159,7 @@ def _lines(steps: Steps) -> str:
 
 
 def _slowdowns(steps: Steps, method: str) -> tuple[float, float]:
-    """As measured and as foretold, where the undecorated gradient was measured, too."""
+    """Measured and predicted slowdown against the undecorated gradient, which must have been measured."""
     measured, foretold = (steps[method][which] / steps[NONE][which] - 1 for which in ("step", "seconds"))
     return measured, foretold
 
@@ -181,7 +181,7 @@ def _points(steps: Steps, methods: Iterable[str]) -> list[Point]:
 
 
 def _means(steps: Mapping[str, Steps]) -> str:
-    """A line a method."""
+    """Table of means over programs, with a row for each method."""
     lines = []
     for method in METHODS:
         some = [own for own in steps.values() if method in own and NONE in own]
@@ -193,7 +193,7 @@ def _means(steps: Mapping[str, Steps]) -> str:
 
 
 def _notes(steps: Mapping[str, Steps]) -> Iterator[str]:
-    """How true what was foretold is."""
+    """Accuracy of the predictions, and the XLA flags of the measurements."""
     apart, near = list[float](), list[bool]()
     for own in steps.values():
         for method, figures in own.items():
@@ -212,18 +212,18 @@ def _notes(steps: Mapping[str, Steps]) -> Iterator[str]:
 
 
 def compile_task(task: Task) -> tuple[Task, str]:
-    """Writes the task's file; returns the task, and why it could not, or ""."""
-    jax.config.update("jax_enable_compilation_cache", False)  # what comes from there serializes without its code
+    """Compiles a task and writes its file. Returns the task and the error, "" if there was none."""
+    jax.config.update("jax_enable_compilation_cache", False)  # an executable from the cache serializes without its code
     try:
         content = pickle.dumps(tuple(_compiled(task)))
-    except Exception as fault:  # one that fails must not end the others
+    except Exception as fault:  # one failure must not end the other tasks
         return task, in_a_line(fault)
     write_atomically(task.path, lambda file: file.write(content), binary=True)
     return task, ""
 
 
 def run_task(task: Task) -> Figures:
-    """Figures of a task whose file is there."""
+    """Figures of a task whose file exists."""
     program, file = build(task.program, small=task.small), Compiled(*pickle.loads(task.path.read_bytes()))
     args = jax.block_until_ready(jax.device_put(program.draw(_SEED)))
     step = serialize_executable.deserialize_and_load(*file.executable)
@@ -251,7 +251,7 @@ def _compiled(task: Task) -> Compiled:
 
 
 def _peak(step: Any, args: Any) -> int | None:
-    """Most bytes that the device held at once, beside arguments; None where the device does not say."""
+    """Peak bytes in use after a step, less the bytes in use before it. None if the device reports no memory."""
     before = _stats().get("bytes_in_use")
     jax.block_until_ready(step(*args))
     return None if before is None else _stats()["peak_bytes_in_use"] - before

@@ -36,7 +36,7 @@ class Kind(NamedTuple):
     """A loss.
 
     Attributes:
-      build: the program of its sizes, of which one is `batch`.
+      build: builds the program from its sizes, of which one is `batch`.
       full, small: its sizes.
     """
 
@@ -102,7 +102,7 @@ PROGRAMS: dict[str, Kind] = {
     ),
 }  # fmt: skip
 
-# only for the time that planning takes: some 5,000 equations in the gradient of one, and in the loss of the other
+# only for planning time: some 5,000 equations in the gradient of one, and in the loss of the other
 LONG: dict[str, Kind] = {
     f"transformer of {depth} layers": Kind(
         language.transformer, {**_TEXT, "depth": depth, "scanned": False}, {**_SMALL_TEXT, "scanned": False}
@@ -112,7 +112,7 @@ LONG: dict[str, Kind] = {
 
 
 def build(name: str, *, small: bool = False, batch: int | None = None) -> Program:
-    """A program by its name; `batch` instead of that of its size."""
+    """Builds a program by its name; `batch` overrides the batch of its size."""
     kind = (PROGRAMS | LONG)[name]
     sizes = dict(kind.small if small else kind.full)
     return kind.build(**sizes if batch is None else sizes | {"batch": batch})
@@ -121,7 +121,7 @@ def build(name: str, *, small: bool = False, batch: int | None = None) -> Progra
 Gradient = Callable[..., Any]
 Method = Callable[[Program], Gradient]
 
-CHIP = "h200"  # whose times are foretold
+CHIP = "h200"  # of predicted times
 NONE = "none"
 POLICIES: Mapping[str, Any] = {
     "nothing saveable": jax.checkpoint_policies.nothing_saveable,
@@ -133,7 +133,7 @@ POLICIES: Mapping[str, Any] = {
 
 
 def plain(program: Program) -> Gradient:
-    """The gradient without any rule."""
+    """Gradient without any rule."""
     return jax.value_and_grad(program.loss(undecorated))
 
 
@@ -154,7 +154,7 @@ RULES: dict[str, Method] = {
 
 SLOWDOWNS = (0.02, 0.05, 0.1, 0.2, 0.33)
 LIMITS = {f"graphrl at {limit:.0%}": limit for limit in SLOWDOWNS}
-# with the memory of the host: the method without it, and its limit
+# with host memory: the method without it, and its limit
 HOSTED = {
     f"graphrl with the host at {limit:.0%}": (method, limit)
     for method, limit in LIMITS.items()
@@ -162,13 +162,13 @@ HOSTED = {
 }
 _TIMED = ("nothing saveable, a layer", "dots saveable, a layer", "dots without batch saveable, a layer")
 MATCHED = {f"graphrl as slow as {rule}": rule for rule in _TIMED}  # by the same estimate
-# of what jax keeps; limits of time leave small programs as they are, whose peak is the workspace of a product
+# shares of jax's memory. Time limits leave small programs unchanged: their peak is the workspace of a matrix product
 KEEPING = {"graphrl keeping half": 0.5, "graphrl keeping a quarter": 0.25}
 PLANNED = (*LIMITS, *HOSTED, *MATCHED, *KEEPING)
 
 
 def planned(method: str, program: Program) -> graphrl.CheckpointedFunction:
-    """A program's loss under one of `PLANNED`."""
+    """Plans a program's loss by one of `PLANNED`."""
     if method in KEEPING:
         return graphrl.checkpoint(program.loss(undecorated), budget=KEEPING[method], chip=CHIP)
     hosted = method in HOSTED
@@ -196,7 +196,7 @@ GRADIENTS: dict[str, Method] = {
     **{method: functools.partial(_ours, method) for method in (*HOSTED, *KEEPING)},
 }
 FITTED = "graphrl for the room"  # a budget in bytes, which XLA verifies
-# XLA's own: a GPU with so much less memory that the undecorated gradient's temporaries must shrink to this share.
+# XLA's rematerialisation, on a GPU so small that the undecorated gradient's temporaries must shrink to this share.
 XLA: Mapping[str, float] = {f"XLA's own at {share:.0%}": share for share in (0.5, 0.25)}
 
 
@@ -205,7 +205,7 @@ QUICK = ("transformer in a scan", "LSTM")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(launcher.Settings):
-    """What the command line says."""
+    """Settings of the command line."""
 
     out: Path = option(Path("out/checkpoint"), "folder of measurements and pictures")
     programs: tuple[str, ...] | None = option(None, "leave out all others", parse=names, metavar="P,...")
@@ -218,7 +218,8 @@ class Settings(launcher.Settings):
     )
 
     def check(self) -> None:
-        """
+        """Checks programs, methods and the chip.
+
         Raises:
           GraphrlError: a program, method or chip is not known.
         """
@@ -228,27 +229,29 @@ class Settings(launcher.Settings):
 
     @functools.cached_property
     def measurements(self) -> Measurements:
-        """The file of figures."""
+        """File of measurements."""
         return Measurements(self.out / "measured.jsonl", retry=self.retry)
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The programs that are measured."""
+        """Programs to measure."""
         return tuple(self.programs or (QUICK if self.quick else PROGRAMS))
 
     @property
     def size(self) -> str:
-        """Which of the programs' sizes, in the keys of measurements."""
+        """Size of the programs, in the keys of measurements."""
         return "small" if self.quick else "full"
 
 
-# XLA leaves a fifth of a device's memory alone, and a twentieth of what arguments do not take of the rest.
+# XLA leaves a fifth of a device's memory free, and of the rest a twentieth of the part that arguments do not take.
 _OF_DEVICE, _OF_REST = 0.8, 0.95
 
 
 def memory(settings: Settings, program: str, method: str, batch: int | None = None) -> Figures | None:
-    """XLA's figures in bytes (`gpu_compile.GpuMemory`), seconds to trace and to compile, and what the compiled module's
-    instructions take one after another by roofline ("seconds").
+    """XLA's figures for a gradient.
+
+    These are bytes (`gpu_compile.GpuMemory`), seconds to trace and to compile, and the summed roofline time of the
+    compiled module's instructions ("seconds").
 
     Args:
       settings: whose file keeps them.
@@ -268,9 +271,9 @@ def memory(settings: Settings, program: str, method: str, batch: int | None = No
 
 
 def slowdown(settings: Settings, program: str, method: str) -> float | None:
-    """Estimated time of the traced gradient over that of the undecorated one, less 1; None where it failed.
+    """Estimated time of the traced gradient over that of the undecorated one, less 1; None if a measurement failed.
 
-    XLA's own recomputation is in no traced function: for it it is that of compiled modules.
+    XLA's own recomputation is in no traced function. Its slowdown is that of the compiled modules.
     """
     if method in XLA:
         return compiled_slowdown(settings, program, method)
@@ -279,7 +282,7 @@ def slowdown(settings: Settings, program: str, method: str) -> float | None:
 
 
 def compiled_slowdown(settings: Settings, program: str, method: str) -> float | None:
-    """The same by the instructions of the compiled modules."""
+    """Slowdown by the instructions of the compiled modules; None if a measurement failed."""
     own, undecorated = (memory(settings, program, name) for name in (method, NONE))
     return own["seconds"] / undecorated["seconds"] - 1 if own and undecorated else None
 
@@ -301,7 +304,7 @@ def _compiled(settings: Settings, name: str, method: str, batch: int | None) -> 
 
 
 def _compiled_in_less(settings: Settings, name: str, share: float, whole: Figures) -> Figures:
-    """The undecorated gradient on a GPU that has room for a share of its temporaries."""
+    """Figures of the undecorated gradient on a GPU with room for a share of its temporaries."""
     program = build(name, small=settings.quick)
     room = (share * whole["temporaries"] / _OF_REST + whole["arguments"]) / _OF_DEVICE
     return _of_gradient(settings, program, plain(program), device_bytes=int(room))
@@ -318,7 +321,7 @@ def _of_gradient(settings: Settings, program: Program, gradient: Gradient, **opt
 
 
 def _of_instructions(compiled: Any, chip: str) -> float:
-    """Seconds of a compiled module's instructions, one after another."""
+    """Summed roofline seconds of a compiled module's instructions."""
     (module,) = compiled.runtime_executable().hlo_modules()
     graph = read_hlo(parse_module(module.as_serialized_hlo_module_proto(), "XLA's module"), chip=chip).graph
     return sum(op.runtime for op in graph.ops)
@@ -341,7 +344,7 @@ class Point(NamedTuple):
 
 
 def points(settings: Settings, program: str, methods: Iterable[str]) -> list[Point]:
-    """Those of the methods that could be measured."""
+    """Points of the methods that could be measured."""
     whole, there = memory(settings, program, NONE), []
     for method in methods:
         figures, time = memory(settings, program, method), slowdown(settings, program, method)
@@ -352,12 +355,12 @@ def points(settings: Settings, program: str, methods: Iterable[str]) -> list[Poi
 
 
 def least(candidates: Sequence[Point], slowdown: float) -> Point | None:
-    """The one with the least temporaries among those that are no slower, if there is one."""
+    """Point with the least temporaries within a slowdown, None if there is no such point."""
     return min((point for point in candidates if point.slowdown <= slowdown), key=_by_memory, default=None)
 
 
 def best(candidates: Sequence[Point]) -> Point | None:
-    """The one with the least temporaries, the fastest of those."""
+    """Point with the least temporaries, the fastest of those; None without points."""
     return min(candidates, key=_by_memory, default=None)
 
 

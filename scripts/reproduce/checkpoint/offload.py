@@ -1,5 +1,7 @@
-"""Section `offload`: what the memory of the host saves on the device, as foretold and by XLA's figures; and what XLA
-needs for a perceptron whose hidden activations wait on the host, with and without graphrl's barriers.
+"""Section `offload`: device memory that host memory saves, predicted and by XLA's figures, and the effect of barriers.
+
+Barriers are compared on a perceptron whose hidden activations are offloaded to the host, with and without graphrl's
+barriers.
 """
 
 import functools
@@ -20,18 +22,18 @@ from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.results import Table
 
 LAYERS, ROWS, WIDTH, HIDDEN = 6, 8192, 1024, 4096
-SMALL = 64  # what sizes are divided by to see whether all works
+SMALL = 64  # divisor of sizes for a quick test
 NAME = "hidden"
 OFFLOADED = ("transformer", "transformer in a scan", "Llama", "vision transformer")
 
 
 class Way(NamedTuple):
-    """How hidden activations are stored.
+    """A way to store hidden activations.
 
     Attributes:
       policy: of jax.
-      awaited: whether the forward pass waits for copies to the host.
-      joined: whether the gradients of a layer are handed on together.
+      awaited: True if the forward pass waits for copies to the host.
+      joined: True if a barrier joins the gradients of a layer.
     """
 
     policy: Any
@@ -57,7 +59,7 @@ WAYS: Mapping[str, Way] = {
 
 
 def offload(settings: Settings) -> Iterator[Table]:
-    """What barriers do, and a line a program and limit."""
+    """Table of barriers, then one with a row for each program and limit."""
     yield barriers(settings)
     lines, quotients = [], []
     for name in settings.programs or (settings.chosen if settings.quick else OFFLOADED):
@@ -87,7 +89,7 @@ def offload(settings: Settings) -> Iterator[Table]:
 
 
 def barriers(settings: Settings) -> Table:
-    """A line a way."""
+    """Table of barriers, with a row for each way."""
     lines = []
     for name, way in WAYS.items():
         key = {"what": "barriers", "way": name, "size": settings.size}

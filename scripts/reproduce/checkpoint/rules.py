@@ -1,4 +1,4 @@
-"""Sections `rules` and `curve`: memory and estimated time of every rule on every program, ours beside them."""
+"""Sections `rules` and `curve`: memory and estimated time of jax's rules, XLA's rematerialisation and graphrl."""
 
 import math
 import statistics
@@ -33,11 +33,11 @@ from reproduce.measurements import mebibytes, ratio
 from reproduce.results import Table
 
 _COLUMNS = 4  # of panels
-_SHOWN = -40, 50  # percent of slowdown: what is slower is left out of the picture
+_SHOWN = -40, 50  # percent of slowdown; slower points are not drawn
 
 
 def rules(settings: Settings) -> Iterator[Table]:
-    """A table of means, and one a program.
+    """Table of means, and one for each program.
 
     Raises:
       GraphrlError: the packages are missing.
@@ -48,7 +48,7 @@ def rules(settings: Settings) -> Iterator[Table]:
 
 
 def tables(settings: Settings) -> list[Table]:
-    """The same without a look at the packages: what is not measured yet fails."""
+    """Tables of `rules` without a check for the packages: missing measurements fail."""
     methods = settings.among((*METHODS, *XLA))
     by_program = [_of_program(settings, program, methods) for program in settings.chosen]
     return [_mean_table(settings, methods), *by_program]
@@ -73,7 +73,7 @@ def _of_program(settings: Settings, program: str, methods: tuple[str, ...]) -> T
 
 
 def _mean_table(settings: Settings, methods: tuple[str, ...]) -> Table:
-    """Of shares of the undecorated gradient's temporaries the geometric mean, of slowdowns the mean."""
+    """Geometric mean of shares of the undecorated gradient's temporaries, and mean of slowdowns."""
     lines = []
     for method in methods:
         some = [point for name in settings.chosen for point in points(settings, name, [method])]
@@ -102,7 +102,7 @@ class Curves(NamedTuple):
 
 
 def curve(settings: Settings) -> Iterator[Table]:
-    """A line a program, whether the targets are met, and a picture in --out."""
+    """Table with a row for each program, and the targets; writes a picture to --out."""
     by_name = {
         name: Curves(*(points(settings, name, settings.among(tuple(methods))) for methods in (RULES, XLA, OURS)))
         for name in settings.chosen
@@ -132,7 +132,7 @@ def _share(point: Point | None) -> str:
 
 
 def targets(by_name: Mapping[str, Curves]) -> Iterator[str]:
-    """Against each rule ours at its own slowdown, and the geometric mean against the best rule."""
+    """Comparison of graphrl with each rule at the rule's slowdown; its geometric mean against the best rule."""
     beaten, rules, quotients = 0, 0, []
     for curves in by_name.values():
         for rule in curves.rules[1:]:  # the first is none
@@ -150,7 +150,7 @@ def targets(by_name: Mapping[str, Curves]) -> Iterator[str]:
 
 
 def figure(by_name: Mapping[str, Curves], label: str) -> Figure:
-    """A panel a program; the label says what its slowdowns are."""
+    """A panel for each program; the label describes the slowdown axis."""
     rows = math.ceil(len(by_name) / _COLUMNS)
     drawn = Figure(figsize=(1 + 3.2 * _COLUMNS, 0.8 + 2.6 * rows), layout="constrained")
     panels = drawn.subplots(rows, _COLUMNS, squeeze=False).ravel()

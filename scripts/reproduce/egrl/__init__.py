@@ -1,1 +1,1 @@
-"""The sections of scripts/reproduce_egrl.py, a file each; a section gives Markdown, a text a table."""
+"""Sections of scripts/reproduce_egrl.py, a file each. A section yields tables."""

@@ -1,7 +1,7 @@
-"""EGRL against other methods on memory maps (figure 4's form), and how the maps differ (figures 6 and 7).
+"""EGRL against other methods on memory maps (figure 4's form), and differences between the maps (figures 6 and 7).
 
-All methods have the paper's evaluations; further rows show what time buys, and EGRL's settings. Maps are compared with
-the compiler's: which tensors moved where, and whether neighbours share a memory.
+All methods have the paper's evaluations. Further rows show the effect of more time, and of EGRL's settings. Maps are
+compared with the compiler's: moves of tensors between memories, and neighbours that share a memory.
 """
 
 import itertools
@@ -86,7 +86,7 @@ def methods(settings: Settings) -> Iterator[Table]:
 
 
 def ablations(settings: Settings) -> Iterator[Table]:
-    """Parts of EGRL left out: a table for each workload."""
+    """Ablations of EGRL: a table for each workload."""
     yield from _egrl_tables(settings, ("egrl", "egrl:variant=ea", *ABLATIONS))
 
 
@@ -119,7 +119,7 @@ def maps(settings: Settings) -> Iterator[Table]:
 
 
 def _curves_figure(runs: Runs, settings: Settings) -> Figure:
-    """Latency against evaluations, a line for each method that has them; the compiler's and the bound."""
+    """Latency against evaluations for each method with a curve, and the compiler's latency and the bound."""
     figure = Picture(figsize=(9.0, 5.2), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     at = np.unique(np.linspace(1, settings.evaluations, POINTS).astype(int))
@@ -146,7 +146,7 @@ def _curves_figure(runs: Runs, settings: Settings) -> Figure:
 
 
 def _curves_lines(runs: Runs, settings: Settings) -> tuple[list[str], list[list[str]]]:
-    """Headings and lines of a table: mean latencies after parts of the evaluations, of the methods with a curve."""
+    """Headings and rows: mean latencies after parts of the evaluations, of the methods with a curve."""
     at = np.array([max(1, settings.evaluations // part) for part in PARTS])
     lines = []
     for entrant, some in _counted(runs).items():
@@ -156,7 +156,7 @@ def _curves_lines(runs: Runs, settings: Settings) -> tuple[list[str], list[list[
 
 
 def _table(settings: Settings, runs: Runs, *more: str) -> Table:
-    """A line for each entrant, and more Markdown below."""
+    """Table with a row for each entrant, and more Markdown below."""
     lines = [_line(entrant, some, runs) for entrant, some in runs.by_entrant.items()]
     bound = f"bound {1e6 * runs.bound:.1f} us." if runs.bound else "no bound."
     text = f"Best known {1e6 * runs.best:.1f} us, {bound} {HOW}"
@@ -167,21 +167,21 @@ def _table(settings: Settings, runs: Runs, *more: str) -> Table:
 
 
 def _egrl_tables(settings: Settings, names: tuple[str, ...]) -> Iterator[Table]:
-    """With CP-SAT's runs for the bound."""
+    """Tables of EGRL's variants, with CP-SAT's runs for the bound."""
     for workload in settings.workloads:
         entrants = [*in_time(settings, ("cp-sat",))[-1:], *at_evaluations(settings, names)]
         yield _table(settings, runs_of(settings, workload, entrants))
 
 
 class Maps(NamedTuple):
-    """Of one method on a problem of n steps: r maps, the fastest first."""
+    """The r maps of one method on a problem of n steps, the fastest first."""
 
     method: str
     memories: np.ndarray  # [r, 2, n] int64, of weights and of outputs
 
 
 def _maps(runs: Runs) -> list[Maps]:
-    """By method."""
+    """Maps of each method."""
     every = []
     for entrant, some in runs.by_entrant.items():
         ranked = sorted(some, key=lambda run: run["latency"])
@@ -209,7 +209,7 @@ def _latencies(runs: Runs) -> list[float]:
 
 
 def _moves(of: MapProblem, compiler: Maps, one: Maps) -> Iterator[list[str]]:
-    """A line for each kind and memory from which something could move."""
+    """A row for each kind and memory from which something could move."""
     for kind, name in enumerate(KINDS):
         count, size = transitions(of, compiler.memories[0], one.memories[0], kind)
         for memory in np.flatnonzero(count.sum(1)):
@@ -219,14 +219,17 @@ def _moves(of: MapProblem, compiler: Maps, one: Maps) -> Iterator[list[str]]:
 
 
 def _counted(runs: Runs) -> dict[Entrant, list[Figures]]:
-    """Those with a curve over evaluations."""
+    """Entrants with a curve over evaluations."""
     return {
         entrant: some for entrant, some in runs.by_entrant.items() if entrant.evaluations and len(some[0]["curve"]) > 1
     }
 
 
 def _sampled(run: Figures, at: np.ndarray) -> np.ndarray:
-    """The best latency after so many evaluations `[...]` beside one of the compiler's map; before the first, that."""
+    """Best latency after `at` evaluations `[...]`, not counting the one of the compiler's map.
+
+    Before the first entry of the curve it is that entry's latency.
+    """
     evaluations, latency = np.array(run["curve"]).T
     place: np.ndarray = np.searchsorted(evaluations, at + 1, side="right") - 1
     return latency[np.maximum(place, 0)]
@@ -250,13 +253,13 @@ def _line(entrant: Entrant, some: Sequence[Figures], runs: Runs) -> list[str]:
 
 
 def together(of: MapProblem, memories: np.ndarray, kind: int) -> float:
-    """The share of neighbours of one kind that lie in one memory; `memories` is `[2, n]`."""
+    """Share of neighbours of one kind that are in one memory; `memories` is `[2, n]`."""
     row = memories[kind][(of.has_weights, of.has_outputs)[kind]]
     return float((row[1:] == row[:-1]).mean())
 
 
 def transitions(of: MapProblem, before: np.ndarray, after: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
-    """From memory to memory, tensors and bytes of one kind: `[M, M]` int64 each.
+    """Tensors and bytes of one kind that move from memory to memory: `[M, M]` int64 each.
 
     Args:
       before, after: `[2, n]` memories.

@@ -1,6 +1,6 @@
-"""What the sections share: the settings of the command line, and runs of methods on EGRL's workloads.
+"""Settings of the command line, and runs of methods on EGRL's workloads, for all sections.
 
-Runs are kept in measured.jsonl: sections that want the same run share it.
+Runs are kept in measured.jsonl: sections that need the same run share it.
 """
 
 import dataclasses
@@ -24,12 +24,12 @@ from reproduce.measurements import Figures, Key, Measurements
 
 CHIP = "nnp-i"
 FIGURES = ("latency", "compiler_latency", "bound", "seconds", "evaluations")
-ONCE = ("all-slowest", "compiler", "benefit", "greedy-dp")  # whatever the seed
+ONCE = ("all-slowest", "compiler", "benefit", "greedy-dp")  # methods that give the same map for every seed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(launcher.Settings):
-    """What the command line says."""
+    """Settings of the command line."""
 
     out: Path = option(Path("out/egrl"), "folder of measurements and pictures")
     workloads: tuple[str, ...] = option(tuple(WORKLOADS), "that maps are for", quick=("resnet50",), parse=names)
@@ -38,7 +38,8 @@ class Settings(launcher.Settings):
     seeds: int = option(5, "of each method on each workload", quick=2)
 
     def check(self) -> None:
-        """
+        """Checks methods and workloads.
+
         Raises:
           GraphrlError: a method or a workload is unknown.
         """
@@ -47,12 +48,12 @@ class Settings(launcher.Settings):
 
     @functools.cached_property
     def measurements(self) -> Measurements:
-        """The file of figures."""
+        """File of measurements."""
         return Measurements(self.out / "measured.jsonl", retry=self.retry)
 
 
 class Entrant(NamedTuple):
-    """A line: a method, what a run of it may spend (0 is no limit), and how many runs there are."""
+    """Row of a table: a method, the budget of a run (0 is no limit), and the number of runs."""
 
     method: str
     evaluations: int
@@ -65,7 +66,7 @@ class Entrant(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """What was measured on one workload."""
+    """Measurements on one workload."""
 
     workload: str
     by_entrant: dict[Entrant, list[Figures]]  # those that did not fail
@@ -74,7 +75,7 @@ class Runs(NamedTuple):
 
 
 def at_evaluations(settings: Settings, methods: Sequence[str]) -> list[Entrant]:
-    """Methods with the evaluations of the command line."""
+    """Entrants with the evaluations of the command line."""
     return [
         Entrant(method, settings.evaluations, 0.0, 1 if method in ONCE else settings.seeds)
         for method in settings.among(methods)
@@ -82,7 +83,7 @@ def at_evaluations(settings: Settings, methods: Sequence[str]) -> list[Entrant]:
 
 
 def in_time(settings: Settings, methods: Sequence[str]) -> list[Entrant]:
-    """Methods with each of the times of the command line; beyond 10 s one run is enough to show a bound."""
+    """Entrants with each of the times of the command line; beyond 10 s one run is enough to show a bound."""
     return [
         Entrant(method, 0, time, settings.seeds if time <= 10 else 1)
         for time in settings.times
@@ -91,7 +92,7 @@ def in_time(settings: Settings, methods: Sequence[str]) -> list[Entrant]:
 
 
 def runs_of(settings: Settings, workload: str, entrants: Sequence[Entrant]) -> Runs:
-    """All runs of the entrants; those that the file does not have are made now, each on one core."""
+    """All runs of the entrants. Missing ones are run now, each on one core."""
     keys = [
         {
             "workload": workload,
@@ -104,7 +105,7 @@ def runs_of(settings: Settings, workload: str, entrants: Sequence[Entrant]) -> R
         for entrant in entrants
         for seed in range(entrant.runs)
     ]
-    # one by one: each is kept as soon as it is done
+    # groups of one: each run is kept as soon as it is done
     measured = iter(settings.measurements.get_groups([[key] for key in keys], _measure, settings.processes))
     by_entrant = {
         entrant: [run for _ in range(entrant.runs) if (run := next(measured)[0]) is not None] for entrant in entrants
@@ -118,12 +119,12 @@ def runs_of(settings: Settings, workload: str, entrants: Sequence[Entrant]) -> R
 
 @functools.lru_cache(maxsize=32)
 def problem_of(workload: str) -> MapProblem:
-    """What the maps are for: a workload, or a model as `graphrl.read_graph` takes it."""
+    """Map problem of a workload, or of a model as `graphrl.read_graph` takes it."""
     return map_problem(WORKLOADS[workload]() if workload in WORKLOADS else layers_of(workload), find_chip(CHIP))
 
 
 class _Traced(MapTask):
-    """A search that keeps every latency at which it was better than before, and after how many evaluations."""
+    """A task that records each improved latency, and the number of evaluations at that point."""
 
     def __init__(self, *arguments: Any) -> None:
         self.curve: list[tuple[int, float]] = []

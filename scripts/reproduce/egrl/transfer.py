@@ -1,7 +1,7 @@
-"""Figure 5: policies trained on one workload play the others without search, and then models that nobody trained on.
+"""Figure 5: zero-shot transfer of policies from one workload to the others, and to models that none was trained on.
 
 A policy plays alone here: its own map, as the compiler makes it valid. "untrained" is the same network before any
-training, which asks for its hint. "or its hint" is what `egrl-policy` does by default, ten evaluations.
+training, whose map is its hint. "or its hint" is the default of `egrl-policy`, ten evaluations.
 """
 
 import functools
@@ -21,7 +21,7 @@ from reproduce.policies import kept, trained, untrained
 from reproduce.results import Table
 
 STEPS = 400  # updates of a policy for one workload
-# Of families that the policy that ships has not seen, and three that it was not chosen by.
+# Models of families that the shipped policy has not seen, and three of validation families that did not select it.
 UNSEEN = (
     *("cspdarknet53", "deberta_v3_base", "flux_dev", "fnet_base", "inceptionresnetv2", "inceptionv3", "mixer_b16"),
     *("mixer_s16", "nasnetlarge", "nasnetmobile", "rwkv7_0_1b", "sd3_mmdit_2b", "sd3_vae", "swin_tiny", "unet"),
@@ -32,14 +32,14 @@ HEADINGS = ("method", "speed-up, mean", "least", "faster than the compiler", "fi
 
 
 def transfer(settings: Settings) -> Iterator[Table]:
-    """Speed-ups on each workload, then on unseen models."""
+    """Table of speed-ups on each workload, then one on unseen models."""
     players = _players(settings)
     yield _on_workloads(settings, players)
     yield _on_unseen(settings, players)
 
 
 def _players(settings: Settings) -> dict[str, str]:
-    """The methods of both tables, by what they are called."""
+    """Methods of both tables, by label."""
     policies = {workload: _trained(settings, workload) for workload in settings.workloads}
     players = {f"trained on {workload}": _method(settings, policy) for workload, policy in policies.items()}
     config = next(iter(policies.values())).config
@@ -54,7 +54,7 @@ def _method(settings: Settings, policy: Policy) -> str:
 
 
 def _trained(settings: Settings, workload: str) -> Policy:
-    """Trained on one workload, which is also what it is chosen by: nothing else is known of others."""
+    """Policy trained on one workload: the best checkpoint by validation on a second workload."""
     held_out, unseen = (name for name in WORKLOADS if name != workload)
     steps = 2 if settings.quick else STEPS
     words = (

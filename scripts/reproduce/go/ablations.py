@@ -1,10 +1,11 @@
-"""What each part of GO's network is worth: policies without it, trained alike, and played on what they have not seen.
+"""Ablations of GO's network: policies without one part, trained alike, and tested on unseen graphs.
 
-All imitate what single changes of a plan gain, on the same graphs in the same order, as `graphrl train go --config
-scripts/go.toml` does; a variant that decides no order has no lessons of it, and a teacher that changes none.
-`rendezvous` alone: under `link` no single change of these hints gains anything worth a look. The policy before any
-training is what says how much of a gain is learned, and how much is drawing 64 plans and looking at the best. The
-perceptron begins with smaller logits than the others, as it ships.
+All imitate the gains of single changes of a plan, on the same graphs in the same order, as `graphrl train go --config
+scripts/go.toml` does. A variant that does not decide orders has no lessons on them, and its teacher changes none.
+Transfers are `rendezvous` alone: under `link` single changes of these hints gain next to nothing.
+
+The untrained policy separates the part of a gain that is learned from the part due to drawing 64 plans and keeping the
+best. The perceptron starts with smaller logits than the others, as in its shipped form.
 """
 
 import dataclasses
@@ -33,8 +34,8 @@ from reproduce.measurements import Figures, Key
 from reproduce.results import Table
 
 OPS, LEARNED, PLAYED = 200, 32, 8  # ops of a random graph; graphs of each kind to learn from, to play
-HELD_OUT = "stochastic-block"  # of it four times as many are played
-STEPS, GRAPHS = 400, 4  # of training, of a step
+HELD_OUT = "stochastic-block"  # four times as many graphs as of each seen kind
+STEPS, GRAPHS = 400, 4  # of training; graphs of each step
 RATE = 3e-3  # as in scripts/go.toml
 FEW_STEPS = 2
 MOVES = 256
@@ -81,7 +82,7 @@ PLAYS = {"drawn": "go:rounds=1,tries=0", "moved": f"go:rounds=1,tries={MOVES}"}
 
 
 class Case(NamedTuple):
-    """What is played, padded to the sizes if there are any."""
+    """A test problem, padded to the sizes if there are any."""
 
     name: str
     graph: ComputationGraph
@@ -90,19 +91,19 @@ class Case(NamedTuple):
 
 
 class Gains(NamedTuple):
-    """Of a variant, percent below the hint: means over its trainings, of each graph."""
+    """Gains of a variant over the hint, percent: means over its trainings, for each graph."""
 
-    by_kind: dict[str, dict[str, np.ndarray]]  # of graphs, then by what is played
+    by_kind: dict[str, dict[str, np.ndarray]]  # by kind of graphs, then by play: [graphs]
     trainings: list[Figures]
 
     @property
     def drawn(self) -> np.ndarray:
-        """On all random graphs."""
+        """Gains by drawing, on all random graphs."""
         return np.concatenate([self.by_kind[kind]["drawn"] for kind in ("seen kinds", "held-out kind")])
 
 
 def ablations(settings: Settings) -> Iterator[Table]:
-    """A line a variant."""
+    """Table with a row for each variant."""
     cases = _cases(settings)
     names = QUICK if settings.quick else tuple(VARIANTS)
     gains = {name: _gains(settings, name, cases) for name in names}
@@ -122,14 +123,14 @@ def ablations(settings: Settings) -> Iterator[Table]:
 
 
 def _steps(settings: Settings, name: str) -> int:
-    """Of training."""
+    """Number of training steps."""
     if not VARIANTS[name].learns:
         return 0
     return FEW_STEPS if settings.quick else STEPS
 
 
 def _cases(settings: Settings) -> dict[str, list[Case]]:
-    """By kind of graphs; none of them is learned from."""
+    """Test problems by kind of graphs; none of them is trained on."""
     count = 1 if settings.quick else PLAYED
     names = unseen.programs()[:1] if settings.quick else unseen.programs(unseen.LEAST)
     task = unseen.of_programs(DEVICES, "rendezvous")
@@ -141,7 +142,7 @@ def _cases(settings: Settings) -> dict[str, list[Case]]:
 
 
 def _random(kinds: Sequence[str], count: int) -> list[Case]:
-    """Of the same sizes, so that a network is compiled once."""
+    """Random test problems, padded to common sizes, so that a network is compiled once."""
     graphs = load_graphs([f"{kind}:{OPS}x{count}@5000" for kind in kinds])
     to = common_sizes(graphs)
     return [Case(graph.name, graph, problem_of(GoSettings(), graph, "rendezvous"), to) for graph in graphs]
@@ -163,7 +164,7 @@ def _gains(settings: Settings, name: str, cases: Mapping[str, Sequence[Case]]) -
 def _makespans(
     settings: Settings, network: Key, cases: Sequence[Case], method: str, policies: Sequence[Path | None]
 ) -> np.ndarray:
-    """Of each case the mean over the policies, one a seed."""
+    """Mean makespan of each case over the policies, one policy per seed: `[cases]`."""
 
     def run(case: Case, seed: int) -> Figures:
         played = f"{method},checkpoint={policies[seed]}" if policies[seed] else method
@@ -179,7 +180,7 @@ def _makespans(
 
 
 def _trained(settings: Settings, name: str, seed: int) -> tuple[Path, Figures | None]:
-    """The file of a policy, which is trained now unless that has been done; how long that took."""
+    """File of a policy, trained now unless measured before; its parameters and training seconds, None if it failed."""
     steps = _steps(settings, name)
     file = settings.out / "policies" / f"{''.join(filter(str.isalnum, name))}-{steps}-{seed}.msgpack"
 
@@ -199,8 +200,8 @@ def _trained(settings: Settings, name: str, seed: int) -> tuple[Path, Figures | 
 
 
 def _batches(config: GoSettings, steps: int, seed: int) -> Iterator[Batch]:
-    """Lessons of random graphs, in another order each time round."""
-    # a lesson is of its tasks, whatever the rest of the network: variants of the same tasks share them
+    """Lessons of random graphs, reshuffled every epoch."""
+    # lessons depend on tasks only, not on the rest of the network: variants with the same tasks share them
     teacher = dataclasses.replace(config, network=GoConfig(tasks=config.network.tasks))
     graphs, rng, waiting = _learned(), np.random.default_rng(seed), list[int]()
     for _ in range(steps):
@@ -211,7 +212,7 @@ def _batches(config: GoSettings, steps: int, seed: int) -> Iterator[Batch]:
 
 @functools.lru_cache(maxsize=1)
 def _learned() -> list[ComputationGraph]:
-    """As many as make whole batches."""
+    """Training graphs."""
     return load_graphs([f"{kind}:{OPS}x{LEARNED}@10000" for kind in SEEN])
 
 

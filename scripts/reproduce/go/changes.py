@@ -1,10 +1,12 @@
-"""What a single change of a plan gains, and what tells: an op of the hint on another device, by exact costs.
+"""Gains of single changes of a plan, and the features that predict them: one op of the hint moves to another device.
 
-A least-squares fit on random rectified features learns in seconds, from the ops and where those around them stand
-(`shown`), from the schedule that was played (`played`), or from both. What is fitted is the gain of a change, losses as
-0 and large gains as `LARGEST`. Then plans with some changes each are drawn, likelier where the fit expects more, and
-the best is looked at; beside them as many by GO's policy that ships, by chance, and by the gains themselves, which are
-the most that any policy of single changes could know. How sharply each is followed is chosen on other graphs still.
+Gains are by exact costs. A least-squares fit on random rectified features learns them in seconds. Its inputs are the
+ops and the placement of their neighbours (`shown`), the simulated schedule (`played`), or both. Its targets are gains,
+clipped to 0 below and `LARGEST` above.
+
+Each fit then draws plans with a few changes, with more probability for larger predicted gains, and the best plan
+counts. The same number of plans is drawn by GO's shipped policy, by chance, and by the gains themselves. The last
+bounds any policy of single changes. The sharpness of each is chosen on a separate set of graphs.
 """
 
 import dataclasses
@@ -36,17 +38,17 @@ from reproduce.go.settings import Settings, ahead
 from reproduce.results import Table, here
 
 OPS, LEARNED, CHOSEN, PLAYED = 200, 16, 4, 8  # ops of a graph; graphs of each kind to learn from, to choose on, to play
-HELD_OUT = "stochastic-block"  # of it four times as many are played
-LARGEST = 2.0  # percent of the makespan that a gain counts as
+HELD_OUT = "stochastic-block"  # four times as many graphs as of each seen kind
+LARGEST = 2.0  # percent of the makespan: larger gains count as this
 WIDTH, RIDGE = 400, 30.0  # of the fit
 PLANS, CHANGES = 64, (1, 4)
-SHARPNESS = (0.02, 0.05, 0.1, 0.2, 0.4)  # percent of gain that make a move e times as likely
-WINDOWS = (4, 16, 64)  # parts of the order whose ops are near
+SHARPNESS = (0.02, 0.05, 0.1, 0.2, 0.4)  # percent of gain that makes a move e times as likely
+WINDOWS = (4, 16, 64)  # divisors of the order's length: widths of the windows of near ops
 HEADINGS = ("drawn by", "changes", "seen kinds", "held-out kind", "above chance: seen", "held out")
 
 
 class Case:
-    """The hint of a graph on d devices, and what it takes: n ops, all times in seconds."""
+    """The hint of a graph with n ops on d devices, and its exact costs. All times are in seconds."""
 
     def __init__(self, graph: ComputationGraph, problem: Problem) -> None:
         placement, nodes = quick_plan(graph, problem)
@@ -58,22 +60,22 @@ class Case:
         self.end = self._plan.ops["end"][:-1].copy()  # [n]
 
     def seconds(self, placement: np.ndarray) -> float:
-        """The makespan of another placement `[n]` in the same order."""
+        """Makespan of another placement `[n]` in the same order."""
         put(self._plan, placement, self.order)
         return makespan(self._plan)
 
     @property
     def moves(self) -> np.ndarray:
-        """Which devices are not an op's own: `[n, d]` bool."""
+        """Mask of the devices other than an op's own: `[n, d]` bool."""
         return np.arange(self.devices) != self.placement[:, None]
 
 
 View = Callable[[Case], np.ndarray]  # features of an op and a device that it could move to: [n, d, k]
-Scores = Callable[[Case], np.ndarray]  # of a case what is expected of each move, percent: [n, d]
+Scores = Callable[[Case], np.ndarray]  # predicted gain of each move of a case, percent: [n, d]
 
 
 def changes(settings: Settings) -> Iterator[Table]:
-    """One table."""
+    """Table of the best drawn plans, with a row for each source of scores and number of changes."""
     prepare()
     few = settings.quick
     learned = _cases(SEEN, 10_000, 1 if few else LEARNED)
@@ -105,7 +107,7 @@ def changes(settings: Settings) -> Iterator[Table]:
 
 
 def gains(case: Case) -> np.ndarray:
-    """Of each op on each device, percent of the makespan: `[n, d]`, from 0 to `LARGEST`."""
+    """Gain of each op on each device, percent of the makespan: `[n, d]`, from 0 to `LARGEST`."""
     gained, placement = np.zeros((case.ops, case.devices)), case.placement.copy()
     for op, device in np.argwhere(case.moves).tolist():
         placement[op] = device
@@ -115,7 +117,7 @@ def gains(case: Case) -> np.ndarray:
 
 
 def expected(policy: Policy, to: Sizes) -> Scores:
-    """What a policy thinks of each move, percent: as much as it makes it likelier than none. Graphs fit into `to`."""
+    """Gains that a policy implies: log-odds of each move against staying, as percent. Graphs are padded to `to`."""
     config = policy.config
     network = networks(dataclasses.replace(config.network, changes=0.0)).policy
 
@@ -133,7 +135,7 @@ def expected(policy: Policy, to: Sizes) -> Scores:
 
 
 def fit(view: View, cases: Sequence[Case]) -> Scores:
-    """What the gains of some cases say of a view of others."""
+    """Ridge regression of the gains of some cases on a view of them. Returns its predictions for any case."""
     rows = np.concatenate([view(case)[case.moves] for case in cases])
     mean, deviation = rows.mean(0), rows.std(0) + 1e-6
     rng = np.random.default_rng(0)
@@ -156,7 +158,7 @@ def fit(view: View, cases: Sequence[Case]) -> Scores:
 
 
 def _best(cases: Sequence[Case], score: Scores, sharpness: float, count: int, seeds: int) -> np.ndarray:
-    """Of each case how much the best plan is below the hint, a mean over the seeds: percent."""
+    """Gain of the best drawn plan of each case over the hint, percent, mean over the seeds: `[cases]`."""
     best = []
     for case in cases:
         logits = np.where(case.moves, score(case) / sharpness, -np.inf).ravel()
@@ -180,7 +182,7 @@ def _cases(kinds: Sequence[str], first: int, count: int) -> list[Case]:
 
 
 def shown(case: Case) -> np.ndarray:
-    """The ops, and where those around them stand."""
+    """Features of the ops and of the placement around them."""
     graph, n, d = case.graph, case.ops, case.devices
     own = np.eye(d)[case.placement]
     source, target = graph.arrays.dependencies()
@@ -199,7 +201,7 @@ def shown(case: Case) -> np.ndarray:
 
 
 def played(case: Case) -> np.ndarray:
-    """The schedule, as `Compile-v0` shows it."""
+    """Features of the simulated schedule, as `Compile-v0` observes it."""
     place = np.empty(case.ops, np.int64)
     place[case.order] = np.arange(case.ops)
     seen = played_on_host(case.graph, case.placement, place, case.end, case.devices, case.ops)
@@ -207,7 +209,7 @@ def played(case: Case) -> np.ndarray:
 
 
 def _joined(case: Case, ops: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """Features of ops `[n, k]`, of pairs `[n, d, l]`, and by how much the latter differ from the op's own device."""
+    """Features of ops `[n, k]`, of pairs `[n, d, l]`, and the pairs' difference from those of the op's own device."""
     own = pairs[np.arange(case.ops), case.placement][:, None]
     return np.concatenate([np.repeat(ops[:, None], case.devices, 1), pairs, pairs - own], -1)
 
@@ -217,7 +219,7 @@ def _shares(counts: np.ndarray) -> np.ndarray:
 
 
 def _near(case: Case, half: int) -> np.ndarray:
-    """The shares of devices among the ops at most so many places from each in the order."""
+    """Shares of devices among the ops within `half` positions of each op in the order."""
     n, place = case.ops, np.empty(case.ops, np.int64)
     place[case.order] = np.arange(n)
     until = np.pad(np.cumsum(np.eye(case.devices)[case.placement[case.order]], 0), ((1, 0), (0, 0)))

@@ -1,8 +1,8 @@
-"""The graphs of Tarnawski et al. (2020) under their objective, the largest load: experts, their dynamic program, ours.
+"""Graphs of Tarnawski et al. (2020) under their objective, the largest load: experts, their dynamic program, graphrl.
 
-Each graph on the accelerators, CPUs and memory that its file names. The expert's split is that of human-experts; a
-training step without one has that of its forward pass, as in the authors' program. GO plays the policy
-that ships for `max_load`, and beside it the same network before any training.
+Each graph is split over the accelerators, CPUs and memory that its file names. The expert's split is that of
+human-experts. A training step without one takes that of its forward pass, as in the authors' program. GO plays the
+policy that ships for `max_load`; the same network before any training is included for comparison.
 """
 
 import functools
@@ -26,7 +26,7 @@ from reproduce.policies import kept, untrained
 from reproduce.results import Table
 
 DP_SECONDS = 300.0
-UPDATES, PLAYED, TUNED = 50, 4353, 1600  # of PPO; evaluations of `go`, and those that the updates take beside
+UPDATES, PLAYED, TUNED = 50, 4353, 1600  # of PPO; evaluations of `go`, and additional ones of the updates
 GRAPHS = "throughput-inputs"
 SOLVERS = ("expert", "equal stages", "greedy", "stage-dp", "anneal-load", "auto")
 GO = "start", "plans", "untrained plans", "go"
@@ -40,8 +40,8 @@ GO_HEADINGS = (
 )  # fmt: skip
 
 
-# Milliseconds that the authors' program gave us (commit b207b6a of their repository): its local search with 10 starts,
-# which does not look at memory, and its dynamic program.
+# Milliseconds from the authors' program (commit b207b6a of their repository): its local search with 10 starts, which
+# ignores memory, and its dynamic program.
 THEIRS: dict[str, tuple[float | None, float | None]] = {
     "LayerGraphs/bert24_inference": (17.78, 17.79),
     "LayerGraphs/bert24_training": (39.94, 41.75),
@@ -63,7 +63,7 @@ THEIRS: dict[str, tuple[float | None, float | None]] = {
 
 
 class Entry(NamedTuple):
-    """A method with its budget, and how many seeds it has."""
+    """A method with its budget and number of seeds."""
 
     method: str
     seeds: int = 1
@@ -72,35 +72,35 @@ class Entry(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A graph, and the figures of each method by seed; of one that failed, or is not for it, none."""
+    """A graph, and the figures of each method by seed; empty for methods that failed or do not apply."""
 
     name: str
     path: Path
     figures: dict[str, list[Figures]]
 
     def value(self, label: str) -> float | None:
-        """The mean load of a method, seconds, if it keeps memory."""
+        """Mean load of a method, seconds; None without runs or if a plan exceeds memory."""
         some = self.figures.get(label)
         return statistics.mean(one["value"] for one in some) if some and not self.exceeds(label) else None
 
     def exceeds(self, label: str) -> bool:
-        """Whether a plan of it needs more memory than there is."""
+        """True if a plan of the method needs more memory than there is."""
         return any(one["excess"] for one in self.figures[label])
 
     def cell(self, label: str) -> str:
-        """Its mean load in a table."""
+        """Mean load of a method, in a table."""
         if not (some := self.figures.get(label)):
             return "-"
         return _milliseconds(statistics.mean(one["value"] for one in some)) + "*" * self.exceeds(label)
 
     def seconds(self, label: str) -> str:
-        """What it takes, the median, in a table."""
+        """Median seconds of a method, in a table."""
         some = self.figures.get(label)
         return f"{statistics.median(one['seconds'] for one in some):.1f}" if some else "-"
 
 
 def external(settings: Settings) -> Iterator[Table]:
-    """Two tables, a line a graph in each: all methods, and what of GO is worth how much.
+    """Two tables with a row for each graph: all methods, and the parts of GO.
 
     Raises:
       GraphrlError: --data is not given, or has no such graphs.
@@ -150,7 +150,7 @@ def external(settings: Settings) -> Iterator[Table]:
 
 
 def _solvers(settings: Settings, path: Path) -> dict[str, Entry]:
-    """The methods without a policy, by label."""
+    """Methods without a policy, by label."""
     seconds, seeds, folder = settings.times[-1], settings.seeds, path.parents[2]
     entries = {
         "equal stages": Entry("equal-stages", seconds=seconds),
@@ -169,20 +169,20 @@ def _solvers(settings: Settings, path: Path) -> dict[str, Entry]:
 
 
 def _players(settings: Settings, policy: Policy) -> dict[str, Entry]:
-    """What plays a policy, by label."""
+    """Methods that play a policy, by label."""
     entries = {"start": Entry(f"go:rounds=0,checkpoint={kept(policy, settings.out)}", evaluations=1)}
     for prefix, one in (("", policy), ("untrained ", untrained(Policy, policy.config))):
         file = f"checkpoint={kept(one, settings.out)}"
         entries[f"{prefix}plans"] = Entry(f"go:tries=0,{file}", settings.seeds, evaluations=PLAYED)
         entries[f"{prefix}go"] = Entry(f"go:{file}", settings.seeds, evaluations=PLAYED)
-        if not settings.quick:  # which would compile for a minute
+        if not settings.quick:  # it would compile for a minute
             tuned = f"go:finetune={UPDATES},{file}"
             entries[f"{prefix}finetuned"] = Entry(tuned, settings.seeds, evaluations=PLAYED + TUNED)
     return entries
 
 
 def _measure(path: Path, entry: Entry, seed: int) -> Figures:
-    """A run on the graph of a file, on the machine that it names."""
+    """Runs a method on the graph of a file, on the machine that the file names."""
     graph = read_graph(path)
     problem = Problem.on(graph.machine, objective="max_load")
     plan = find_solver(entry.method)(Task(graph, problem, Budget(entry.evaluations, entry.seconds), seed))
@@ -219,7 +219,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _means(rows: Sequence[Row], ours: str, labels: Sequence[str]) -> Iterator[str]:
-    """How much lower the loads of one are, by the geometric mean, than those of others that keep memory."""
+    """Geometric means of the loads of one method against others, on graphs where both keep within memory."""
     for label in labels:
         pairs = ((row.value(ours), row.value(label)) for row in rows)
         yield from against(f"`{ours}` against {label}", pairs, "graphs", worst=True)

@@ -1,8 +1,8 @@
-"""Figure 5's form: a policy that was pre-trained without a whole architecture, played and fine-tuned on it.
+"""Figure 5's form: a policy pre-trained without one architecture, then played and fine-tuned on it.
 
-The smallest of each architecture's workloads, under table 2's problem. Pre-training imitates what single changes of a
-plan gain, as `graphrl train go --config scripts/go.toml` does, from the policy's initial weights, one workload a step
-in turn. It looks at run times alone; what is played keeps the memory limit.
+Workloads are the smallest of each architecture, under table 2's problem. Pre-training imitates the gains of single
+changes of a plan, as `graphrl train go --config scripts/go.toml` does. It starts from the policy's initial weights, and
+takes one workload a step, in turn. It ignores the memory limit, which the played plans keep.
 """
 
 import dataclasses
@@ -40,13 +40,13 @@ SMALLEST = {  # workload of each architecture
 }
 STEPS, FEW_STEPS = 300, 2
 TUNING = 50  # updates
-SECONDS = 10.0  # that the quick plans at the start, and looking at what was drawn, are shares of
+SECONDS = 10.0  # total, of which quick plans at the start and the evaluation of drawn plans take shares
 SHIPS, NOTHING, OTHERS = "the one that ships", "none", "trained on the others"  # policies
 DRAWN, MOVED, TUNED = "go:rounds=1,tries=0", "go:rounds=1", f"go:rounds=1,tries=0,finetune={TUNING}"
 
 
 class Column(NamedTuple):
-    """What is played: a method, and its policy, "" where it has none."""
+    """A column of the table: a method, and its policy, "" if it has no policy."""
 
     heading: str
     method: str
@@ -71,13 +71,13 @@ HEADINGS = (
 
 
 class Row(NamedTuple):
-    """An architecture that pre-training went without.
+    """An architecture left out of pre-training.
 
     Attributes:
       architecture: its name.
       ops: of its workload.
-      changes: of single ops at the start: how many there are, how many gain, and the most that one does, percent.
-      figures: by heading of a column those of the seeds, None where nothing was run.
+      changes: of single ops at the start: their number, the number with a gain, and the largest gain, percent.
+      figures: by column heading, figures of the seeds, None where nothing was run.
     """
 
     architecture: str
@@ -87,7 +87,7 @@ class Row(NamedTuple):
 
 
 def figure5(settings: Settings) -> Iterator[Table]:
-    """One table a transfer model, a line an architecture."""
+    """A table for each transfer model, with a row for each architecture."""
     for transfer in settings.transfers:
         names = [name for name, workload in SMALLEST.items() if workload in settings.workloads]
         rows = [_measured(settings, name, transfer) for name in names]
@@ -103,7 +103,7 @@ def figure5(settings: Settings) -> Iterator[Table]:
 
 
 def _steps(settings: Settings) -> int:
-    """Of pre-training."""
+    """Number of pre-training steps."""
     return FEW_STEPS if settings.quick else STEPS
 
 
@@ -128,7 +128,7 @@ def _changes(workload: str, transfer: Transfer) -> Figures:
 
 
 def _runs(settings: Settings, architecture: str, transfer: Transfer, column: Column) -> list[Figures]:
-    """Figures of each seed; what draws nothing has one."""
+    """Figures of each seed. Methods that draw nothing get one seed."""
     key = {"architecture": architecture, "transfer": transfer, "column": column.heading}
     run = functools.partial(_run, settings, architecture, transfer, column)
     return settings.of_seeds(key, run, None if column.method in (DRAWN, MOVED, TUNED) else 1)
@@ -149,7 +149,7 @@ def _workload(name: str, transfer: Transfer) -> tuple[ComputationGraph, Problem]
 
 
 def _policy(settings: Settings, architecture: str, transfer: Transfer, policy: str, seed: int) -> Path:
-    """The file of a policy: the one that ships, or one that is trained here, if it is not there yet."""
+    """File of a policy: the shipped one, or one that is trained here unless the file exists."""
     ships = Policy.default(Problem("makespan"))
     if policy == SHIPS:
         return kept(ships, settings.out)
@@ -198,7 +198,7 @@ def _cell(figures: Sequence[Figures] | None, what: str, digits: int) -> str:
 
 
 def _notes(rows: Sequence[Row]) -> Iterator[str]:
-    """What single changes gain at the start; how far each column is from it, by the geometric mean."""
+    """Gains of single changes at the start, and the geometric mean of each column against the start."""
     for row in rows:
         if row.changes:
             every, gain, most = (row.changes[name] for name in ("all", "gain", "most"))

@@ -1,7 +1,7 @@
-"""Figure 6's form: what deciding fusion, placement and order together gains, by searches that have the same time.
+"""Figure 6's form: the gain of joint decisions on fusion, placement and order, by searches with equal time.
 
-Run times are those of V100s with NVLink between them (`link`). The groups of ops that stand on one device are not asked
-for. What takes too long is left out: GNMT, AmoebaNet, and the larger of two of a kind.
+Run times are those of V100s with NVLink between them (`link`). Colocation groups are ignored. Workloads that take too
+long are left out: GNMT, AmoebaNet, and the larger variants.
 """
 
 import functools
@@ -33,7 +33,7 @@ from reproduce.results import Table
 SMALL = (
     "transformer-xl-2", "transformer-xl-4", "transformer-xl-8", "wavenet-2x18", "rnnlm-2", "rnnlm-4", "inception-b32",
 )  # fmt: skip
-LIMIT = 1.1  # of the peak of a plan without fusion, which knows no limit: what devices hold in the table of memory
+LIMIT = 1.1  # of the peak of a plan without fusion and without limit: memory of a device in the second table
 LATENCY, BANDWIDTH = 2e-6, 25e9
 ORDERS = ("shift", "send")  # moves that leave the placement as it is
 ALL, UNFUSED = "all three", "placement and order, no fusion"
@@ -44,7 +44,7 @@ class Search(NamedTuple):
 
     Attributes:
       rule: of fusion.
-      steps: moves of the searches that follow one another, each with an equal share of the time; None is all.
+      steps: kinds of moves of each search in sequence; searches share the time equally. None is all kinds.
     """
 
     rule: str
@@ -63,14 +63,14 @@ SEARCHES = {
 
 
 def figure6(settings: Settings) -> Iterator[Table]:
-    """Decisions apart and together, without a memory limit and with one."""
+    """Tables of separate and joint decisions, without a memory limit and with one."""
     names, seconds = SMALL if not settings.quick else SMALL[:1], settings.times[-1]
     yield _together(settings, names, seconds)
     yield _limited(settings, names, seconds)
 
 
 def machine_of(name: str, limit: int | None = None) -> Problem:
-    """Table 2's number of V100s for a workload, perhaps with a limit of bytes."""
+    """Table 2's number of V100s for a workload, optionally with a memory limit in bytes."""
     return Problem("makespan", WORKLOADS[name].devices, "link", LATENCY, BANDWIDTH, limit, resident_weights=True)
 
 
@@ -119,7 +119,7 @@ def _limited(settings: Settings, names: Sequence[str], seconds: float) -> Table:
 
 
 def _compared(ours: str, other: str, pairs: Sequence[tuple[Sequence[Figures], Sequence[Figures]]]) -> Iterator[str]:
-    """The geometric mean of ratios, where all plans fit, with its interval."""
+    """Geometric mean of ratios with its interval, over workloads where all plans fit."""
     fit = [pair for pair in pairs if all(pair) and not any(one.get("excess") for one in itertools.chain(*pair))]
     logs = [float(np.log(_values(mine)).mean() - np.log(_values(theirs)).mean()) for mine, theirs in fit]
     if logs:
@@ -137,13 +137,13 @@ def _plans(settings: Settings, workload: str, rule: str, limit: int, seconds: fl
 
 
 def _of_seeds(settings: Settings, key: Key, run: Callable[[int], Figures]) -> list[Figures]:
-    """Of each seed; none if one failed."""
+    """Figures of each seed; empty if one failed."""
     runs = settings.of_seeds(key, run)
     return runs if len(runs) == settings.seeds else []
 
 
 def _searched(workload: str, search: str, seconds: float, seed: int) -> Figures:
-    """A search by its name in `SEARCHES`, or a method on the kernels of flips."""
+    """Runs a search of `SEARCHES`, or a method on the kernels of flips."""
     problem = machine_of(workload)
     graph = fused_graph(fuse_by(SEARCHES[search].rule if search in SEARCHES else "flips", problem_of(workload)))
     if search in SEARCHES:
@@ -160,7 +160,7 @@ def _searched(workload: str, search: str, seconds: float, seed: int) -> Figures:
 
 
 def _devices_of_inlined(graph: KernelGraph, placement: np.ndarray) -> np.ndarray:
-    """On how many devices each inlined op is computed: `[k]` int64."""
+    """Number of devices on which each inlined op is computed: `[k]` int64."""
     members = graph.fusion.members
     pairs = {(op, int(device)) for root, device in zip(members, placement, strict=True) for op in members[root]}
     counts = np.bincount([op for op, _ in pairs], minlength=graph.fusion.problem.num_ops)
@@ -168,7 +168,7 @@ def _devices_of_inlined(graph: KernelGraph, placement: np.ndarray) -> np.ndarray
 
 
 def _start(graph: ComputationGraph, problem: Problem, *, with_order: bool) -> Plan:
-    """All on one device, or the placement of a list schedule, with its order or the program's."""
+    """Better of two plans: all on one device, or the placement of a list schedule, with its order or the program's."""
     a = graph.arrays
     placement, order = list_schedule(graph, problem)
     program = a.topological.astype(np.int64)
@@ -184,14 +184,14 @@ def _plan(graph: ComputationGraph, problem: Problem, decisions: tuple[np.ndarray
 
 
 def _annealed(graph: ComputationGraph, plan: Plan, moves: frozenset[str] | None, seconds: float, seed: int) -> Plan:
-    """The best plan that one chain meets in some CPU seconds, by moves of some kinds; None is all."""
+    """Best plan of one annealing chain within CPU seconds, by some kinds of moves; None is all."""
     mix = {kind: share if moves is None or kind in moves else 0.0 for kind, share in MIX.items()}
     chain = anneal(graph, plan.problem, plan.decisions(graph), mix, seconds, seed).chain
     return min(plan, _plan(graph, plan.problem, chain.best.plan), key=lambda each: each.value)
 
 
 def _planned(workload: str, fuse: str, limit: int, seconds: float, seed: int) -> Figures:
-    """As `graphrl optimize --fuse` plans."""
+    """Plans as `graphrl optimize --fuse` does."""
     problem = machine_of(workload, limit)
     plan = graphrl.optimize(
         problem_of(workload).graph, objective="makespan", devices=problem.devices, transfer="link", latency=LATENCY,
@@ -208,7 +208,7 @@ def _mean_milliseconds(runs: Sequence[Figures]) -> str:
 
 
 def _kernels(runs: Sequence[Figures]) -> list[str]:
-    """Bound, inlined ops, and those that are computed on several devices."""
+    """Bound, inlined ops, and inlined ops that are computed on several devices."""
     if not runs:
         return ["-"] * 3
     apart = np.mean([one["apart"] for one in runs])

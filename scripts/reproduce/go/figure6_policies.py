@@ -1,6 +1,6 @@
-"""GO's form of figure 6: policies that decide placement and order, and fusion with them or before them.
+"""GO's form of figure 6: policies that decide placement and order, with fusion or after it.
 
-All are updated on the graph at hand alone, from a quick plan of the kernels that they begin with on.
+All are updated on the given graph alone, and start from a quick plan of their initial kernels.
 """
 
 import functools
@@ -31,9 +31,9 @@ class Run(NamedTuple):
     """A column.
 
     Attributes:
-      kernels: that it begins with: of the rule like XLA's, or those of the policy that decides fusion alone.
-      tasks: that a policy decides then; nothing is the plan that it would begin with.
-      learns: whether it is updated.
+      kernels: at the start: of the rule like XLA's, or of the policy that decides fusion alone.
+      tasks: that a policy decides from there; empty for the start itself.
+      learns: True if it is updated.
     """
 
     kernels: Literal["xla", "go"]
@@ -59,7 +59,7 @@ HOW = (
 
 
 def figure6_policies(settings: Settings) -> Iterator[Table]:
-    """One table, of one workload: a column of the others takes many minutes."""
+    """Table of one workload: a column of another would take many minutes."""
     name, columns = SMALL[0], [*RUNS]
     runs = {column: run for column, run in RUNS.items() if not (settings.quick and run.tasks)}
     by_column = {

@@ -38,13 +38,13 @@ from reproduce.measurements import Figures, spent
 from reproduce.results import Table
 
 CHIP = "v100-fp32"
-FUSION_LEVELS = 2  # inlined or not; which ops stay inlined where a kernel is full, is left to their numbers
+FUSION_LEVELS = 2  # inlined or not; where a kernel is full, op numbers decide which ops stay inlined
 PROGRAMS = "training/jaxpr"
 INLINING = ("single", "xla", "all", "flips")
 PARTS = (*INLINING, "two", "two fused")
 COUNT = 20
 DEVICES = 2
-LATENCY, BANDWIDTH = 5e-6, 300e9  # seconds, bytes a second: NVLink 3, as the chip's data sheet has it
+LATENCY, BANDWIDTH = 5e-6, 300e9  # seconds, bytes a second: NVLink 3, as in the chip's data sheet
 HEADINGS = ("program", "ops", "none, ms", *INLINING, "rule, s", "two devices", "fused")
 HOW = (
     f"Kernels of each rule on an {DEFAULT_CHIP}, one after the other: ms without fusion, and the parts of it that the "
@@ -54,14 +54,15 @@ HOW = (
 
 
 class FusingPolicy(Policy):
-    """GO's for instances with a fusion problem."""
+    """GO's policy for instances with a fusion problem."""
 
     settings = staticmethod(FusingSettings)
 
 
 def settings_of(*tasks: Task, changes: float | None = None) -> FusingSettings:
-    """GO's settings, but for what is decided, and for the `changes` if they are given. Where fusion alone is decided
-    it tells nothing when kernels run.
+    """Settings of GO with other tasks, and with other `changes` if given.
+
+    A policy that decides fusion alone does not observe the simulated schedule.
     """
     usual = FusingSettings()
     network = dataclasses.replace(usual.network, tasks=tasks, played=tasks != ("fusion",))
@@ -72,7 +73,7 @@ def settings_of(*tasks: Task, changes: float | None = None) -> FusingSettings:
 
 @functools.lru_cache(maxsize=1)
 def problem_of(workload: str) -> FusionProblem:
-    """Which ops of a workload could be inlined."""
+    """Fusion problem of a workload."""
     return fusion_problem(load(workload, CHIP).graph, CHIP)
 
 
@@ -83,8 +84,10 @@ def begun(
     to: Sizes | None = None,
     fusion_to: FusionSizes | None = None,
 ) -> CompileParams:
-    """The instance that begins at some kernels and a quick plan of these, whose time is the baseline. An op that is
-    inlined comes right before the first kernel that computes it, and has its device, should it become a kernel.
+    """Instance that starts from a fusion and a quick plan of its kernels, whose makespan is the baseline.
+
+    An inlined op is ordered right before the first kernel that computes it, and has that kernel's device in case it
+    becomes a kernel.
 
     Args:
       to, fusion_to: sizes to pad to; see `instance`.
@@ -119,8 +122,10 @@ def best_drawn(
     samples: int,
     seed: int = 0,
 ) -> Choices:
-    """The best of all that a policy draws in some rounds, each around the best so far, which is the instance's start
-    at first; the first plan of a round is the likeliest.
+    """Best choices that a policy draws in some rounds.
+
+    Each round draws around the best choices so far, at first the instance's start. The first sample of a round is the
+    most likely one.
 
     Args:
       cost: of choices `[n]` each.
@@ -137,12 +142,12 @@ def best_drawn(
 
 
 def fused(problem: FusionProblem, choices: Choices) -> Fusion:
-    """The fusion that choices of an instance mean."""
+    """Fusion of an instance's choices."""
     return fuse(problem, np.asarray(choices.fusion, np.int64)[: problem.num_ops])
 
 
 def planned(problem: FusionProblem, machine: Problem, params: CompileParams, choices: Choices) -> Plan:
-    """The plan of kernels that choices of an instance mean, with its exact costs."""
+    """Plan of the kernels of an instance's choices, with its exact costs."""
     kernels = fused_graph(fused(problem, choices))
     roots = list(kernels.fusion.members)
     placement = np.asarray(choices.placement, np.int64)[roots]
@@ -152,7 +157,7 @@ def planned(problem: FusionProblem, machine: Problem, params: CompileParams, cho
 
 
 def decoded(graph: ComputationGraph, problem: Problem, placement: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """The order of keys `[n]`, each transfer before the first op that waits for it: `[m]` node ids."""
+    """Decodes keys `[n]` into an order, each transfer before the first op that waits for it: `[m]` node ids."""
     a = graph.arrays
     sends = np.zeros((a.num_tensors, problem.devices), keys.dtype)
     np.maximum.at(sends, (a.use_tensor, placement[a.use_op]), keys[a.use_op])
@@ -160,12 +165,12 @@ def decoded(graph: ComputationGraph, problem: Problem, placement: np.ndarray, ke
 
 
 def milliseconds(figures: Figures | None) -> str:
-    """Of a run, as tables have it; a `*` marks where memory does not do."""
+    """Milliseconds of a run, in tables; a `*` marks a plan that exceeds memory."""
     return "-" if figures is None else f"{1e3 * figures['value']:.2f}" + "*" * (figures.get("excess", 0) > 0)
 
 
 def fusion(settings: Settings) -> Iterator[Table]:
-    """One table, a line a program."""
+    """Table with a row for each program."""
     rows = dict[str, Figures]()
     for name in _programs(min(settings.graphs, COUNT), small=settings.quick):
         figures = settings.measurements.get({"program": name, "fuse": "rules"}, functools.partial(_measure, name))
@@ -184,13 +189,13 @@ def fusion(settings: Settings) -> Iterator[Table]:
 
 
 def _played(policy: FusingPolicy, params: CompileParams) -> Played:
-    """How the instance's start runs, if the policy looks at it."""
+    """Simulated schedule of the instance's start, or an empty one if the policy does not observe it."""
     network = policy.config.network
     return seen(params, params.start, network.tasks, "urgent").played if network.played else nothing_played(params)
 
 
 def _programs(count: int, *, small: bool) -> list[str]:
-    """One of each architecture, spread evenly from small to large; or the smallest."""
+    """One program of each architecture, spread evenly from small to large; or the smallest ones."""
     largest = {entry.architecture: entry for entry in zoo.select(PROGRAMS)}
     entries = sorted(largest.values(), key=lambda entry: (entry.ops, entry.name))
     last = count - 1 if small else len(entries) - 1
@@ -215,7 +220,7 @@ def _measure(name: str) -> Figures:
 
 
 def _line(name: str, figures: Figures) -> list[str]:
-    """Under `HEADINGS`: seconds of something are parts of those of single ops on one device."""
+    """Row under `HEADINGS`: times are fractions of single ops on one device."""
     *rules, two, both = (f"{figures[what] / figures['none']:.3f}" for what in PARTS)
     return [name, f"{figures['ops']:,}", f"{1e3 * figures['none']:.2f}", *rules, f"{figures['search']:.2f}", two, both]
 

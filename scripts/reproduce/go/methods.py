@@ -1,4 +1,4 @@
-"""The methods of tables with their seconds and policies, a run of one, and policies that tables train by imitation."""
+"""Methods of tables with their seconds and policies, single runs, and policies trained by imitation for tables."""
 
 import functools
 import time
@@ -24,15 +24,15 @@ from graphrl.solvers.base import Budget, Task
 from reproduce.measurements import Figures
 from reproduce.policies import kept, untrained
 
-# One plan, whatever the seconds; METIS's is that of seed 0.
+# One plan, whatever the seconds. METIS's plan is that of seed 0.
 RULES = frozenset({"given", "list", "hlfet", "etf", "expert", "metis"})
-NEAR = 1e-3  # a search has come to its value where it is within such a part of it
+NEAR = 1e-3  # relative distance at which a search has reached a value
 FIGURES = ("makespan", "excess", "seconds", "evaluations")
 KINDS: dict[str, type[Policy]] = {"go": Policy, "go+": Policy, "gdp": GdpPolicy}  # GDP is played by `go`
 
 
 class Entry(NamedTuple):
-    """A method and the seconds that it gets.
+    """A method and its time limit.
 
     Attributes:
       method: with its options; one that plays a policy names its file.
@@ -46,30 +46,30 @@ class Entry(NamedTuple):
 
     @property
     def key(self) -> dict[str, Any]:
-        """Its part of a measurement's key."""
+        """Part of a measurement's key."""
         return {"method": self.method, "seconds": self.seconds}
 
     @property
     def kind(self) -> type[Policy] | None:
-        """Of the policy that it plays, if any."""
+        """Class of the policy that it plays, if any."""
         return KINDS.get(self.name.partition(":")[0])
 
     @property
     def is_rule(self) -> bool:
-        """Whether one run says all."""
+        """True if the result does not depend on seconds and seed."""
         return self.method.partition(":")[0] in RULES
 
     @property
     def label(self) -> str:
-        """As tables name it."""
+        """Label in tables."""
         return f"`{self.name}`" + ("" if self.is_rule else f" {self.seconds:g} s")
 
 
 def entry_of(text: str, seconds: float) -> Entry:
-    """Reads "auto@10", or "auto" with these seconds.
+    """Parses "auto@10", or "auto" with the given seconds.
 
     Raises:
-      GraphrlError: what stands after the @ is no number.
+      GraphrlError: the text after the @ is no number.
     """
     name, at, own = text.partition("@")
     method = f"go{name.removeprefix('gdp')}" if name.partition(":")[0] == "gdp" else name
@@ -80,7 +80,7 @@ def entry_of(text: str, seconds: float) -> Entry:
 
 
 def with_policy(entry: Entry, gdp: Path | None, folder: Path) -> Entry:
-    """The entry with its policy, if it plays one and names none, of which a copy is kept in the folder.
+    """Adds the policy to an entry that plays one and names none. Keeps a copy of the policy in the folder.
 
     Raises:
       GraphrlError: the policy cannot be read.
@@ -92,7 +92,7 @@ def with_policy(entry: Entry, gdp: Path | None, folder: Path) -> Entry:
 
 
 def policy_notes(entries: Sequence[Entry], gdp: Path | None) -> Iterator[str]:
-    """What the policies of some entries are."""
+    """Notes on the policies of some entries."""
     for kind in dict.fromkeys(entry.kind for entry in entries if entry.kind):
         names = " and ".join(name for name in KINDS if KINDS[name] == kind)
         yield f"policy of {names}: {_policy(kind, gdp).note}"
@@ -100,15 +100,18 @@ def policy_notes(entries: Sequence[Entry], gdp: Path | None) -> Iterator[str]:
 
 @functools.cache
 def _policy(kind: type[Policy], gdp: Path | None) -> Policy:
-    """The one that ships, and of GDP that of a file or of a run's folder, else one before any training."""
+    """Shipped policy. For GDP: the policy of a file or of a run's folder, else an untrained one."""
     if kind is Policy:
         return Policy.default(Problem("makespan"))
     return untrained(kind, kind.settings()) if gdp is None else kind.load(gdp)
 
 
 def search(graph: ComputationGraph, problem: Problem, entry: Entry, seed: int, sizes: Sizes | None = None) -> Figures:
-    """The makespan of the best plan, the bytes that it exceeds the memory limit by, seconds, evaluations, and after
-    which seconds which value was reached, as far as the method told. Networks see the graph padded to the sizes.
+    """Runs one search. Networks see the graph padded to the sizes.
+
+    Returns:
+      The makespan of the best plan, the bytes by which it exceeds the memory limit, seconds, evaluations, and
+      `reached`: pairs of seconds and improved makespan, as far as the method reports progress.
     """
     reached: list[tuple[float, float]] = []
 
@@ -122,18 +125,18 @@ def search(graph: ComputationGraph, problem: Problem, entry: Entry, seed: int, s
 
 
 def time_to(figures: Figures, value: float) -> float | None:
-    """After which seconds a search had a plan within `NEAR` of a makespan; None if it never had."""
+    """Seconds until a search had a plan within `NEAR` of a makespan; None if it never had."""
     return next((spent for spent, other in figures["reached"] if other <= value * (1 + NEAR)), None)
 
 
 def imitated(config: GoSettings, batches: Iterable[Batch], seed: int, what: str) -> Policy:
-    """A policy from its initial weights on, after a step on each batch.
+    """Trains a policy by imitation from initial weights, one step on each batch.
 
     Args:
       config: of the learner.
       batches: of lessons.
       seed: of the weights.
-      what: it learns from, for its note.
+      what: name of the training data, for the policy's note.
     """
     functions, began, steps = _functions(config), time.perf_counter(), 0
     state = functions.init(jax.random.key(seed))

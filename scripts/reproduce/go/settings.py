@@ -24,13 +24,13 @@ Pairs = Iterable[tuple[float | None, float | None]]
 
 
 def against(what: str, pairs: Pairs, cases: str = "workloads", *, worst: bool = False) -> Iterator[str]:
-    """A line with the geometric mean of ratios, perhaps the largest one too; nothing without any pair.
+    """Line with the geometric mean of ratios, and optionally the largest one; nothing without pairs.
 
     Args:
       what: "NAME against OTHER".
-      pairs: values of both, of each case; None where a run failed, or was not made.
-      cases: what there are pairs of.
-      worst: whether the largest ratio is in the line.
+      pairs: values of both, of each case; None if a run failed or was not made.
+      cases: plural noun for the cases.
+      worst: True to include the largest ratio.
     """
     logs = [math.log(ours / theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
     if logs:
@@ -39,13 +39,13 @@ def against(what: str, pairs: Pairs, cases: str = "workloads", *, worst: bool = 
 
 
 def percent_interval(values: np.ndarray, graphs: np.ndarray) -> str:
-    """The mean of fractions, and its interval."""
+    """Mean of fractions, and its interval."""
     mean, low, high = map(percent, (float(values.mean()), *interval(values, graphs)))
     return f"{mean} [{low}, {high}]"
 
 
 def ratio_interval(logs: Sequence[float] | np.ndarray, graphs: np.ndarray | None = None) -> str:
-    """The geometric mean of ratios less 1, given their logarithms, and its interval."""
+    """Geometric mean of ratios less 1, given their logarithms, and its interval."""
     logs = np.asarray(logs)
     graphs = np.arange(len(logs)) if graphs is None else graphs
     mean, low, high = (percent(math.expm1(log)) for log in (float(logs.mean()), *interval(logs, graphs)))
@@ -53,13 +53,13 @@ def ratio_interval(logs: Sequence[float] | np.ndarray, graphs: np.ndarray | None
 
 
 def ahead(differences: np.ndarray) -> str:
-    """The mean of differences, one a graph, and its interval."""
+    """Mean of differences, one for each graph, and its interval."""
     low, high = interval(differences, np.arange(len(differences)))
     return f"{differences.mean():+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def interval(values: np.ndarray, graphs: np.ndarray) -> tuple[float, float]:
-    """Where 95% of the means lie if the graphs are resampled: the cases `[m]` of one graph are alike."""
+    """95% interval of the mean under resampling of graphs; the cases `[m]` of one graph are resampled together."""
     rng, (_, graph) = np.random.default_rng(0), np.unique(graphs, return_inverse=True)
     sums, counts = np.bincount(graph, values), np.bincount(graph)
     drawn = rng.integers(len(counts), size=(RESAMPLES, len(counts)))
@@ -69,7 +69,7 @@ def interval(values: np.ndarray, graphs: np.ndarray) -> tuple[float, float]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(launcher.Settings):
-    """What the command line says."""
+    """Settings of the command line."""
 
     out: Path = option(Path("out/go"), "folder of measurements")
     times: tuple[float, ...] = option((10.0,), "seconds of a search", quick=(0.2,), parse=seconds)
@@ -87,7 +87,8 @@ class Settings(launcher.Settings):
     stored: bool = option(False, "measure nothing: tables of what --out has, with a dash for what it lacks")
 
     def check(self) -> None:
-        """
+        """Checks workloads, transfer models and methods.
+
         Raises:
           GraphrlError: a workload, a transfer model or a method is unknown.
         """
@@ -97,17 +98,17 @@ class Settings(launcher.Settings):
             find_solver(entry_of(method, 1.0).method)
 
     def entries(self, methods: tuple[str, ...]) -> list[Entry]:
-        """The methods of a section, or those of the command line; those of GO and GDP with their policies."""
+        """Methods of a section, or those of the command line; methods of GO and GDP with their policies."""
         entries = [entry_of(method, self.times[-1]) for method in self.methods or methods]
         return [with_policy(entry, self.gdp, self.out) for entry in entries]
 
     @functools.cached_property
     def measurements(self) -> Measurements:
-        """The file of figures."""
+        """File of measurements."""
         return Measurements(self.out / "measured.jsonl", retry=self.retry, stored=self.stored)
 
     def of_seeds(self, key: Key, run: Callable[[int], Figures], seeds: int | None = None) -> list[Figures]:
-        """The figures of each seed, by default of all; those of runs that failed are left out."""
+        """Figures of each seed, by default of all seeds; failed runs are left out."""
         numbers = range(self.seeds if seeds is None else seeds)
         runs = self.measurements.get_all([({**key, "seed": seed}, functools.partial(run, seed)) for seed in numbers])
         return [figures for figures in runs if figures is not None]

@@ -1,6 +1,6 @@
 """Table 2's form: the workloads of GO on their devices of 16 GiB each, run time and search time of each method.
 
-All methods are asked for plans that keep a workload's groups together, and count parameters where they stand.
+All methods must keep a workload's groups on one device, and count resident parameters.
 """
 
 import functools
@@ -23,7 +23,7 @@ METHODS = (
     "given", "expert", "expert:order=level", "metis", "etf", "list", "anneal-schedule", "hdp@600",
     "gdp:finetune=50", "go:finetune=50", "go+", "auto",
 )  # fmt: skip
-# Whom the paper compares with: the expert's placement as frameworks run it, first in, first out, and with an order
+# Baselines of the paper: the expert's placement as frameworks run it, first in, first out, and with an order; HDP
 REFERENCES = ("expert", "expert:order=level", "hdp")
 HOW = (
     "Seconds of a training step on a P100's roofline: means over the seeds, those of searches; OOM where no plan "
@@ -32,19 +32,19 @@ HOW = (
 
 
 class Row(NamedTuple):
-    """A workload, and the figures of each method by seed; those of a run that failed are left out."""
+    """A workload, and the figures of each method by seed; failed runs are left out."""
 
     name: str
     figures: list[list[Figures]]
 
     @property
     def devices(self) -> int:
-        """That it is placed on."""
+        """Number of devices."""
         return go.WORKLOADS[self.name].devices
 
 
 def table2(settings: Settings) -> Iterator[Table]:
-    """Two tables a transfer model: run times, and search times."""
+    """Two tables for each transfer model: run times, and search times."""
     entries = settings.entries(METHODS)
     for transfer in settings.transfers:
         rows = [Row(name, _measured(settings, name, transfer, entries)) for name in settings.workloads]
@@ -77,19 +77,19 @@ def _measured(settings: Settings, name: str, transfer: Transfer, entries: Sequen
 
 @functools.lru_cache(maxsize=1)
 def _workload(name: str) -> tuple[go.Workload, ComputationGraph]:
-    """A workload, and its graph whose ops say their groups."""
+    """A workload, and its graph with colocation groups."""
     workload = go.load(name)
     return workload, workload.colocated
 
 
 def run_time(figures: Sequence[Figures]) -> str:
-    """The mean over the seeds, as the paper writes it."""
+    """Mean over the seeds, as in the paper."""
     value = _value(figures)
     return "-" if not figures else "OOM" if value is None else f"{value:.3f}"
 
 
 def search_time(figures: Sequence[Figures]) -> str:
-    """Seconds of all, and until the best was near."""
+    """Mean seconds of the search, and until it was near its best."""
     if not figures:
         return "-"
     whole = statistics.mean(one["seconds"] for one in figures)
@@ -98,14 +98,14 @@ def search_time(figures: Sequence[Figures]) -> str:
 
 
 def _value(figures: Sequence[Figures]) -> float | None:
-    """The mean run time; None if a run fits no memory."""
+    """Mean run time; None without runs or if a plan exceeds memory."""
     if not figures or any(one["excess"] for one in figures):
         return None
     return statistics.mean(one["makespan"] for one in figures)
 
 
 def _notes(entries: Sequence[Entry], rows: Sequence[Row]) -> Iterator[str]:
-    """How much less run time each has than those whom the paper compares with, by the geometric mean."""
+    """Geometric mean of each method's run time against the paper's baselines."""
     for (place, other), (mine, entry) in itertools.product(enumerate(entries), enumerate(entries)):
         if other.method in REFERENCES and mine != place:
             pairs = ((_value(row.figures[mine]), _value(row.figures[place])) for row in rows)

@@ -1,10 +1,13 @@
-"""Table 3's form: fusion alone, all kernels one after the other on one V100, by rules, searches and GO's policies.
+"""Table 3's form: fusion alone, all kernels in sequence on one V100, by rules, searches and GO's policies.
 
-Policies begin at the rule like XLA's. PPO's updates each draw 32 plans around the best so far, as `go:finetune` does.
-Before that a policy imitates where `flips` ends, at once from there. A choice counts as much as kernels take longer if
-it alone is wrong, up to ten times the mean, or so much where a kernel is too large then: most make no difference. The
-programs that it imitates are training steps of the zoo's training split; none of GO's workloads is among them, though
-their kin are (an unrolled LSTM, GPTs, ResNets).
+Policies start from the rule like XLA's. Each update of PPO draws 32 plans around the best so far, as `go:finetune`
+does. An imitation policy first learns to reach the final plan of `flips` in one step from there.
+
+A choice is weighted by the extra kernel time if it alone is wrong, up to ten times the mean. Choices that make a kernel
+too large get that maximum. Most choices make no difference.
+
+The imitated programs are training steps of the zoo's training split. None of GO's workloads is among them, but related
+ones are (an unrolled LSTM, GPTs, ResNets).
 """
 
 import functools
@@ -42,14 +45,14 @@ from reproduce.results import Table
 PROGRAMS = "training/jaxpr/train-split"
 ONE_DEVICE = Problem("makespan", 1, "free")
 RATE = 2e-3  # of Adam, falling to 0
-LARGEST = 10.0  # times the mean that a wrong choice counts at most
+LARGEST = 10.0  # largest weight of a choice, in means
 RULES = ("none", "single", "xla", "all", "flips", "anneal")
 COLUMNS = ("untrained", "go-one", "go", "go, go-one")
 TIMED = ("flips", "anneal", *COLUMNS[-2:])
 UPDATES = 49  # the paper's fine-tuning has fewer than 50
-MOST_OPS = 3_000  # of a workload on which there is time for all columns and several seeds
-SAMPLES = 64  # plans of a policy that is played
-LESSONS, STEPS = 7_500, 900  # ops of a program that is imitated, and steps
+MOST_OPS = 3_000  # largest workload that leaves time for all columns and several seeds
+SAMPLES = 64  # plans drawn from a trained policy
+LESSONS, STEPS = 7_500, 900  # most ops of an imitated program, and steps of imitation
 QUICK_LESSONS, QUICK_STEPS = 100, 4
 HOW = (
     "What all kernels take, one after the other on one V100, ms, and CPU seconds of some columns. A "
@@ -67,7 +70,7 @@ HOW = (
 
 
 def table3(settings: Settings) -> Iterator[Table]:
-    """One table, a line a workload."""
+    """Table with a row for each workload."""
     lines, values = list[list[str]](), list[list[float | None]]()
     for name in settings.workloads:
         keys = [{"fusion": name, "rule": rule} for rule in RULES]
@@ -85,14 +88,14 @@ def table3(settings: Settings) -> Iterator[Table]:
 
 
 def in_one_shot(settings: Settings, problem: FusionProblem, seed: int = 0) -> Fusion:
-    """The best of the plans that the policy draws at once."""
+    """Best of a batch of plans drawn from the policy."""
     return _best(_policy(settings), problem, rounds=1, samples=SAMPLES, seed=seed)
 
 
 def _against(
     other: str, columns: Sequence[str], rows: Sequence[Sequence[float | None]], compared: Sequence[str]
 ) -> Iterator[str]:
-    """How some columns are to another, where both were run; rows have all columns."""
+    """Ratios of some columns to another, over workloads that have both. Rows have all columns."""
     for column in compared:
         if column != other:
             pairs = ((row[columns.index(column)], row[columns.index(other)]) for row in rows)
@@ -106,7 +109,7 @@ def _by_rule(name: str, rule: str) -> Figures:
 
 
 def _by_policy(settings: Settings, name: str) -> list[Figures | None]:
-    """The figures of `COLUMNS`, means over the seeds; None where nothing was run."""
+    """Figures of `COLUMNS`, means over the seeds; None where nothing was run."""
     seeds = settings.seeds if problem_of(name).num_ops <= MOST_OPS else 1
 
     def column(policy: str, measure: Callable[[Settings, FusionProblem, int], Figures]) -> Figures | None:
@@ -128,14 +131,14 @@ def _by_policy(settings: Settings, name: str) -> list[Figures | None]:
 
 
 def _untrained(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
-    """As many plans as PPO has, in as many rounds, of the policy that it begins with."""
+    """Best plan of the untrained policy, with PPO's number of plans and rounds."""
     policy = untrained(FusingPolicy, settings_of("fusion"), seed)
     samples = policy.config.ppo.environments
     return {"value": _best(policy, problem, rounds=UPDATES, samples=samples, seed=seed).seconds}
 
 
 def _played(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
-    """In one shot; the time is without what compiling the network for the size takes."""
+    """Best plan in one shot; the time excludes compilation of the network for the size."""
     _best(_policy(settings), problem, rounds=1, samples=1, seed=seed)
     began = time.process_time()
     value = in_one_shot(settings, problem, seed).seconds
@@ -143,8 +146,9 @@ def _played(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
 
 
 def _updated(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
-    """From the rule like XLA's, and from the policy's plan. The second run has the program of the first, and so it is
-    the one that is timed.
+    """PPO's updates from the rule like XLA's, and from the policy's plan.
+
+    Only the second run is timed, because it reuses the program that the first one compiled.
     """
     seconds = list[float]()
     kernels = [xla_like(problem), in_one_shot(settings, problem, seed)]
@@ -156,12 +160,12 @@ def _updated(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
 
 
 def _learned(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
-    """From the rule like XLA's alone."""
+    """PPO's updates from the rule like XLA's alone."""
     return {"value": _after_updates(problem, _begun(xla_like(problem)), seed).seconds}
 
 
 def _after_updates(problem: FusionProblem, instance: CompileParams, seed: int) -> Fusion:
-    """The best that updates of an untrained policy on an instance draw."""
+    """Best plan drawn during updates of an untrained policy on an instance."""
     policy = untrained(FusingPolicy, settings_of("fusion"), seed)
     return fused(problem, tuned(policy.config, policy.params, instance, jax.random.key(seed), UPDATES)[1])
 
@@ -179,14 +183,14 @@ def _best(policy: FusingPolicy, problem: FusionProblem, *, rounds: int, samples:
 
 
 def _policy(settings: Settings) -> FusingPolicy:
-    """What imitates `flips` on programs of the zoo, learned once."""
+    """Policy that imitates `flips` on programs of the zoo, learned once."""
     most, steps = (QUICK_LESSONS, QUICK_STEPS) if settings.quick else (LESSONS, STEPS)
     file = once(settings.out / "policies" / "fusion.msgpack", lambda: imitator(_programs(most), steps))
     return FusingPolicy.load(file)
 
 
 def _programs(most_ops: int) -> list[FusionProblem]:
-    """A training step of each architecture that is no larger."""
+    """One training step of each architecture with at most `most_ops` ops."""
     prepare()
     by_name = {entry.architecture: entry.name for entry in zoo.select(PROGRAMS) if entry.ops <= most_ops}
     return [fusion_problem(zoo.load(name).graph, CHIP) for name in by_name.values()]
@@ -196,12 +200,12 @@ class Lesson(NamedTuple):
     """One program."""
 
     instance: CompileParams
-    inlined: np.ndarray  # [n] int32, where `flips` ends
+    inlined: np.ndarray  # [n] int32, the final choices of `flips`
     weight: np.ndarray  # [n] float32, their sum is 1
 
 
 def imitator(problems: Sequence[FusionProblem], steps: int) -> FusingPolicy:
-    """A policy after some steps, each on one program."""
+    """Trains a policy by imitation for a number of steps, each on one program."""
     began = time.perf_counter()
     policy = untrained(FusingPolicy, settings_of("fusion", changes=0.0))
     settings, params = policy.config, policy.params
@@ -216,7 +220,7 @@ def imitator(problems: Sequence[FusionProblem], steps: int) -> FusingPolicy:
 
 
 def _lessons(problems: Sequence[FusionProblem], settings: GoSettings) -> list[Lesson]:
-    """Of each problem; all are padded to the same sizes."""
+    """A lesson for each problem; all are padded to the same sizes."""
     to = common_sizes([problem.graph for problem in problems])
     fusion_to = fusion_sizes(problems, to)
     lessons = []
@@ -242,7 +246,7 @@ def _step(settings: GoSettings, steps: int, params: Any, moments: Any, lesson: L
 
 
 def imitation_loss(settings: GoSettings, params: Any, lesson: Lesson) -> jax.Array:
-    """Nats by which what is to be imitated surprises the policy, by weight: `[]` float32."""
+    """Weighted cross-entropy of the policy against the choices to imitate, in nats: `[]` float32."""
     instance = jax.tree.map(jnp.asarray, lesson.instance)
     observation = shown(instance, instance.start, settings.network.tasks, nothing_played(instance))
     logits: Any = networks(settings.network).policy.apply(params, observation)

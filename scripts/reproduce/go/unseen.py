@@ -1,9 +1,9 @@
-"""Learning that pays: graphs of 2,000 to 10,000 ops that no policy was trained on, against rules and searches.
+"""Generalisation: graphs of 2,000 to 10,000 ops that no policy was trained on, against rules and searches.
 
-The generators' graphs are random DAGs of a kind of its own (`stochastic-block`), which the default sets of
-`graphrl train go` leave out; the set `regal-like` would draw it for a quarter of its seeds. The programs are those of
-the zoo's test split, whose families the training does not see (`datasets.zoo.SPLITS`). A gap is to the best that any
-run in the file of measurements came to, whichever the command that made it.
+The random DAGs are of one kind (`stochastic-block`) that the default sets of `graphrl train go` leave out. The set
+`regal-like` would draw it for a quarter of its seeds. The programs are those of the zoo's test split, whose families
+are not in training (`datasets.zoo.SPLITS`). A gap is to the best of all runs in the file of measurements, whichever
+command made them.
 """
 
 import functools
@@ -28,7 +28,7 @@ METHODS = ("list", "etf", "go:rounds=1@1", "go+@1", "go+@10", "auto@1", "auto@10
 LEAST, MOST = 2_000, 10_000  # ops
 MODEL = "sbm"
 FIRST = 1_000_000  # seed of the first random DAG, far from those of training
-SLOWNESS = 0.2  # of random DAGs: what the mean tensor takes to another device, in run times of the mean op
+SLOWNESS = 0.2  # of random DAGs: transfer time of the mean tensor, in run times of the mean op
 LATENCY_SHARE = 0.2  # of that
 GRAPHS = 8  # of each kind
 DEVICES = (4, 8)
@@ -47,7 +47,7 @@ class Case(NamedTuple):
 
 
 def unseen(settings: Settings) -> Iterator[Table]:
-    """A line a method, a column each kind of cases; then who beats whom."""
+    """Table with a row for each method and a column for each kind of cases; notes compare methods."""
     entries = settings.entries(METHODS)
     cases = _cases(settings)
     values = np.array([_values(settings, case, entries) for case in cases])  # [cases, entries]; NaN where a run failed
@@ -99,7 +99,7 @@ def _graph(name: str) -> ComputationGraph:
 
 
 def of_programs(devices: int, transfer: Transfer) -> Problem:
-    """What programs are played on."""
+    """Problem of the programs."""
     return Problem("makespan", devices, transfer, LATENCY, BANDWIDTH)
 
 
@@ -113,7 +113,7 @@ def _problem(case: Case) -> Problem:
 
 
 def _values(settings: Settings, case: Case, entries: Sequence[Entry]) -> list[float]:
-    """The mean makespan of each method."""
+    """Mean makespan of each method; NaN if a run failed."""
 
     def run(entry: Entry, seed: int) -> Figures:
         return search(_graph(case.graph), _problem(case), entry, seed)
@@ -127,7 +127,7 @@ def _values(settings: Settings, case: Case, entries: Sequence[Entry]) -> list[fl
 
 
 def _times(settings: Settings, cases: Sequence[Case], entries: Sequence[Entry]) -> Iterator[str]:
-    """What each method took in all, which may be more than it was given: before a first plan nothing stops."""
+    """Median and largest seconds of each method. They can exceed the limit: a first plan is never cut short."""
     for entry in entries:
         runs = [run for case in cases for run in settings.measurements.all_of({**case._asdict(), **entry.key})]
         seconds = [float(run["seconds"]) for run in runs]
@@ -136,7 +136,7 @@ def _times(settings: Settings, cases: Sequence[Case], entries: Sequence[Entry]) 
 
 
 def _best(settings: Settings, case: Case) -> float:
-    """The least makespan of all runs in the file."""
+    """Least makespan of all runs in the file; NaN without runs."""
     runs = settings.measurements.all_of(case._asdict())
     return min((float(one["makespan"]) for one in runs), default=float("nan"))
 
@@ -149,7 +149,7 @@ def _cell(gaps: np.ndarray, graphs: np.ndarray) -> str:
 
 
 def _notes(entries: Sequence[Entry], values: np.ndarray, graphs: np.ndarray) -> Iterator[str]:
-    """Every other method against `auto`."""
+    """Ratio of every other method to `auto`."""
     for (mine, entry), (place, auto) in itertools.product(enumerate(entries), enumerate(entries)):
         logs = np.log(values[:, mine] / values[:, place])
         finite = np.isfinite(logs)

@@ -1,9 +1,9 @@
-"""AmoebaNet-D and Inception-v3 as GO places them.
+"""AmoebaNet-D and Inception-v3, as workloads of GO.
 
-AmoebaNet-D: cells that evolution chose (Real et al., "Regularized evolution for image classifier architecture search",
-2018), in the size of GPipe's table 1 that is called (18, 208) and has 82 million parameters. GO names AmoebaNet and no
-more: which one, the batch (32) and 224 pixels are ours. A cell adds pairs of what seven kinds of ops make of two
-earlier states. No dropped paths, no auxiliary classifier.
+AmoebaNet-D: cells found by evolution (Real et al., "Regularized evolution for image classifier architecture search",
+2018), in the size of GPipe's table 1 named (18, 208), with 82 million parameters. GO only names AmoebaNet: the variant,
+the batch (32) and 224 pixels are our choice. A cell adds pairs of outputs of seven kinds of ops on two earlier states.
+No dropped paths, no auxiliary classifier.
 
 Inception-v3 at 299 pixels with its auxiliary classifier (Szegedy et al., "Rethinking the Inception architecture for
 computer vision", 2015, table 1); batch norm after every convolution, no dropout, no label smoothing.
@@ -32,8 +32,10 @@ from reproduce.models.go_layers import (
 
 
 class Cell(NamedTuple):
-    """Ops on states (0 is the last cell's output, 1 that of the one before), added in pairs to new states; the
-    concatenated ones leave the cell."""
+    """Ops on states, added in pairs to new states; the cell outputs the concatenated states.
+
+    State 0 is the last cell's output, state 1 that of the one before.
+    """
 
     ops: tuple[tuple[int, str], ...]
     concatenated: tuple[int, ...]
@@ -58,13 +60,13 @@ REDUCTION = Cell(
 def amoebanet(
     layers: int = 18, filters: int = 208, batch: int = 32, size: int = 224, classes: int = 1000, groups: int = 3
 ) -> Model:
-    """`layers` normal cells in `groups`, a reduction cell between two; `filters` is what GPipe calls D."""
+    """`layers` normal cells in `groups`, a reduction cell between two groups; `filters` is D in GPipe."""
 
     def loss(w: Weights, data: Batch) -> tuple[jax.Array, None]:
         channels = filters // 4
         with jax.named_scope("stem"):
             last = before = batch_norm(w, "stem", conv(w, "stem", data["images"], channels, (3, 3), 2))
-        reduced = False  # by the last cell
+        reduced = False  # True if the last cell was a reduction
         normal = [False] * (layers // groups)
         kinds = [True, True, *[*normal, True] * (groups - 1), *normal]
         for number, reduces in enumerate(kinds):
@@ -108,7 +110,7 @@ def _convolved(
 
 
 def _halved(w: Weights, name: str, x: jax.Array, channels: int) -> jax.Array:
-    """Half as large, by two convolutions of every other pixel."""
+    """Halves height and width by two convolutions of every other pixel."""
     x = jax.nn.relu(x)
     moved = lax.pad(x, 0.0, ((0, 0, 0), (-1, 1, 0), (-1, 1, 0), (0, 0, 0)))
     halves = [conv(w, f"{name}/half{i}", y, channels // 2, (1, 1), 2) for i, y in enumerate((x, moved))]
@@ -202,7 +204,7 @@ def inception_v3(
     last: int = 2,
     classes: int = 1000,
 ) -> Model:
-    """Images of `size` pixels a side, at least 139; channels are `thin` times fewer.
+    """Inception-v3 for images of `size` pixels a side, at least 139; channels are divided by `thin`.
 
     Args:
       batch, size, thin, classes: see above.
@@ -242,7 +244,7 @@ class _Net:
         self.thin = thin
 
     def branch(self, name: str, x: jax.Array, steps: Branch) -> jax.Array:
-        """Convolutions one after the other."""
+        """Convolutions in sequence."""
         for number, (channels, window, stride, padding) in enumerate(steps):
             with jax.named_scope(f"{name}/conv{number}"):
                 x = conv(self.w, f"{name}/conv{number}", x, channels // self.thin, window, stride, padding)
@@ -250,12 +252,12 @@ class _Net:
         return x
 
     def branches(self, name: str, inputs: list[jax.Array], steps: list[Branch]) -> list[jax.Array]:
-        """Each of its own input."""
+        """Branches with an input each."""
         pairs = enumerate(zip(inputs, steps, strict=True))
         return [self.branch(f"{name}/branch{number}", x, branch) for number, (x, branch) in pairs]
 
     def block(self, name: str, x: jax.Array, steps: list[Branch]) -> jax.Array:
-        """All branches of one input; the last one's is averaged first."""
+        """All branches of one input; that of the last branch is average-pooled first."""
         with jax.named_scope(f"{name}/pool"):
             pooled = average_pool(x, 3, 1)
         outputs = self.branches(name, [x] * (len(steps) - 1) + [pooled], steps)
@@ -263,7 +265,7 @@ class _Net:
             return lax.concatenate(outputs, 3)
 
     def reduction(self, name: str, x: jax.Array, steps: list[Branch]) -> jax.Array:
-        """Half as large: the branches, and a pooling."""
+        """Halves height and width: the branches, and a pooling."""
         outputs = self.branches(name, [x] * len(steps), steps)
         with jax.named_scope(f"{name}/concat"):
             return lax.concatenate([*outputs, max_pool(x, 3, 2, "VALID")], 3)
@@ -284,7 +286,7 @@ class _Net:
             return lax.concatenate([first, *sides, last], 3)
 
     def auxiliary(self, x: jax.Array, classes: int) -> jax.Array:
-        """Logits half-way."""
+        """Logits of the auxiliary classifier."""
         with jax.named_scope("auxiliary/pool"):
             pooled = average_pool(x, 5, 3, "VALID")
         window = pooled.shape[1:3]

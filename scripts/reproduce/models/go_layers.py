@@ -1,8 +1,8 @@
-"""What GO's workloads are made of: layers, parameters by name, and what a model is.
+"""Layers, named parameters and the model type of GO's workloads.
 
-A layer is one op of the jaxpr for one of the framework that it stands for. Matrices are `[output, input]`, kernels
-`[output, height, width, input]`: so their gradients need no transposes. A model asks for each parameter where it uses
-it, so that its shapes stand in one place.
+Each layer is one op of the jaxpr for each op of the framework's layer. Matrices are `[output, input]`, kernels
+`[output, height, width, input]`, so that their gradients need no transposes. A model requests each parameter where it
+uses it, so that its shapes are defined in one place.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +18,10 @@ Batch = dict[str, jax.Array]
 
 
 class Weights:
-    """What `loss(weights, batch)` of a model gets its parameters from.
+    """Parameters by name, for `loss(weights, batch)` of a model.
 
     Args:
-      values: the parameters; None, under `jax.eval_shape` only, writes down which there are.
+      values: the parameters; None, under `jax.eval_shape` only, records the shapes.
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
@@ -29,7 +29,7 @@ class Weights:
         self._values = values
 
     def __call__(self, name: str, *shape: int) -> jax.Array:
-        """The parameter of this name: matrices and kernels have their output channels first."""
+        """Parameter of this name: matrices and kernels have their output channels first."""
         self.shapes[name] = jax.ShapeDtypeStruct(shape, "float32")
         return jnp.zeros(shape) if self._values is None else self._values[name]
 
@@ -38,8 +38,8 @@ class Model(NamedTuple):
     """A model at one size.
 
     Attributes:
-      loss: of weights and batch: a scalar, and what the next step is given (empty but for a Transformer-XL's memory).
-      batch: shapes by name; int32 arrays hold numbers below `classes`.
+      loss: of weights and batch: a scalar, and the state for the next step (empty but for a Transformer-XL's memory).
+      batch: shapes by name; int32 arrays contain numbers below `classes`.
       classes: see above.
     """
 
@@ -48,14 +48,14 @@ class Model(NamedTuple):
     classes: int
 
     def parameters(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Their shapes, in the order of use."""
+        """Shapes of the parameters, in the order of use."""
         weights = Weights()
         jax.eval_shape(lambda batch: self.loss(weights, batch), self.batch)
         return weights.shapes
 
 
 def tokens(count: int) -> jax.ShapeDtypeStruct:
-    """So many integers."""
+    """Shape of `count` int32 tokens."""
     return jax.ShapeDtypeStruct((count,), "int32")
 
 
@@ -65,17 +65,17 @@ def floats(*shape: int) -> jax.ShapeDtypeStruct:
 
 
 def spread(vector: jax.Array, like: jax.Array) -> jax.Array:
-    """A vector over the last axis, as large as `like`."""
+    """Broadcasts a vector over the last axis to the shape of `like`."""
     return lax.broadcast_in_dim(vector, like.shape, (like.ndim - 1,))
 
 
 def linear(x: jax.Array, matrix: jax.Array) -> jax.Array:
-    """The last axis of `x` times a matrix `[output, input]`."""
+    """Product of the last axis of `x` and a matrix `[output, input]`."""
     return lax.dot_general(x, matrix, (((x.ndim - 1,), (1,)), ((), ())))
 
 
 def dense(w: Weights, name: str, x: jax.Array, units: int) -> jax.Array:
-    """A matrix and a bias."""
+    """Dense layer: a matrix and a bias."""
     y = linear(x, w(f"{name}/kernel", units, x.shape[-1]))
     return y + spread(w(f"{name}/bias", units), y)
 
@@ -86,8 +86,9 @@ def embed(w: Weights, name: str, tokens: jax.Array, classes: int, units: int) ->
 
 
 def lstm(w: Weights, name: str, x: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """One step of an LSTM (Zaremba et al., "Recurrent neural network regularization", 2014, without peepholes): output
-    and cell, each `[batch, units]`.
+    """One step of an LSTM: output and cell, each `[batch, units]`.
+
+    Zaremba et al., "Recurrent neural network regularization", 2014, without peepholes.
     """
     h, c = state
     units = h.shape[-1]
@@ -99,23 +100,23 @@ def lstm(w: Weights, name: str, x: jax.Array, state: tuple[jax.Array, jax.Array]
 
 
 def resting(batch: int, units: int) -> tuple[jax.Array, jax.Array]:
-    """The state before the first step."""
+    """State before the first step, zeros."""
     zeros = jnp.zeros((batch, units))
     return zeros, zeros
 
 
 def steps_of(rows: jax.Array, steps: int) -> list[jax.Array]:
-    """Rows that stand step after step, as one array a step."""
+    """Splits rows in the order of steps into one array for each step."""
     return list(lax.split(rows, (len(rows) // steps,) * steps, axis=0))
 
 
 def layer_norm(w: Weights, name: str, x: jax.Array) -> jax.Array:
-    """Over the last axis."""
+    """Layer normalisation over the last axis."""
     return _normal(w, name, x, (x.ndim - 1,))
 
 
 def batch_norm(w: Weights, name: str, x: jax.Array) -> jax.Array:
-    """Over all axes but the last, by the batch's own statistics (moving averages are left out)."""
+    """Batch normalisation over all axes but the last, by the batch's own statistics (moving averages are left out)."""
     return _normal(w, name, x, tuple(range(x.ndim - 1)))
 
 
@@ -135,30 +136,30 @@ def conv(
     stride: int | Sequence[int] = 1,
     padding: str = "SAME",
 ) -> jax.Array:
-    """A convolution of images `[batch, height, width, channels]` without bias."""
+    """Convolution of images `[batch, height, width, channels]` without bias."""
     kernel = w(f"{name}/kernel", channels, *window, x.shape[-1])
     strides = (stride, stride) if isinstance(stride, int) else tuple(stride)
     return lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=("NHWC", "OHWI", "NHWC"))
 
 
 def max_pool(x: jax.Array, size: int, stride: int, padding: str = "SAME") -> jax.Array:
-    """The largest in a square window."""
+    """Maximum of a square window."""
     return lax.reduce_window(x, -jnp.inf, lax.max, (1, size, size, 1), (1, stride, stride, 1), padding)
 
 
 def average_pool(x: jax.Array, size: int, stride: int, padding: str = "SAME") -> jax.Array:
-    """The mean of a square window, zeros beyond the border included."""
+    """Mean of a square window, zeros beyond the border included."""
     return lax.reduce_window(x, 0.0, lax.add, (1, size, size, 1), (1, stride, stride, 1), padding) / size**2
 
 
 def softmax(x: jax.Array) -> jax.Array:
-    """Over the last axis."""
+    """Softmax over the last axis."""
     exponentials = lax.exp(x - lax.stop_gradient(jnp.max(x, -1, keepdims=True)))
     return exponentials / jnp.sum(exponentials, -1, keepdims=True)
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """The mean over rows: logits `[rows, classes]`, labels `[rows]`."""
+    """Mean cross-entropy over rows: logits `[rows, classes]`, labels `[rows]`."""
     shifted = logits - lax.stop_gradient(jnp.max(logits, -1, keepdims=True))
     total = lax.log(jnp.sum(lax.exp(shifted), -1))
     return jnp.mean(total - shifted.at[jnp.arange(len(labels)), labels].get(mode="promise_in_bounds"))

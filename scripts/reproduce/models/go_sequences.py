@@ -1,20 +1,22 @@
-"""RNNLM, GNMT, Transformer-XL and WaveNet as GO places them; its supplement could not be had, so their sizes are ours.
+"""RNNLM, GNMT, Transformer-XL and WaveNet, as workloads of GO.
+
+GO's supplement is not available, so sizes are our choice.
 
 RNNLM: stacked LSTMs over words, unrolled (Zaremba et al. 2014; Jozefowicz et al. 2016): 2,048 units, 64 sequences of 40
 words out of 10,000 (the Penn treebank's), no dropout, no projection, state zero at the start.
 
 GNMT: LSTMs read a sentence, LSTMs with attention write its translation, both unrolled (Wu et al., "Google's neural
 machine translation system", 2016, section 3). The first encoder layer runs in both directions, the others have residual
-connections from the third on; the bottom decoder layer asks the attention (one hidden layer), whose answer every
-decoder layer reads. 1,024 units, 64 pairs of 60 words each out of 32,000, no dropout.
+connections from the third on. The bottom decoder layer queries the attention (one hidden layer); every decoder layer
+reads the resulting context. 1,024 units, 64 pairs of 60 words each out of 32,000, no dropout.
 
 Transformer-XL: attention over a segment and the memory of the one before, with relative positions (Dai et al. 2019,
 section 3 and appendix B). The authors' large model of enwik8 (1,024 wide, 8 heads, 3,072 inside), of 2, 4 or 8 layers:
-16 segments of 512 characters out of 204 with as long a memory, no dropout.
+16 segments of 512 characters out of 204 with a memory of the same length, no dropout.
 
 WaveNet: stacks of dilated causal convolutions over raw audio (van den Oord et al. 2016, sections 2.1 to 2.4). "2-stack
-18-layer" is read as 2 stacks of 18 layers, "4-stack 36-layer" as 4 of 36. Dilations go from 1 to 256 and begin again,
-twice (four times) in a stack. 8 pieces of 8,192 samples, 128 channels, 256 skip channels, 256 levels of mu-law.
+18-layer" is read as 2 stacks of 18 layers, "4-stack 36-layer" as 4 of 36. Dilations cycle from 1 to 256, twice (four
+times) in a stack. 8 pieces of 8,192 samples, 128 channels, 256 skip channels, 256 levels of mu-law.
 """
 
 import math
@@ -43,7 +45,7 @@ from reproduce.models.go_layers import (
 
 
 def rnnlm(layers: int, units: int = 2048, steps: int = 40, batch: int = 64, words: int = 10_000) -> Model:
-    """`layers` LSTMs; words and labels step after step, `[steps * batch]`."""
+    """`layers` LSTMs; words and labels in the order of steps, `[steps * batch]`."""
 
     def loss(w: Weights, data: Batch) -> tuple[jax.Array, None]:
         with jax.named_scope("embedding"):
@@ -67,7 +69,7 @@ FIRST_RESIDUAL = 2
 
 
 def gnmt(layers: int, units: int = 1024, steps: int = 60, batch: int = 64, words: int = 32_000) -> Model:
-    """`layers` (at least 2) of encoder and of decoder; source, target and labels step after step, `[steps * batch]`."""
+    """`layers` (at least 2) of encoder and of decoder; source, target and labels by step, `[steps * batch]`."""
 
     def loss(w: Weights, data: Batch) -> tuple[jax.Array, None]:
         with jax.named_scope("source"):
@@ -125,7 +127,7 @@ def _decode(w: Weights, target: list[jax.Array], memory: jax.Array, keys: jax.Ar
 
 
 def _attend(w: Weights, query: jax.Array, memory: jax.Array, keys: jax.Array) -> jax.Array:
-    """The memory's rows by what a hidden layer of query and keys says of each: `[batch, units]`."""
+    """Mean of the memory's rows, weighted by a hidden layer of query and keys: `[batch, units]`."""
     units = query.shape[-1]
     rows = lax.broadcast_in_dim(linear(query, w("attention/query", units, units)), keys.shape, (0, 2))
     hidden = lax.tanh(rows + keys)
@@ -133,15 +135,17 @@ def _attend(w: Weights, query: jax.Array, memory: jax.Array, keys: jax.Array) ->
     return lax.dot_general(scores, memory, (((1,), (1,)), ((0,), (0,))))
 
 
-BLOCKED = -1e30  # the score of what lies ahead
+BLOCKED = -1e30  # the score of later positions
 
 
 def transformer_xl(
     layers: int, width: int = 1024, heads: int = 8, inner: int = 3072, length: int = 512, batch: int = 16,
     characters: int = 204,
 ) -> Model:  # fmt: skip
-    """`layers`; characters and labels segment after segment, `[batch * length]`; positions are sinusoids, farthest
-    first, `[2 * length, width]`; the memory of every layer is `[batch, length, width]`. Gives the next memory.
+    """Transformer-XL of `layers` layers. Its loss also returns the next memory.
+
+    Characters and labels are in the order of segments, `[batch * length]`. Positions are sinusoids, farthest first, `[2
+    * length, width]`. The memory of every layer is `[batch, length, width]`.
     """
 
     def loss(w: Weights, data: Batch) -> tuple[jax.Array, list[jax.Array]]:
@@ -190,18 +194,18 @@ def _relative_attention(
 def _dot(
     a: jax.Array, b: jax.Array, over_a: int, over_b: int, batch_a: tuple[int, ...], batch_b: tuple[int, ...]
 ) -> jax.Array:
-    """Sums over an axis of each; `batch_a` and `batch_b` go side by side and come first."""
+    """Sums over an axis of each; `batch_a` and `batch_b` are matched batch axes and come first."""
     return lax.dot_general(a, b, (((over_a,), (over_b,)), (batch_a, batch_b)))
 
 
 def _biased(w: Weights, name: str, query: jax.Array) -> jax.Array:
-    """The part of a score that does not depend on the query (u and v in the paper)."""
+    """Bias of the query in a score (u and v in the paper)."""
     heads, size = query.shape[-2:]
     return lax.broadcast_in_dim(w(name, heads, size), query.shape, (2, 3))
 
 
 def _shifted(scores: jax.Array) -> jax.Array:
-    """Scores by distance as scores by place: row i moves left by what its queries are ahead of the last one."""
+    """Scores by distance to scores by position: row i moves left by its distance from the last row."""
     batch, heads, length, seen = scores.shape
     padded = lax.pad(scores, 0.0, ((0, 0, 0), (0, 0, 0), (0, 0, 0), (1, 0, 0)))
     turned = padded.reshape(batch, heads, seen + 1, length)
@@ -215,7 +219,7 @@ LEVELS = 256
 def wavenet(
     stacks: int, layers: int, samples: int = 8192, batch: int = 8, channels: int = 128, skips: int = 256
 ) -> Model:
-    """`layers` in each of `stacks`; samples and labels piece after piece, `[batch * samples]`."""
+    """`layers` in each of `stacks`; samples and labels in the order of pieces, `[batch * samples]`."""
 
     def loss(w: Weights, data: Batch) -> tuple[jax.Array, None]:
         with jax.named_scope("embedding"):
@@ -235,7 +239,7 @@ def wavenet(
 
 
 def _dilated_layer(w: Weights, name: str, x: jax.Array, dilation: int, skips: int) -> tuple[jax.Array, jax.Array]:
-    """What the next layer reads, and what is added to the skips."""
+    """Input of the next layer, and the skip output."""
     channels = x.shape[-1]
     both = lax.conv_general_dilated(
         x,

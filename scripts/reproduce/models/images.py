@@ -14,7 +14,7 @@ GROUPS = 8  # of group normalisation
 
 
 def vision_transformer(*, batch: int, side: int, patch: int, depth: int, width: int, heads: int) -> Program:
-    """A vision transformer (Dosovitskiy et al., 2021) with Flax's attention."""
+    """Vision transformer (Dosovitskiy et al., 2021) with Flax's attention."""
 
     class Layer(nn.Module):
         @nn.compact
@@ -33,7 +33,7 @@ def vision_transformer(*, batch: int, side: int, patch: int, depth: int, width: 
 
 
 def residual_network(*, batch: int, side: int, width: int, blocks: Sequence[int]) -> Program:
-    """A residual network of bottlenecks with batch normalisation (He et al., 2015); 3-4-6-3 blocks are ResNet-50."""
+    """Residual network of bottlenecks with batch normalisation (He et al., 2015); 3-4-6-3 blocks are ResNet-50."""
 
     def normal(x: jax.Array) -> jax.Array:
         return nn.BatchNorm(use_running_average=False)(x)
@@ -107,7 +107,7 @@ def efficient_network(*, batch: int, side: int, stem: int, stages: Sequence[Stag
 
 
 class _Residual(nn.Module):
-    """Two convolutions with group normalisation, and a vector that shifts the first one's outputs, if there is one."""
+    """Two convolutions with group normalisation; an optional vector shifts the outputs of the first."""
 
     width: int
 
@@ -121,7 +121,7 @@ class _Residual(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Attention among the places of an image."""
+    """Attention between the positions of an image."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -130,7 +130,7 @@ class _Attention(nn.Module):
 
 
 def u_net(*, batch: int, side: int, widths: Sequence[int]) -> Program:
-    """The loss of a denoising diffusion model with a U-Net (Ho et al., 2020), which draws times and noise."""
+    """Loss of a denoising diffusion model with a U-Net (Ho et al., 2020), which draws times and noise."""
 
     class Time(nn.Module):
         @nn.compact
@@ -166,7 +166,7 @@ def u_net(*, batch: int, side: int, widths: Sequence[int]) -> Program:
 
 
 def autoencoder(*, batch: int, side: int, widths: Sequence[int], code: int) -> Program:
-    """A variational autoencoder of residual blocks (Kingma and Welling, 2014; Rombach et al., 2022)."""
+    """Variational autoencoder of residual blocks (Kingma and Welling, 2014; Rombach et al., 2022)."""
 
     def forward(network: Network, images: jax.Array, key: jax.Array) -> jax.Array:
         x = network.part(nn.Conv(widths[0], (3, 3)), images)

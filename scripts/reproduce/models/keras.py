@@ -240,7 +240,7 @@ BASE = (12, 12, 768, 3072)  # layers, heads, width, width inside
 _PLAIN = ("token_ids", "padding_mask")
 _SEGMENTS = (*_PLAIN, "segment_ids")
 _TWO_SIDED = tuple(f"{side}_{name}" for side in ("encoder", "decoder") for name in _PLAIN)
-# what backbones call their sizes
+# names of the sizes in the backbones
 _SIZES = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim")
 _ELECTRA = ("vocab_size", *_SIZES[1:], "embedding_dim")
 _FALCON = (*_SIZES[:2], "num_attention_heads", *_SIZES[3:])

@@ -17,7 +17,7 @@ _TAPS = 4  # of a Mamba layer's convolution
 
 
 def lstm(*, batch: int, steps: int, width: int) -> Program:
-    """An LSTM (Hochreiter and Schmidhuber, 1997) of two layers in one `lax.scan`, whose body is the layer."""
+    """LSTM (Hochreiter and Schmidhuber, 1997) of two layers in one `lax.scan`, whose body is the layer."""
 
     def cell(w: jax.Array, x: jax.Array, state: Any) -> Any:
         memory, hidden = state
@@ -125,14 +125,15 @@ def graph_network(*, batch: int, nodes: int, degree: int, width: int, rounds: in
 
 Shapes = dict[str, tuple[int, ...]]
 
-_ROOM = 1.25  # of an expert, over the mean number of its tokens
+_ROOM = 1.25  # room of an expert, over the mean number of its tokens
 
 
 def transformer(
     *, batch: int, depth: int, width: int, heads: int, tokens: int, words: int, scanned: bool, dropped: float = 0.1
 ) -> Program:
-    """A decoder with dropout (Radford et al., 2019), its layers one after another or in a `lax.scan`; `dropped` is the
-    share of a layer's outputs.
+    """Decoder with dropout (Radford et al., 2019), its layers in sequence or in a `lax.scan`.
+
+    `dropped` is the dropout rate of the outputs of attention and network.
     """
     shapes = {"qkv": (width, 3 * width), "out": (width, width), "up": (width, 4 * width), "down": (4 * width, width)}
 
@@ -163,7 +164,7 @@ def transformer(
 def mixture_of_experts(
     *, batch: int, depth: int, width: int, heads: int, tokens: int, words: int, experts: int
 ) -> Program:
-    """A decoder whose networks are experts, two for a token, with room for so many (Lepikhin et al., 2021)."""
+    """Decoder whose networks are experts, two for each token, with limited room (Lepikhin et al., 2021)."""
     shapes: Shapes = {"qkv": (width, 3 * width), "out": (width, width), "route": (width, experts)}
     shapes |= {"up": (experts, width, 2 * width), "down": (experts, 2 * width, width)}
     room = int(_ROOM * 2 * tokens / experts)
@@ -240,14 +241,17 @@ def _dropout(x: jax.Array, key: jax.Array, dropped: float) -> jax.Array:
 
 
 def _surprise(logits: jax.Array, texts: jax.Array) -> jax.Array:
-    """The mean cross-entropy of the next word."""
+    """Mean cross-entropy of the next word."""
     logits = jax.nn.log_softmax(logits)
     return -jnp.take_along_axis(logits[:, :-1], texts[:, 1:, None], -1).mean()
 
 
 def _sent(shares: jax.Array, room: int) -> jax.Array:
-    """The weight `[batch, tokens, experts, room]` of each token at each place of an expert: of its two best, as far
-    as they have places left, first come, first served."""
+    """Weight of each token at each place of an expert: `[batch, tokens, experts, room]`.
+
+    A token goes to its two best experts while they have places left. All first choices are placed before all second
+    choices, each in the order of tokens.
+    """
     experts = shares.shape[-1]
     weights, best = lax.top_k(shares, 2)
     chosen = jax.nn.one_hot(best, experts)  # [batch, tokens, 2, experts]

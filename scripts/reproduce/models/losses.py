@@ -1,4 +1,4 @@
-"""A loss to be differentiated, whose layers a rule can wrap; training steps of losses and of Flax modules."""
+"""Differentiable losses whose layers a rule can wrap; training steps of losses and of Flax modules."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -19,8 +19,8 @@ class Program(NamedTuple):
     """A loss and its arguments.
 
     Attributes:
-      loss: with what goes around each of its layers, a pure function, gives the loss: a scalar of parameters, by
-        which it is differentiated, and inputs.
+      loss: from a wrapper of its layers, which are pure functions, to the loss. The loss is a scalar function of
+        parameters, by which it is differentiated, and inputs.
       params: a pytree of `jax.ShapeDtypeStruct`s.
       inputs: a key -> the other arguments: the batch, and a key if the loss draws numbers.
     """
@@ -35,7 +35,7 @@ class Program(NamedTuple):
         return self.params, *jax.eval_shape(self.inputs, jax.random.key(0))
 
     def draw(self, seed: int) -> tuple[Any, ...]:
-        """Arguments: matrices of normal numbers, scaled by their inputs; what is no matrix near 1."""
+        """Random arguments: matrices are normal, scaled by their inputs; other parameters are near 1."""
         numbers = np.random.default_rng(seed)
 
         def drawn(leaf: jax.ShapeDtypeStruct) -> jax.Array:
@@ -47,7 +47,7 @@ class Program(NamedTuple):
 
 
 def undecorated(layer: Callable[..., Any]) -> Callable[..., Any]:
-    """The `Wrap` that leaves a layer as it is."""
+    """The `Wrap` that leaves a layer unchanged."""
     return layer
 
 
@@ -59,11 +59,11 @@ def shaped(tree: Any) -> Any:
 
 
 class Network(NamedTuple):
-    """How a forward pass calls its modules: `module, *inputs -> outputs`.
+    """Calls of modules in a forward pass: `module, *inputs -> outputs`.
 
     Attributes:
-      layer: for those that a rule wraps.
-      part: for all others: what comes before the first layer, between two and after the last.
+      layer: for modules that a rule wraps.
+      part: for all others: before the first layer, between layers and after the last.
     """
 
     layer: Callable[..., Any]
@@ -71,10 +71,10 @@ class Network(NamedTuple):
 
 
 def flax_program(forward: Callable[..., jax.Array], inputs: Callable[[jax.Array], Sequence[Any]]) -> Program:
-    """The program of a forward pass through Flax modules, each with parameters of its own.
+    """Program of a forward pass through Flax modules, which share no parameters.
 
     Args:
-      forward: `network, *inputs -> loss`, which calls the same modules in the same order whatever the inputs.
+      forward: `network, *inputs -> loss`. It calls the same modules in the same order for all inputs.
       inputs: a key -> the arguments after the parameters.
     """
 
@@ -106,25 +106,25 @@ def flax_program(forward: Callable[..., jax.Array], inputs: Callable[[jax.Array]
 
 
 def _apply(module: nn.Module) -> Callable[..., Any]:
-    """The module as a function of its parameters; statistics of batches are used, and not kept."""
+    """Module as a function of its parameters. Batch statistics are used, and not kept."""
     return lambda params, *xs: module.apply({"params": params}, *xs, mutable=["batch_stats"])[0]
 
 
 def drawn(*shape: int) -> jax.Array:
-    """Weights: normal, with the deviation of the second last dimension's root."""
+    """Random weights: normal, divided by the root of the second last dimension."""
     numbers = np.random.default_rng(len(shape) + sum(shape)).standard_normal(shape, np.float32)
     return jnp.asarray(numbers / np.sqrt(shape[-2]))
 
 
 def updated(program: Program, rule: Any) -> Update:
-    """A training step of a loss; its inputs are those of one batch."""
+    """Training step of a loss; its inputs are those of one batch."""
     params, *batch = program.draw(0)
     loss = program.loss(undecorated)
     return trained(lambda params, batch: loss(params, *batch), params, batch, rule)
 
 
 def trained(loss: Callable[[Any, Any], jax.Array], weights: Any, batch: Any, rule: Any) -> Update:
-    """A training step whose state is the weights and what Optax keeps beside them."""
+    """Training step whose state is the weights and Optax's state."""
 
     def step(state: Any, batch: Any) -> tuple[Any, jax.Array]:
         weights, moments = state
@@ -136,8 +136,9 @@ def trained(loss: Callable[[Any, Any], jax.Array], weights: Any, batch: Any, rul
 
 
 def trained_model(model: nn.Module, inputs: Any, rule: Any) -> Update:
-    """A training step of a Flax module, whose statistics of batches are part of the state; the loss is the mean of its
-    outputs' squares.
+    """Training step of a Flax module, whose batch statistics are part of the state.
+
+    The loss is the mean of its outputs' squares.
     """
     variables = dict(jax.jit(model.init)(jax.random.key(0), inputs))
     weights = variables.pop("params")

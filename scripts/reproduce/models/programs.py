@@ -1,15 +1,15 @@
 """Models as programs: a function with abstract arguments, of inference and of a training step.
 
-Nothing here holds weights: arguments are `jax.ShapeDtypeStruct`s, enough to trace (`from_jax`), lower and compile. A
+Nothing here stores weights: arguments are `jax.ShapeDtypeStruct`s, enough to trace (`from_jax`), lower and compile. A
 model is a Keras model, a Flax Linen module, or any function `fn(weights, *inputs)`.
 
     program = training_step(model, jax.ShapeDtypeStruct((224, 224, 3), "float32"), batch=8)
     compiled = graphrl.compile(program.fn, *program.args)
     graph = graphrl.from_jax(program.fn, *program.args, weights_argnums=program.weights)
 
-Keras (with its JAX backend) gives every variable its initial value when a layer is built. To trace or compile a model
-no values are needed, so `abstract_variables` leaves them out: a model of 47 billion parameters takes a few megabytes.
-What it replaces is private to Keras (seen in 3.8 to 3.15); `graphrl` does not depend on Keras otherwise.
+Keras (with its JAX backend) gives every variable its initial value when a layer is built. Traces and compilations need
+no values, so `abstract_variables` leaves them out: a model of 47 billion parameters takes a few megabytes. The methods
+that it replaces are private to Keras (tested with 3.8 to 3.15); `graphrl` does not depend on Keras otherwise.
 """
 
 import contextlib
@@ -31,12 +31,12 @@ _METHODS = ("_initialize_with_initializer", "_deferred_initialize")
 
 
 class Program(NamedTuple):
-    """A function and what to trace it with.
+    """A function and its abstract arguments.
 
     Attributes:
       fn: pure; takes `args`.
       args: pytrees of `jax.ShapeDtypeStruct`s.
-      weights: numbers of the arguments that stay in memory from run to run (parameters, statistics, moments).
+      weights: positions of the arguments that stay in memory from run to run (parameters, statistics, moments).
     """
 
     fn: Callable[..., Any]
@@ -48,9 +48,9 @@ class Parts(NamedTuple):
     """A model taken apart.
 
     Attributes:
-      weights: what training differentiates by: a pytree of `jax.ShapeDtypeStruct`s.
-      state: what the call reads and renews beside them: statistics, seeds.
-      call: weights, state, inputs, whether it is training -> outputs, state.
+      weights: differentiated in training: a pytree of `jax.ShapeDtypeStruct`s.
+      state: other values that the call reads and updates: statistics, seeds.
+      call: weights, state, inputs, True for training -> outputs, state.
     """
 
     weights: Any
@@ -70,7 +70,7 @@ def inference(model: Any, inputs: Any, *, batch: int, weights: Any = None, **cal
       **call: keyword arguments of a module's or function's call, such as `train=False`; no arrays.
 
     Returns:
-      The program. `state` is what a model carries beside its parameters (statistics, seeds); empty for a function.
+      The program. `state` contains the model's values other than parameters (statistics, seeds); empty for a function.
     """
     inputs = _batched(inputs, batch)
     parts = _parts(model, inputs, weights, call)
@@ -82,8 +82,9 @@ def inference(model: Any, inputs: Any, *, batch: int, weights: Any = None, **cal
 
 
 def training_step(model: Any, inputs: Any, *, batch: int, weights: Any = None, **call: Any) -> Program:
-    """`fn(weights, state, inputs) -> ((loss, state), gradients)` of a model; arguments as for `inference`. The loss is
-    the `mean_square` of the outputs.
+    """`fn(weights, state, inputs) -> ((loss, state), gradients)` of a model; arguments as for `inference`.
+
+    The loss is the `mean_square` of the outputs.
     """
     inputs = _batched(inputs, batch)
     parts = _parts(model, inputs, weights, call)
@@ -97,7 +98,7 @@ def training_step(model: Any, inputs: Any, *, batch: int, weights: Any = None, *
 
 
 def mean_square(outputs: Any) -> jax.Array:
-    """The sum over the output arrays of the mean of their squares, in float32: a loss that needs no labels."""
+    """Sum over the output arrays of the mean of their squares, in float32: a loss that needs no labels."""
     leaves = jax.tree_util.tree_leaves(outputs)
     return functools.reduce(operator.add, (jnp.mean(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves))
 
@@ -119,7 +120,7 @@ def _parts(model: Any, inputs: Any, weights: Any, call: dict[str, Any]) -> Parts
 
 
 def _is_a(model: Any, module: str, *names: str) -> bool:
-    """Whether it is an instance of a class of a library that somebody else imported: without, there is none."""
+    """True if the model is an instance of a library's class. A library that is not imported has no instances."""
     library = sys.modules.get(module)
     return library is not None and isinstance(model, tuple(getattr(library, name) for name in names))
 
@@ -153,13 +154,13 @@ def _flax_parts(module: Any, inputs: Any, call: dict[str, Any]) -> Parts:
 
 @contextlib.contextmanager
 def abstract_variables() -> Iterator[None]:
-    """Keras layers built inside have no values in variables of more than `SMALL` elements.
+    """Context in which Keras layers are built without values in variables of more than `SMALL` elements.
 
-    Such a model has shapes, and can be called through `stateless_call` (as `inference` does) after the `with`
-    too; calling it directly, or loading weights, fails.
+    Such a model has shapes, and can be called through `stateless_call` (as `inference` does) after the `with` too;
+    calling it directly, or loading weights, fails.
 
     Raises:
-      GraphrlError: Keras is missing, has another backend than JAX, or is not built as this module knows it.
+      GraphrlError: Keras is missing, has another backend than JAX, or lacks the methods that this module replaces.
     """
     variable = _variable_class()
     originals = {name: getattr(variable, name) for name in _METHODS}

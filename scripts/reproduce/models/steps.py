@@ -1,4 +1,4 @@
-"""Training steps as people publish them, of supervised and of reinforcement learning.
+"""Training steps in their published form, of supervised and of reinforcement learning.
 
 Each function returns `(step, state, batch)`. `step(state, batch) -> (state, loss)` donates its state, as in the
 published code.
@@ -41,7 +41,7 @@ def soft_actor_critic() -> Update:
     )(1)
 
     def drawn(weights: Any, observation: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """An action and its log probability under a normal distribution behind a tanh."""
+        """Action and its log probability under a normal distribution, squashed by tanh."""
         mean, log_scale = jnp.split(_of(actor, weights, observation), 2, -1)
         log_scale = jnp.clip(log_scale, -20.0, 2.0)
         raw = mean + jnp.exp(log_scale) * jax.random.normal(key, mean.shape)
@@ -89,13 +89,13 @@ def soft_actor_critic() -> Update:
 
 
 def proximal_policy() -> Update:
-    """PPO (Schulman et al., 2017) as PureJaxRL has it: advantages in a scan, epochs of minibatches in two more."""
+    """PPO (Schulman et al., 2017) in PureJaxRL's form: advantages in a scan, epochs of minibatches in two more."""
     steps, worlds, epochs, parts = 128, 64, 4, 4
     policy, critic = _Layers(_ACTION), _Layers(1)
     rule = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(2.5e-4, eps=1e-5))
 
     def advantages(paths: Any, last: jax.Array) -> jax.Array:
-        """Generalised (Schulman et al., 2016), `[steps, worlds]`."""
+        """Generalised advantages (Schulman et al., 2016), `[steps, worlds]`."""
 
         def back(state: Any, path: Any) -> Any:
             advantage, after = state
@@ -149,7 +149,7 @@ def proximal_policy() -> Update:
 
 
 def eight_branches() -> Update:
-    """A loop whose body holds eight branches that nothing but their sum needs."""
+    """Loop whose body has eight branches that are only summed."""
     side = 1536
 
     def step(state: jax.Array, batch: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -166,7 +166,7 @@ def eight_branches() -> Update:
 
 
 def checkpointed_model() -> Update:
-    """Gated layers in a scan, each under `jax.checkpoint`: its body is forward and backward at once."""
+    """Gated layers in a scan, each under `jax.checkpoint`: the scan's body has a forward and a backward pass."""
     depth, width, tokens = 8, 384, 1024
     weights = {"up": drawn(depth, width, 4 * width), "gate": drawn(depth, width, 4 * width),
                "down": drawn(depth, 4 * width, width)}  # fmt: skip
@@ -183,7 +183,7 @@ def checkpointed_model() -> Update:
 
 
 def neural_ode() -> Update:
-    """A neural ODE (Chen et al., 2018), differentiated through 20 steps of fourth-order Runge-Kutta."""
+    """Neural ODE (Chen et al., 2018), differentiated through 20 steps of fourth-order Runge-Kutta."""
     weights, length = [drawn(64, 512), drawn(512, 512), drawn(512, 64)], 0.05
 
     def slope(weights: Any, x: jax.Array) -> jax.Array:
@@ -292,7 +292,7 @@ def diffusion_sampler() -> Update:
 
 
 class _Mixer(nn.Module):
-    """A block of an MLP-Mixer (Tolstikhin et al., 2021) of 196 patches, as a scan wants it."""
+    """Block of an MLP-Mixer (Tolstikhin et al., 2021) of 196 patches, with the signature of a scan's body."""
 
     @nn.compact
     def __call__(self, x: jax.Array, _: None = None) -> tuple[jax.Array, None]:
@@ -304,7 +304,7 @@ class _Mixer(nn.Module):
 
 
 def mixer(rule: Any, *, scanned: bool) -> Update:
-    """An MLP-Mixer, 6 blocks one after the other or in Flax's `nn.scan`."""
+    """MLP-Mixer, 6 blocks in sequence or in Flax's `nn.scan`."""
 
     class Blocks(nn.Module):
         @nn.compact
@@ -319,7 +319,7 @@ def mixer(rule: Any, *, scanned: bool) -> Update:
 
 
 def dense_network() -> Update:
-    """A DenseNet (Huang et al., 2017) of two blocks: every layer reads all earlier ones."""
+    """DenseNet (Huang et al., 2017) of two blocks: every layer reads all earlier ones."""
 
     class Blocks(nn.Module):
         @nn.compact
@@ -340,7 +340,7 @@ def dense_network() -> Update:
 
 
 def private() -> Update:
-    """Differentially private SGD (Abadi et al., 2016): Optax's rule, on a gradient an example."""
+    """Differentially private SGD (Abadi et al., 2016): Optax's rule, with a gradient for each example."""
 
     class Network(nn.Module):
         @nn.compact

@@ -1,4 +1,4 @@
-"""What an architecture of the zoo is, and those without Keras: an MLP-Mixer in plain JAX, a U-Net in Flax."""
+"""Type of the zoo's architectures, and those without Keras: an MLP-Mixer in plain JAX, a U-Net in Flax."""
 
 import dataclasses
 import functools
@@ -28,12 +28,12 @@ class Architecture:
     Attributes:
       name: in names of programs.
       family: a key of `graphrl.graphs.datasets.zoo.program.SPLITS`.
-      build: gives the model (Keras model, Flax module or `Function`); called in a process of its own.
+      build: returns the model (Keras model, Flax module or `Function`); called in a separate process.
       inputs: of one example: a pytree of `jax.ShapeDtypeStruct`s.
       inference, training: batch sizes.
-      levels: which graphs are made of it.
+      levels: graphs to read from it, "jaxpr" or "hlo".
       training_call: keyword arguments of a Flax module's call in training.
-      keras: whether `build` makes Keras variables, which then get no values.
+      keras: True if `build` makes Keras variables, which then get no values.
     """
 
     name: str
@@ -63,11 +63,11 @@ def tokens(length: int, *names: str) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def hub(name: str, **options: Any) -> Callable[[], Any]:
-    """What builds a model of keras_hub.
+    """Builder of a model of keras_hub.
 
     Args:
       name: in `keras_hub.models`, or with a module of `keras_hub.src.models` before it.
-      **options: of the model; what builds another model stands for that one.
+      **options: of the model; a builder of another model is replaced by that model.
     """
 
     def build() -> Any:
@@ -130,8 +130,9 @@ def _mixer(layers: int, width: int, patch: int) -> Function:
 
 
 def _unet(widths: tuple[int, ...]) -> Any:
-    """Ronneberger et al., "U-Net: convolutional networks for biomedical image segmentation", 2015; padded
-    convolutions, batch normalisation.
+    """Ronneberger et al., "U-Net: convolutional networks for biomedical image segmentation", 2015.
+
+    Padded convolutions, batch normalisation.
     """
     from flax import linen as nn
 

@@ -4,7 +4,8 @@ Yardsticks are C++ sources given on the command line, which run on one core each
 
 - `anneal2`, of --yardstick, orders the ops of layered graphs for the least peak (single random moves). It starts from
   the best of 100 random priority orders, whose time is not counted.
-- `mkanneal`, of --schedule-yardstick, anneals schedules (order, placement and a bit a tensor; every move costed whole).
+- `mkanneal`, of --schedule-yardstick, anneals schedules (order, placement and a bit for each tensor). Every move is
+  costed from scratch.
 
 "yardstick x 2" is the better of two such runs with different seeds: the result of two cores.
 """
@@ -39,13 +40,13 @@ from reproduce.results import Table, of_rows
 
 # start and end temperature (parts of the first peak), band below the best peak, weight of the mean excess
 ORDERS = (0.01, 0.0005, 0.15, 1.0)
-SCHEDULES = (0.004, 2e-5, 0.02)  # first and last temperature, and what a mean clock weighs: parts of the start
+SCHEDULES = (0.004, 2e-5, 0.02)  # first and last temperature, and weight of a mean clock: parts of the start
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-o")
 
 
 @functools.cache
 def compiled(source: Path, function: str, result: Any) -> "ctypes._NamedFuncPointer":
-    """A function of one C++ file, compiled for this machine by $CXX or c++.
+    """Function of a C++ file, compiled for this machine by $CXX or c++.
 
     Raises:
       GraphrlError: there is no such compiler, or it fails.
@@ -66,7 +67,7 @@ def compiled(source: Path, function: str, result: Any) -> "ctypes._NamedFuncPoin
 
 
 def least_peak(source: Path, graph: ComputationGraph, seconds: float, seed: int) -> int:
-    """The peak that `anneal2` comes to, bytes. Ops of these graphs write one tensor each."""
+    """Peak that `anneal2` reaches, bytes. Ops of these graphs write one tensor each."""
     flow, a = Flow(graph), graph.arrays
     orders = Drawing(flow).draw(np.random.default_rng(seed), 100, by_priority=True)
     assert orders is not None
@@ -84,7 +85,7 @@ def least_peak(source: Path, graph: ComputationGraph, seconds: float, seed: int)
 def least_makespan(
     source: Path, graph: ComputationGraph, problem: Problem, plan: PlacedOrder, seconds: float
 ) -> Figures:
-    """What `mkanneal` comes to from a plan: seconds, and the moves a second."""
+    """Runs `mkanneal` from a plan. Returns the makespan that it reaches, seconds, and its moves per CPU second."""
     a, (placement, nodes) = graph.arrays, plan
     n, t = a.num_ops, a.num_tensors
     before, after = a.dependencies()
@@ -108,7 +109,7 @@ def _pointer(array: np.ndarray) -> ctypes.c_void_p:
 
 
 def _rows(keys: np.ndarray, values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Values by key: where rows begin `[count + 1]`, and all rows, int32."""
+    """Values by key in compressed rows: row starts `[count + 1]`, and all values, int32."""
     by_key = np.argsort(keys, kind="stable")
     begin = np.searchsorted(keys[by_key], np.arange(count + 1)).astype(np.int32)
     return begin, values[by_key].astype(np.int32)
@@ -119,7 +120,7 @@ DP_HEADINGS = ("ops", "graphs", "auto, mean gap to DP", "at or below DP", "auto"
 
 
 def annealing(settings: Settings) -> Iterator[Table]:
-    """Two tables: at every time against the yardstick (if there is one), and at 10 s against approximate DP."""
+    """Table against the yardstick at every time, if there is one; table against approximate DP at 10 s."""
     sizes = (30, 40) if settings.quick else (500, 1000)
     sets = {ops: [sample("layered", ops, seed)[0] for seed in settings.graph_seeds] for ops in sizes}
     if settings.yardstick is not None:
@@ -141,7 +142,7 @@ def _against_yardstick(
         for seconds in settings.times:
             rows = settings.at_time(graphs, Problem(), ("anneal",), seconds).rows
             ours = np.array([row.value for row in rows if row.seed == 0], float)
-            # two at once, as ctypes lets go of the interpreter: a core each
+            # two in parallel on a core each: ctypes releases the interpreter lock
             with ThreadPoolExecutor(2) as both:
                 runs = [list(both.map(partial(least_peak, source, graph, seconds), (1, 2))) for graph in graphs]
             theirs = np.array(runs, float)

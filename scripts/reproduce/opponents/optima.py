@@ -1,8 +1,8 @@
-"""Known optima and large graphs: how often optima are found and proved, and the cost of large graphs end to end.
+"""Known optima and large graphs: shares of optima found and proved, and the cost of large graphs end to end.
 
-Large graphs are layered graphs of growing size and edge density 0.01, with 2 to 4 uses an op. Each is read, planned and
-written by `graphrl optimize` in a process of its own. "Whole" is the wall clock of the process, "planning" the method's
-part of it, memory the process's maximum.
+Large graphs are layered graphs of growing size and edge density 0.01, with 2 to 4 uses for each op. Each is read,
+planned and written by `graphrl optimize` in a separate process. "Whole" is the wall clock of the process, "planning"
+the method's part of it, memory the process's maximum.
 """
 
 import dataclasses
@@ -27,18 +27,18 @@ from reproduce.opponents.settings import Settings, dag
 from reproduce.results import Table, here, of_rows
 
 _SECONDS, _PROOF_SECONDS, _SMALL_SECONDS = 10.0, 60.0, 1.0
-_HINTED_SECONDS = 90.0  # of which auto gives CP-SAT a minute, from the plan that it has by then
+_HINTED_SECONDS = 90.0  # auto gives CP-SAT a minute of these, from its best plan at that point
 _DAG_HEADINGS = (
     "ops", "devices", "graphs", "auto at the best known", "proven", "mean gap", "largest", "best proven", "a run"
 )  # fmt: skip
-_CLOSED_GRAPHS, _KNOWN_GRAPHS, _SMALL_GRAPHS = 40, 100, 1000  # --graphs is that of the costly question
+_CLOSED_GRAPHS, _KNOWN_GRAPHS, _SMALL_GRAPHS = 40, 100, 1000  # --graphs is the number for the costly row
 _ROUNDING = 1e-9  # relative, of makespans
 METHODS = ("list", "anneal", "auto")
 HEADINGS = ("ops", "objective", "method", "value", "planning [s]", "whole [s]", "whole [ms/op]", "memory [GB]")
 _SCALE_SECONDS = 45.0  # with reading, exact costs and writing a minute at 100,000 ops
 _DEVICES = 8  # for makespan
 _EDGE_DENSITY = 0.01
-# The memory of a process is asked of a small parent: a child's peak counts from what its parent held when it forked.
+# A small parent measures the process: a child's peak includes the memory of its parent at the fork.
 _MEASURE = """
 import resource, subprocess, sys
 with open(sys.argv[1], "wb") as output:
@@ -49,7 +49,7 @@ sys.exit(code)
 
 
 def optima(settings: Settings) -> Iterator[Table]:
-    """One table, a line a question."""
+    """Table with a row for each question."""
     closed = _closed(settings)
     share = _share([_proved(row) for row in closed])
     lines = [
@@ -62,8 +62,10 @@ def optima(settings: Settings) -> Iterator[Table]:
 
 
 def random_dags(settings: Settings) -> Iterator[Table]:
-    """auto, which has the cores that --processes leaves it, against the best that CP-SAT on all cores knows: where auto
-    proves its plan to be the best, nobody else is asked.
+    """Table of `auto` against the best known plans of random DAGs.
+
+    `auto` has its share of cores under --processes. CP-SAT on all cores runs only on graphs where `auto` proves no
+    optimum.
     """
     lines, everything = [], []
     for ops, devices in itertools.product(*(((12,), (2,)) if settings.quick else ((50, 100), (2, 4, 8)))):
@@ -93,7 +95,7 @@ def random_dags(settings: Settings) -> Iterator[Table]:
 
 
 def scale(settings: Settings) -> Iterator[Table]:
-    """One table. A method that cannot take an objective, or fails, has no numbers in its line."""
+    """Table of large graphs. The row of a method that does not take an objective, or fails, has no numbers."""
     folder = settings.out / "scale"
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
@@ -118,7 +120,7 @@ def scale(settings: Settings) -> Iterator[Table]:
 
 
 def _closed(settings: Settings) -> list[Row]:
-    """CP-SAT on DAGs of 50 ops, the source and the sink among them."""
+    """CP-SAT on DAGs of 50 ops, including the source and the sink."""
     graphs = [dag(seed, 48) for seed in range(2 if settings.quick else _CLOSED_GRAPHS)]
     return settings.at_time(graphs, Problem("makespan", 2, "free"), ("cp-sat",), _seconds(settings)).rows
 
@@ -136,7 +138,7 @@ def _time(settings: Settings) -> str:
 
 
 def _gap_to_proven(settings: Settings) -> list[str]:
-    """auto's mean gap where CP-SAT, given more time, proves the optimum."""
+    """Mean gap of auto where CP-SAT, with more time, proves the optimum."""
     proof = _seconds(settings) if settings.quick else _PROOF_SECONDS
     gaps: list[float] = []
     for ops, devices in itertools.product((48, 73, 98), (2, 3, 4)):
@@ -151,7 +153,7 @@ def _gap_to_proven(settings: Settings) -> list[str]:
 
 
 def _known_peaks(settings: Settings, family: str) -> list[str]:
-    """How often auto finds the least peak of graphs that have been made with it."""
+    """Share of graphs, generated with a known least peak, on which auto finds it."""
     sizes = (20, 40, 60) if settings.quick else (20, 100, 300)
     count = 2 if settings.quick else _KNOWN_GRAPHS
     samples = [sample(family, sizes[seed % len(sizes)], seed) for seed in range(count)]
@@ -164,7 +166,7 @@ def _known_peaks(settings: Settings, family: str) -> list[str]:
 
 
 def _against_exact(settings: Settings) -> list[str]:
-    """How often auto equals the proven optimum of dynamic programming on layered graphs of 10 to 25 ops."""
+    """Share of layered graphs of 10 to 25 ops on which auto equals the optimum that dynamic programming proves."""
     seconds = min(_seconds(settings), _SMALL_SECONDS)
     count = 8 if settings.quick else _SMALL_GRAPHS
     graphs = [sample("layered", 10 + seed % 16, seed)[0] for seed in range(count)]
@@ -179,7 +181,7 @@ def _seconds(settings: Settings) -> float:
 
 
 def _references(settings: Settings, graphs: Sequence[ComputationGraph], problem: Problem) -> list[Row]:
-    """CP-SAT on all cores, and where it proves nothing, again from the plan of auto."""
+    """CP-SAT on all cores, and, where it proves nothing, again from the plan of auto."""
     alone, rows = dataclasses.replace(settings, processes=1, seeds=1), list[Row]()
     for method, seconds in (("cp-sat", _PROOF_SECONDS), ("auto", _HINTED_SECONDS)):
         if graphs:
@@ -194,7 +196,7 @@ def _value(row: Row) -> float:
 
 
 class Measured(NamedTuple):
-    """One process."""
+    """Measurements of one process."""
 
     value: float  # bytes or seconds
     planning: float  # seconds

@@ -1,9 +1,9 @@
-"""`anneal-schedule` and `auto` against a compiled yardstick, what each move earns, and how far from the best all are.
+"""`anneal-schedule` and `auto` against a compiled yardstick, the value of each move, and gaps to the best known.
 
-The yardstick is that of --schedule-yardstick (see `annealing.py`), without which list scheduling takes its place. It
-and `anneal-schedule` have one chain and start at the same list schedule, which they are not charged. `auto` is not
-charged for its plans without search, of which that list schedule is one. All run on one core each and stop by the CPU
-time of their process, so that other work on the machine matters little.
+The yardstick is that of --schedule-yardstick (see `annealing.py`); without it, list scheduling is the reference. The
+yardstick and `anneal-schedule` run one chain and start from the same list schedule, whose time is not counted. For
+`auto` the time of its plans without search is not counted; that list schedule is one of them. All run on one core each
+and stop by the CPU time of their process, so that other load on the machine matters little.
 """
 
 import functools
@@ -43,9 +43,9 @@ class Case(NamedTuple):
 
 
 class Entrant(NamedTuple):
-    """A search and what it may spend; 0 is no limit."""
+    """A search and its budget; 0 is no limit."""
 
-    name: str  # "list", "auto", "yardstick", "anneal-schedule", this "without" a kind of move
+    name: str  # "list", "auto", "yardstick", "anneal-schedule", or the last "without" a kind of move
     seconds: float = 0.0
     evaluations: int = 0
 
@@ -55,11 +55,11 @@ MOVE_HEADINGS = ("move", "drawn", "kept", "walked", "makespan without it")
 LEAST_OPS, MOST_OPS = 100, 3_000  # of programs of the zoo
 EVALUATIONS = 5_000  # REGAL's
 
-Cells = dict[tuple[str, str, int], list[Case]]  # by what the graphs are, transfer model and devices
+Cells = dict[tuple[str, str, int], list[Case]]  # by kind of graphs, transfer model and devices
 
 
 def schedules(settings: Settings) -> Iterator[Table]:
-    """A table a time."""
+    """A table for each time."""
     cells = _dags(settings) | _programs(settings)
     by_time = {time: [*_yardsticks(settings, time), Entrant("auto", time)] for time in settings.times}
     by_time[settings.times[0]].insert(-1, Entrant("anneal-schedule", settings.times[0]))  # the later ones take hours
@@ -85,7 +85,7 @@ def schedules(settings: Settings) -> Iterator[Table]:
 
 
 def moves(settings: Settings) -> Iterator[Table]:
-    """A line a kind, on the first graph of each cell."""
+    """Table with a row for each kind of move, on the first graph of each cell."""
     cells, seconds = {cell: cases[:1] for cell, cases in _dags(settings).items()}, settings.times[0]
     whole, *others = [Entrant(f"anneal-schedule{kind}", seconds) for kind in ("", *(f" without {k}" for k in KINDS))]
     complete = list(_figures(settings, cells, [LIST, whole, *others]).values())
@@ -108,7 +108,7 @@ def moves(settings: Settings) -> Iterator[Table]:
 
 
 def gaps(settings: Settings) -> Iterator[Table]:
-    """One table, a line for each kind of graphs."""
+    """Table with a row for each kind of graphs."""
     first = settings.times[0]
     entrants = [LIST, Entrant("auto", evaluations=EVALUATIONS), *(Entrant("auto", time) for time in settings.times)]
     entrants += _yardsticks(settings, first)
@@ -149,7 +149,7 @@ def _dags(settings: Settings) -> Cells:
 
 
 def _programs(settings: Settings) -> Cells:
-    """Programs of the model zoo, from small to large, on two of the devices that its times are of."""
+    """Programs of the model zoo, from small to large, on two of the devices of its run times."""
     entries = sorted((entry.ops, entry.name) for entry in zoo.select("*") if LEAST_OPS <= entry.ops <= MOST_OPS)
     chosen = np.linspace(0, len(entries) - 1, settings.programs).astype(int)
     names = [zoo.PREFIX + entries[i][1] for i in chosen]
@@ -157,7 +157,7 @@ def _programs(settings: Settings) -> Cells:
 
 
 def _figures(settings: Settings, cells: Cells, entrants: Sequence[Entrant]) -> dict[Case, dict[Entrant, Figures]]:
-    """Of all cases in which nothing failed: makespan in seconds, and of annealing moves a second and counts."""
+    """Figures of the cases without failures: makespan in seconds; moves a second and counts of annealing."""
     cases = [case for some in cells.values() for case in some]
     groups = [[{**case._asdict(), **entrant._asdict()} for entrant in entrants] for case in cases]
     work = functools.partial(_measure, source=settings.schedule_yardstick)
@@ -175,7 +175,7 @@ def _values(complete: Sequence[dict[Entrant, Figures]], entrants: Sequence[Entra
 
 
 def _ratios(what: str, transfer: str, devices: int | str, values: np.ndarray) -> list[str]:
-    """The first cells of a line: the second entrant by the first, and the others by the second."""
+    """First cells of a row: ratio of the second entrant to the first, and of the others to the second."""
     ratios = values[:, 1] / values[:, 0], *(values[:, 2:] / values[:, 1:2]).T
     return [what, transfer, f"{devices}", f"{len(values)}", *(f"{_means(ratio):.4f}" for ratio in ratios)]
 
@@ -213,7 +213,7 @@ class _Start(NamedTuple):
 @functools.lru_cache(maxsize=1)
 def _start(name: str, transfer: str, devices: int) -> _Start:
     """A case with its list schedule."""
-    if name.startswith(zoo.PREFIX):  # two of the devices that its times are of
+    if name.startswith(zoo.PREFIX):  # two of the devices of its run times
         graph, costs = zoo.load(name).graph, {"latency": LATENCY, "bandwidth": BANDWIDTH}
     else:
         ops, _, seed = name.partition("@")

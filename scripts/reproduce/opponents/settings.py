@@ -24,8 +24,8 @@ from reproduce.measurements import Measurements
 from reproduce.results import Table, of_rows
 
 MODELS = ("er", "ba", "ws", "sbm")
-# A transfer that nobody waits for costs nothing under "free" and, as in REGAL, under "rendezvous", where it still makes
-# two devices wait for one another. Under "link" only its time counts: 1 s + bytes / (5 B/s) is 11 s for a tensor of 50
+# A transfer that no op waits for costs nothing under "free" and, as in REGAL, under "rendezvous", which still
+# synchronises the two devices. Under "link" only its time counts: 1 s + bytes / (5 B/s) is 11 s for a tensor of 50
 # bytes, where an op takes 50 s.
 TRANSFERS: dict[str, dict[str, float]] = {"free": {}, "rendezvous": {}, "link": {"latency": 1.0, "bandwidth": 5.0}}
 PLACERS = (
@@ -42,7 +42,7 @@ ORDERERS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(launcher.Settings):
-    """What the command line says."""
+    """Settings of the command line."""
 
     out: Path = option(Path("out/opponents"), "folder of measurements and pictures")
     times: tuple[float, ...] = option((1.0, 10.0, 60.0), "seconds of a run", quick=(0.1, 0.2), parse=seconds)
@@ -57,7 +57,8 @@ class Settings(launcher.Settings):
     schedule_yardstick: Path | None = option(None, "C++ source of one for makespan", parse=Path, metavar="CPP")
 
     def check(self) -> None:
-        """
+        """Checks the methods.
+
         Raises:
           GraphrlError: a method is unknown.
         """
@@ -65,17 +66,17 @@ class Settings(launcher.Settings):
 
     @functools.cached_property
     def measurements(self) -> Measurements:
-        """The file of figures that are no rows of comparisons."""
+        """File of figures that are no rows of comparisons."""
         return Measurements(self.out / "measured.jsonl", retry=self.retry)
 
     @property
     def graph_seeds(self) -> range:
-        """Of the graphs in a table."""
+        """Seeds of the graphs in a table."""
         return range(self.first, self.first + self.graphs)
 
 
 def dag(seed: int, num_ops: int | None = None) -> ComputationGraph:
-    """A random DAG as REGAL describes them (`datasets/regal_like.py`); its four models take turns.
+    """Random DAG of REGAL's description (`datasets/regal_like.py`); its four models take turns.
 
     `num_ops` counts neither the source nor the sink; by default it is drawn from 50 to 200.
     """
@@ -110,7 +111,7 @@ def _table(
     problem: Problem,
     methods: Sequence[str],
 ) -> Table:
-    """One table with a column a time; its pictures are written.
+    """Table with a column for each time; writes its pictures.
 
     Raises:
       GraphrlError: there are no methods.

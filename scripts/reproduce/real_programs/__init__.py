@@ -1,1 +1,1 @@
-"""The tables on real programs, a file a table or two: docs/systems/programs.md."""
+"""Tables on real programs, one or two in a file: docs/systems/programs.md."""

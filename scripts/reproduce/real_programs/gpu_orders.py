@@ -1,4 +1,4 @@
-"""Orders on a GPU, by XLA's compiler for one: what it takes, and what better ones would save."""
+"""Orders on a GPU, by XLA's compiler: a test that it follows a given order, and savings of better orders."""
 
 import dataclasses
 import functools
@@ -28,7 +28,7 @@ LEAST_GAIN = 2**20  # bytes: a computation whose bound leaves less is not search
 
 
 def gpu_orders(settings: Settings) -> Iterator[Table]:
-    """A table of what XLA takes, and one of programs.
+    """Table of the test, and one of programs.
 
     Raises:
       GraphrlError: the packages are missing.
@@ -40,7 +40,7 @@ def gpu_orders(settings: Settings) -> Iterator[Table]:
 
 
 def _taken(settings: Settings) -> Table:
-    """Whether XLA's compiler takes an order: a bad one shows."""
+    """Table that shows if XLA's compiler follows a given order: a bad one changes its figures."""
     lines = []
     for name, (function, args, options) in _PROBES.items():
         key = {"what": "gpu order", "program": name, "order": "breadth first"}
@@ -55,7 +55,7 @@ def _taken(settings: Settings) -> Table:
 
 
 def _programs(settings: Settings) -> Table:
-    """A line a program, and the geometric mean."""
+    """Table with a row for each program; the geometric mean is among the notes."""
     by_name = {name: _figures(settings, name) for name in settings.names_of(GPU_ORDERS)}
     lines = [
         [
@@ -100,7 +100,7 @@ def _program(name: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 class _Compiled(NamedTuple):
-    """What XLA makes of a function: the figures, and the module as it was scheduled."""
+    """XLA's figures of a compiled function, and its scheduled module."""
 
     memory: GpuMemory
     module: HloModule
@@ -147,7 +147,7 @@ def _in_bad_order(function: Callable[..., Any], args: tuple[Any, ...], options: 
 
 
 def _breadth_first(module: HloModule, computation: Computation) -> tuple[str, ...]:
-    """The instructions by how many stand in a row before them."""
+    """Instructions by depth: the most instructions in a chain that ends with one."""
     depth: dict[str, int] = {}
     for name in module.order(computation):
         i = computation.by_name[name]
@@ -160,7 +160,7 @@ def _array(*shape: int) -> jax.ShapeDtypeStruct:
 
 
 def _towers(x: jax.Array, weights: list[tuple[jax.Array, jax.Array]]) -> jax.Array:
-    """Wide values, one for each pair of weights, of which one at a time is enough."""
+    """Wide values, one for each pair of weights; a good order keeps one at a time."""
     return jnp.concatenate([jnp.sin(x @ wide) @ narrow for wide, narrow in weights], 1)
 
 

@@ -1,7 +1,7 @@
-"""Sections `memory` and `prediction`: bytes of temporaries of a program under every schedule that the tables show.
+"""Sections `memory` and `prediction`: bytes of temporaries of a program under every schedule of the tables.
 
-Figures are XLA's own, from compilations that differ from users' only in the effort for fast code (`hook`'s `quick`;
-`identical` holds them against full ones), beside what `xla.assignment` predicts.
+Figures are XLA's own. Compilations differ from users' only in the effort for fast code (`hook`'s `quick`; `identical`
+compares them with full ones). `prediction` compares them with the predictions of `xla.assignment`.
 """
 
 import statistics
@@ -33,7 +33,7 @@ _COLUMNS = ("default", "memory", "graphrl")
 
 
 class _Row(NamedTuple):
-    """A program's line, and bytes of temporaries where they are known."""
+    """A program's row, and bytes of temporaries where they are known."""
 
     cells: list[str]
     default: int | None
@@ -43,7 +43,7 @@ class _Row(NamedTuple):
 
 
 def memory(settings: Settings) -> Iterator[Table]:
-    """A table of training steps, and one of inference programs."""
+    """Table of training steps, and one of inference programs."""
     for training in (True, False):
         names = [
             name for name in settings.names_of((*TRAINING, *INFERENCE)) if (parts(name)[1] == "training") == training
@@ -110,7 +110,7 @@ def _means(rows: Sequence[_Row], training: bool) -> str:
 
 
 def prediction(settings: Settings) -> Iterator[Table]:
-    """One table: each program under both of XLA's schedules and the longest plan's."""
+    """Table of each program under both of XLA's schedules and the longest plan's."""
     headings = [
         "program",
         *(f"{name}{what}" for name in _COLUMNS for what in (", XLA [MiB]", ", predicted", ", error")),
@@ -154,7 +154,7 @@ def _share(name: str, errors: list[float | None]) -> str:
 
 
 def of_xla(settings: Settings, subject: Subject, scheduler: Scheduler) -> Figures | None:
-    """Under one of XLA's schedulers: `ops`, `instructions`, `predicted`, `temp`."""
+    """Figures under one of XLA's schedulers: `ops`, `instructions`, `predicted`, `temp`."""
 
     def measure() -> Figures:
         order = subject.order(scheduler)
@@ -165,7 +165,7 @@ def of_xla(settings: Settings, subject: Subject, scheduler: Scheduler) -> Figure
 
 
 def of_heuristics(settings: Settings, subject: Subject) -> Figures | None:
-    """Under the best of `HEURISTICS` by prediction: `found_by`, `predicted`, `temp`, `all` (predictions by method)."""
+    """Figures of the best of `HEURISTICS` by prediction: `found_by`, `predicted`, `temp`, `all` (predicted bytes)."""
 
     def measure() -> Figures:
         by_method = {}
@@ -183,8 +183,9 @@ def of_heuristics(settings: Settings, subject: Subject) -> Figures | None:
 
 
 def of_recomputation(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
-    """Under graphrl's plan that may spend `RECOMPUTE` of the run time on values that are computed again: `temp`,
-    `recomputed` (part of the estimated run time), `clones`, `seconds` in all. Only compiled.
+    """Figures under graphrl's plan with recomputation for at most `RECOMPUTE` of the run time.
+
+    These are `temp`, `recomputed` (part of the estimated run time), `clones`, and total `seconds`. Only compiled.
     """
 
     def measure() -> Figures:
@@ -202,14 +203,15 @@ def of_recomputation(settings: Settings, subject: Subject, seconds: float) -> Fi
 
 
 def of_plan(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
-    """Under graphrl's plan: `found_by`, `predicted`, `temp`, `seconds` in all; its order is kept
-    (`planned_order`). What a user of `graphrl.compile(seconds=...)` gets, without what earlier plans found.
+    """Figures under graphrl's plan: `found_by`, `predicted`, `temp`, total `seconds`.
+
+    The plan is that of `graphrl.compile(seconds=...)` without cached plans. Its order is kept (`planned_order`).
     """
     return settings.measurements.get(_key(subject, _plan_name(seconds)), lambda: _compiled_plan(subject, seconds))
 
 
 def of_bound(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
-    """What no order needs less than: `bound` (`temp_search.temp_bound`), found with the help of a plan's order."""
+    """Lower bound over all orders: `bound` (`temp_search.temp_bound`), computed with a plan's order."""
 
     def measure() -> Figures:
         module = subject.module("default")

@@ -1,7 +1,7 @@
 """Makespan of programs on several devices, with the run times of a chip and transfers over a real link.
 
-Graphs are the programs' jaxprs (an op an equation, `graphrl.from_jax`): what a framework would place. Run times are
-the roofline's. Transfers hold the sender's link ("link"), with the figures of `LINKS`.
+Graphs are the programs' jaxprs (one op for each equation, `graphrl.from_jax`), as a framework would place them. Run
+times are the roofline's. Transfers occupy the sender's link ("link"), with the figures of `LINKS`.
 """
 
 import sys
@@ -27,14 +27,14 @@ CHIP = "a100-80gb"
 
 
 class Link(NamedTuple):
-    """What connects the devices.
+    """Link between devices.
 
     Attributes:
       name: of the link.
-      latency: seconds. No data sheet has it: a round figure for a copy between two devices, launch included.
+      latency: seconds. Not in data sheets: a round figure for a copy between two devices, launch included.
       bandwidth: bytes per second, one direction.
       source: of the bandwidth.
-      devices: how many it connects, in a table each.
+      devices: numbers of devices, one for each table.
     """
 
     name: str
@@ -51,7 +51,7 @@ LINKS = (
 
 
 def placement(settings: Settings) -> Iterator[Table]:
-    """For each link and number of devices a table over the programs."""
+    """A table over the programs for each link and number of devices."""
     graphs = [_graph(name) for name in settings.names_of(PROGRAMS)]
     methods = settings.among(METHODS)
     for link in LINKS:

@@ -1,7 +1,7 @@
 """Time to plan large programs, and growth of a process while a program runs.
 
-Time is split into tracing, reading, planning, predicting, and writing a schedule. Growth is measured for each schedule
-in a process of its own.
+Time is split into tracing, reading, planning, predicting, and writing a schedule. Growth is measured in a new process
+for each run of a schedule.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ _LARGE = 5000  # instructions from which a program gets the longest time
 
 
 def planning(settings: Settings) -> Iterator[Table]:
-    """Two tables: searching, and everything around it."""
+    """Table of the work around planning, and one of planning."""
     around = {subject.name: _around(settings, subject) for subject in settings.subjects(PLANNING)}
     headings = ["program", "instructions", "ops", "trace and lower", "XLA, to its schedule", "parse", "read", "predict",
                 "write schedule"]  # fmt: skip
@@ -107,7 +107,7 @@ _REPEATS = {False: 3, True: 1}  # with --quick
 
 
 def resident(settings: Settings) -> Iterator[Table]:
-    """One table: for each program a line a schedule."""
+    """Table with a row for each program and schedule."""
     headings = [
         "program", "schedule", "XLA's figure [MiB]", "less than default", "rise [MiB]", "less than default",
         "first call", "rise, freed memory returned [MiB]", "less than default", "first call", "results",

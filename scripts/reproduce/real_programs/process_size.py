@@ -1,15 +1,17 @@
-"""Measured rise of a process's resident size while an executable runs, by the schedule that it was compiled with.
+"""Growth of a process's resident size during a run of an executable, by schedule.
 
-XLA's own figure says what it plans to hold; this is what the operating system sees. Each measurement is a process of
-its own, which builds the program, compiles it, makes its arguments, and then samples its resident size every
-`INTERVAL` seconds from before the first call until its results are there. So the rise holds the temporaries, the
-results, and what XLA's threads and kernels allocate beside them. The C library keeps much of that when it is freed:
-glibc raises the size from which it asks the system for memory of its own, and gives it back, as blocks are freed, and
-below that size the blocks' places depend on threads and their timing. On EfficientNetB0's training step that is 400
-MB, and on others it differs by schedule, so that it hides what a schedule saves. `returning` fixes that size.
+XLA's own figure is the memory that it plans to use; this module measures what the operating system sees. Each
+measurement runs in a new process. It builds the program, compiles it, makes its arguments, and samples its resident
+size every `INTERVAL` seconds, from before the first call until the results are there. The growth includes temporaries,
+results, and the allocations of XLA's threads and kernels.
 
-A `Recipe` names a program, since a function cannot travel to another process. `random_arguments` makes arguments of
-which only the shapes are known: random numbers that keep values finite. Linux only (`/proc`).
+The C library keeps much of this memory after it is freed: 400 MB on EfficientNetB0's training step. On other programs
+the kept memory differs by schedule, which hides the schedule's savings. glibc requests blocks above a size threshold
+from the system one by one, and returns them when they are freed. It raises the threshold as blocks are freed. Below it,
+block addresses depend on threads and their timing. `returning` fixes the threshold.
+
+A `Recipe` names a program, since a function cannot be sent to another process. `random_arguments` fills in arguments of
+known shape with random numbers that keep values finite. Linux only (`/proc`).
 """
 
 import dataclasses
@@ -35,7 +37,7 @@ from graphrl.errors import GraphrlError
 from graphrl.xla.hook import compile_in_order
 
 INTERVAL = 0.002  # seconds between two samples
-RETURNING = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}  # glibc's first value, which naming it fixes (mallopt(3))
+RETURNING = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}  # glibc's initial value, fixed by setting it (mallopt(3))
 _STATUS = Path("/proc/self/status")
 
 Schedule = Literal["default", "memory"] | Sequence[Sequence[int]] | Mapping[str, Any]
@@ -43,22 +45,22 @@ Schedule = Literal["default", "memory"] | Sequence[Sequence[int]] | Mapping[str,
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Where a new process finds a program.
+    """Importable function that builds a program, for a new process.
 
     Attributes:
-      function: "package.module:name" of a function that can be imported; it returns a tuple that begins with a JAX
-        function and the tuple of its arguments (arrays or `jax.ShapeDtypeStruct`s), such as `programs.Program`.
-      options: its keyword arguments, as JSON can hold them.
+      function: "package.module:name" of an importable function. It returns a tuple that starts with a JAX function and
+        the tuple of its arguments (arrays or `jax.ShapeDtypeStruct`s), such as `programs.Program`.
+      options: its keyword arguments, as JSON values.
     """
 
     function: str
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def build(self) -> tuple[Any, tuple[Any, ...]]:
-        """The function and its arguments.
+        """Builds the function and its arguments.
 
         Raises:
-          GraphrlError: there is no such function. What it raises itself passes through.
+          GraphrlError: there is no such function. Errors of the function itself pass through.
         """
         module, _, name = self.function.partition(":")
         try:
@@ -70,14 +72,14 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True)
 class Resident:
-    """What a run of one process showed.
+    """Measurements of one process.
 
     Attributes:
-      before: resident bytes before the first call, with program and arguments in place.
-      peak: most resident bytes until its results were there.
+      before: resident bytes before the first call, with program and arguments in memory.
+      peak: most resident bytes until the results are there.
       temp: bytes of temporaries by XLA's own figure (`memory_analysis().temp_size_in_bytes`).
       seconds: of the call.
-      samples: how often the size was read.
+      samples: number of times that the size was read.
       digest: of the results' bits, hexadecimal: equal digests are equal results.
     """
 
@@ -102,14 +104,14 @@ def measure_resident(
     Args:
       recipe: of the program. The new process imports from this one's `sys.path`.
       schedule: XLA's "default" or "memory" scheduler; or keyword arguments of `graphrl.compile`, whose plan the new
-        process reads from the disk or, before it measures, searches for; or orders of computations as
+        process reads from disk or searches for before it measures; or orders of computations as
         `hook.compile_in_order` takes them (`planning.cache.places_of`).
       seed: of the arguments that the recipe leaves abstract (`random_arguments`).
-      returning: whether the process gives all that kernels free back to the system at once (glibc). It then runs
-        slower, and what is left is close to XLA's figure.
+      returning: True if the process returns all memory that kernels free to the system immediately (glibc). It then
+        runs slower, and its growth is close to XLA's figure.
 
     Raises:
-      GraphrlError: no such schedule, no Linux, or the process fails: its last words.
+      GraphrlError: no such schedule, no Linux, or the process fails (with its last line of standard error).
     """
     if not _STATUS.exists():
         raise GraphrlError(f"the resident size is read from {_STATUS}, which only Linux has")
@@ -136,7 +138,7 @@ def measure_resident(
 
 
 def _main() -> None:
-    """The new process: the task comes as JSON on standard input, the measurement goes as a line of JSON."""
+    """Entry point of the new process: reads the task as JSON from standard input, prints the measurement as JSON."""
     task = json.load(sys.stdin)
     fn, args = Recipe(*task["recipe"]).build()
     print(json.dumps(dataclasses.asdict(_run(_compile(fn, args, task["schedule"]), args, task["seed"]))))
@@ -150,7 +152,7 @@ def _compile(fn: Any, args: tuple[Any, ...], schedule: Schedule) -> Any:
 
 
 def _run(compiled: Any, args: tuple[Any, ...], seed: int) -> Resident:
-    """One call under the sampler's eyes."""
+    """Measures one call."""
     given = jax.block_until_ready(random_arguments(args, seed))
     sampler = _Sampler()
     started = time.perf_counter()
@@ -162,11 +164,11 @@ def _run(compiled: Any, args: tuple[Any, ...], seed: int) -> Resident:
 
 
 class _Sampler:
-    """A thread that reads the resident size of this process for the length of a `with`.
+    """Thread that samples the resident size of this process within a `with`.
 
     Attributes:
-      before, peak: bytes, when it was made and at most.
-      samples: how often it has read.
+      before, peak: resident bytes at construction, and at most.
+      samples: number of readings.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Programs by name, and the settings of their tables.
 
 ARCHITECTURE/training/bBATCH and ARCHITECTURE/inference/bBATCH are programs of the zoo, with abstract arguments. `cell`
-is a few hundred ops in plain JAX, for --quick. `UPDATES` are training steps as people publish them, small enough to
+is a few hundred ops in plain JAX, for --quick. `UPDATES` are training steps in their published form, small enough to
 run.
 """
 
@@ -117,7 +117,7 @@ UPDATES: dict[str, Callable[[], Update]] = {
 
 
 def build(name: str) -> Program:
-    """The program of a name, with abstract arguments.
+    """Builds the program of a name, with abstract arguments.
 
     Raises:
       GraphrlError: as `parts`.
@@ -144,7 +144,7 @@ def parts(name: str) -> tuple[str, str, int]:
     return match[1], match[2], int(match[3])
 
 
-# A cell as NASNet has them: separable convolutions of earlier values, all concatenated.
+# A cell in NASNet's style: separable convolutions of earlier values, all concatenated.
 _CHANNELS, _BLOCKS = 8, 6
 
 
@@ -168,7 +168,7 @@ def _cell(weights: dict[str, jax.Array], images: jax.Array) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(launcher.Settings):
-    """What the command line says."""
+    """Settings of the command line."""
 
     out: Path = option(Path("out/real_programs"), "folder of everything but the tables")
     times: tuple[float, ...] = option((10.0, 60.0), "seconds of a plan", quick=(0.2, 0.5), parse=seconds)
@@ -178,7 +178,8 @@ class Settings(launcher.Settings):
     )
 
     def check(self) -> None:
-        """
+        """Checks the names of programs.
+
         Raises:
           GraphrlError: a program's name is wrong.
         """
@@ -188,23 +189,23 @@ class Settings(launcher.Settings):
 
     @functools.cached_property
     def measurements(self) -> Measurements:
-        """The file of figures."""
+        """File of measurements."""
         return Measurements(self.out / "measured.jsonl", retry=self.retry)
 
     def names_of(self, own: Sequence[str]) -> Sequence[str]:
-        """The programs that a section measures: those of --programs, else its own, or small ones if that will do."""
+        """Programs of a section: those of --programs, else the small ones with --quick, else its own."""
         return self.programs or (QUICK if self.quick else own)
 
     def subjects(self, own: Sequence[str]) -> "Iterator[Subject]":
-        """The same, one after another: what is known of one takes much memory."""
+        """Subjects of `names_of`, one after another: each takes much memory."""
         return (Subject(name, self.out) for name in self.names_of(own))
 
 
 class Subject:
-    """A program by name: lowered, captured and planned once, however many sections ask.
+    """A program by name: lowered, captured and planned once for all sections.
 
-    Captured modules and orders are kept in files of `out`, since they cost minutes. An order is that of all
-    computations by places (`planning.cache.Places`): they are the same in every process, as names need not be.
+    Captured modules and orders are kept in files of `out`, since they cost minutes. An order covers all computations,
+    by positions (`planning.cache.Places`): positions are the same in every process, while names may differ.
     """
 
     def __init__(self, name: str, out: Path) -> None:
@@ -219,7 +220,7 @@ class Subject:
 
     @functools.cached_property
     def lowered(self) -> jax.stages.Lowered:
-        """What XLA compiles."""
+        """Lowered function."""
         return jax.jit(self.program.fn).lower(*self.program.args)
 
     @functools.cached_property
@@ -229,11 +230,11 @@ class Subject:
 
     @functools.cached_property
     def predict(self) -> TempPredictor:
-        """Temporaries of a sequence of the default scheduler's module."""
+        """Predicts temporaries of a sequence of the default scheduler's module."""
         return TempPredictor(self.module("default"))
 
     def module(self, scheduler: Scheduler) -> HloModule:
-        """The module as one of XLA's schedulers leaves it."""
+        """The module in the order of one of XLA's schedulers."""
         if scheduler not in self._modules:
             path = self._file("hlo", f"{scheduler}.pb")
             if not path.exists():
@@ -247,7 +248,7 @@ class Subject:
         return places_of(self.module(scheduler))
 
     def predicted(self, order: Places) -> int:
-        """Temporaries of orders of the default scheduler's module."""
+        """Predicted temporaries of orders of the default scheduler's module."""
         module = self.module("default")
         orders = named_orders(module, order)
         return self.predict(orders[module.entry.name], orders)
@@ -257,7 +258,7 @@ class Subject:
         return compile_in_order(self.lowered, schedule, quick=quick)
 
     def keep_order(self, what: str, order: Places) -> None:
-        """Keeps an order for `kept_order`, also for the next process."""
+        """Keeps an order for `kept_order`, also for later processes."""
         write_atomically(self._file("orders", f"{what}.json"), lambda file: json.dump(list(order), file))
 
     def kept_order(self, what: str) -> Places:

@@ -1,6 +1,6 @@
-"""Results under changed schedules: equal to the bit to those of XLA's own schedule, and the time of a step.
+"""Results under changed schedules against those of XLA's own schedule, bit by bit, and the time of a step.
 
-Programs that a changed schedule could break are tests, `tests/xla/same_results`; their table is of a run of them.
+Programs that a changed schedule could break are tests, `tests/xla/same_results`; their table reports a run of them.
 """
 
 import statistics
@@ -27,7 +27,7 @@ from reproduce.real_programs.process_size import random_arguments
 from reproduce.real_programs.programs import IDENTICAL, Settings, Subject
 from reproduce.results import Table, bullets, here
 
-SLOWER = 1.05  # the target: a step takes at most this many times as long
+SLOWER = 1.05  # target: largest ratio of step times
 _ROUNDS = 11
 ROOT = Path(__file__).resolve().parents[3]
 TESTS = ROOT / "tests" / "xla" / "same_results"
@@ -36,7 +36,7 @@ _QUICK = "ordered_debug_callbacks or cholesky or states_in_loops"
 
 
 def identical(settings: Settings) -> Iterator[Table]:
-    """One table, a line a program."""
+    """Table with a row for each program."""
     headings = ["program", "XLA [MiB]", "plan [MiB]", "identical", "finite", "XLA's step", "plan's step", "ratio"]
     by_name = {subject.name: _figures(settings, subject) for subject in settings.subjects(IDENTICAL)}
     lines = [[name, *_cells(figures)] for name, figures in by_name.items()]
@@ -51,7 +51,7 @@ def identical(settings: Settings) -> Iterator[Table]:
 
 
 def same_results(settings: Settings) -> Iterator[Table]:
-    """One table, a line a file of tests, and the cases by name."""
+    """Table with a row for each file of tests, and the cases by name."""
     kinds = _run(*(["-k", _QUICK] if settings.quick else []))
     headings = ["kind", "cases", "wrong", "programs", "in graphrl's order", "donation lost", "wrong ones"]
     how = (
@@ -98,7 +98,7 @@ def _summary(measured: Sequence[Figures]) -> Iterator[str]:
 
 
 def _run(*options: str) -> dict[str, list[xml.Element]]:
-    """The cases of each file, as pytest reports them.
+    """Runs the tests. Returns the cases of each file from pytest's report.
 
     Raises:
       GraphrlError: pytest could not run.
@@ -114,7 +114,7 @@ def _run(*options: str) -> dict[str, list[xml.Element]]:
             f"--config-file={ROOT / 'pyproject.toml'}",
             *options,
         ]
-        command += [f"--junitxml={report}", "--override-ini=junit_family=xunit1"]  # which has properties of cases
+        command += [f"--junitxml={report}", "--override-ini=junit_family=xunit1"]  # it has properties of cases
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode > 1:  # 1: a test failed
             raise GraphrlError(f"pytest: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
@@ -163,7 +163,7 @@ def _is_wrong(case: xml.Element) -> bool:
 
 
 def _rounds(executables: Sequence[Any], args: Any) -> Iterator[list[float]]:
-    """Seconds of a run of each; who goes first changes from round to round."""
+    """Seconds of a run of each executable; the first one alternates between rounds."""
     for number in range(_ROUNDS):
         taken = [0.0, 0.0]
         for which in (0, 1) if number % 2 else (1, 0):
@@ -174,6 +174,6 @@ def _rounds(executables: Sequence[Any], args: Any) -> Iterator[list[float]]:
 
 
 def _differing(before: np.ndarray, after: np.ndarray) -> int:
-    """How many numbers have other bits."""
+    """Number of elements with different bits."""
     bits = [np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(x.size, -1) for x in (before, after)]
     return int((bits[0] != bits[1]).any(axis=1).sum())

@@ -1,7 +1,7 @@
-"""Donated steps by XLA's figures: arguments, temporaries, and results that lie in no donated argument.
+"""Donated steps by XLA's figures: arguments, temporaries, and results outside of donated arguments.
 
-Section `totals` has training steps and the like as people publish them, which are run too; `zoo` the zoo's training
-steps with Adam, which are only compiled.
+Section `totals` has training steps and other updates in their published form, which are also run. Section `zoo` has the
+zoo's training steps with Adam, which are only compiled.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ _STEPS = {"step": "", "recomputed_step": ", recomputed"}
 
 
 def totals(settings: Settings) -> Iterator[Table]:
-    """One table, a line a program, and whether the targets are met."""
+    """Table with a row for each program, and results for the targets."""
     own = [name for name in settings.programs or () if name in UPDATES]
     names = own or (["neural ODE"] if settings.quick else UPDATES)
     by_name = {name: _figures(settings, "total", name, _measure) for name in names}
@@ -51,7 +51,7 @@ def totals(settings: Settings) -> Iterator[Table]:
 
 
 def zoo_totals(settings: Settings) -> Iterator[Table]:
-    """One table, a line a program, and whether the targets are met."""
+    """Table with a row for each program, and results for the targets."""
     names = [name for name in settings.names_of(TRAINING) if "/training/" in name] or [QUICK[0]]
     by_name = {name: _figures(settings, "zoo total", name, _measure_zoo) for name in names}
     how = (
@@ -115,7 +115,7 @@ def _measure_zoo(name: str, seconds: float) -> Figures:
 
 
 def _with_adam(program: Program) -> Update:
-    """A training step `(state, batch) -> (state, loss)`, with abstract arguments."""
+    """Training step `(state, batch) -> (state, loss)` with Adam, with abstract arguments."""
     rule = optax.adam(1e-4)
     weights, carried, batch = program.args
 
@@ -137,7 +137,7 @@ def _planned(lowered: jax.stages.Lowered, planner: Planner) -> jax.stages.Compil
 
 
 def _totals_of(*, default: Any, memory: Any, graphrl: Any, recomputed: Any) -> Figures:
-    """Bytes in all of the executables of one step by XLA's schedulers and by graphrl; `given` are its arguments."""
+    """Total bytes of one step's executables by XLA's schedulers and by graphrl; `given` are its arguments."""
     executables = {"default": default, "memory": memory, "graphrl": graphrl, "recomputed": recomputed}
     given = default.memory_analysis().argument_size_in_bytes
     return {"given": given, **{name: _total(compiled) for name, compiled in executables.items()}}
@@ -154,7 +154,7 @@ def _total(compiled: Any) -> int:
 
 
 def _cells(name: str, figures: Figures | None) -> list[str]:
-    """Under `HEADINGS`."""
+    """Row under `HEADINGS`."""
     if figures is None:
         return [name, *["-"] * (len(HEADINGS) - 1)]
     sizes = [mebibytes(figures[column]) for column in ("given", "default", "memory", "graphrl", "recomputed")]
@@ -169,7 +169,7 @@ def _run_cells(figures: Figures | None) -> list[str]:
 
 
 def _summary(by_name: Mapping[str, Figures | None]) -> Iterator[str]:
-    """Whether the targets are met."""
+    """Results for the targets."""
     measured = _measured(by_name)
     for name, target in TARGETS.items():
         if measured:

@@ -1,1 +1,1 @@
-"""The sections of scripts/reproduce_regal.py; a section gives Markdown, a text a table."""
+"""Sections of scripts/reproduce_regal.py. A section yields tables."""

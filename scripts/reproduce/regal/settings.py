@@ -1,6 +1,6 @@
 """Settings, tasks, methods and policies of REGAL's tables.
 
-A task says what is planned for, on which unseen graphs, and how a policy for it is trained.
+A task defines the problem, the unseen test graphs, and the training data of its policies.
 """
 
 import dataclasses
@@ -21,14 +21,14 @@ from reproduce.contest import Contest, Entrant
 from reproduce.launcher import check_known, numbers, option, seconds
 from reproduce.policies import kept, trained, untrained
 
-# Two A100s, the chip that the zoo's times are of, and NVLink between them: 300 GB/s each way. Over PCIe (50 GB/s) list
+# Two A100s, the chip of the zoo's times, and NVLink between them: 300 GB/s each way. Over PCIe (50 GB/s) list
 # scheduling leaves half of the programs on one device, and there would be nothing to decide.
 LATENCY, BANDWIDTH = 5e-6, 3e11  # seconds; bytes a second
-# Programs of the zoo, and the most ops of one: what training and a table in an hour on one core allow. Peak memory is
-# tested on training steps alone: of nearly all inference programs BRKGA finds the least on two devices.
+# Programs of the zoo, and the most ops of one that training and a table in an hour on one core allow. Peak memory is
+# tested on training steps alone: for nearly all inference programs BRKGA finds the optimum on two devices.
 MAKESPAN = {"train": ("hlo/train-split", 320), "validation": ("hlo/valid-split", 400), "test": ("hlo/test-split", 600)}
 MEMORY_TEST = ("hlo/test-split/training", 1_000)
-LEAST_OPS = 50  # below there is nothing to decide
+LEAST_OPS = 50  # smaller programs leave nothing to decide
 _QUICK_PROGRAMS = 2  # the smallest
 
 
@@ -37,9 +37,9 @@ class Task(NamedTuple):
 
     Attributes:
       title: in words.
-      problem: what is planned for.
-      graphs: (how many, whether small ones do) -> unseen graphs.
-      data: (whether small ones do) -> settings of `graphrl train` that name the training graphs.
+      problem: to plan for.
+      graphs: (count, True for small ones) -> unseen graphs.
+      data: (True for small ones) -> settings of `graphrl train` that name the training graphs.
     """
 
     title: str
@@ -49,12 +49,12 @@ class Task(NamedTuple):
 
 
 def _synthetic(count: int, quick: bool) -> list[ComputationGraph]:
-    """Seeds from 0, as `DataConfig.test`: training has 10,000 on, validation 5,000 on, tuned BRKGA 10^6 on."""
+    """Graphs of seeds from 0, as `DataConfig.test`. Training has 10,000 on, validation 5,000, tuned BRKGA 10^6."""
     return load_graphs([f"regal-like:{12 if quick else ''}x{count}"])
 
 
 def _synthetic_data(quick: bool) -> list[str]:
-    """Graphs smaller than those that are tested on, of 50 to 200 ops: they train a policy in a minute."""
+    """Training graphs of 50 to 70 ops, smaller than the test graphs of 50 to 200: they train a policy in a minute."""
     if quick:
         return ["data.train=regal-like:12x8@10000", "data.validation=regal-like:12x4@5000"]
     train = ",".join(f"regal-like:{ops}x100@{first}" for ops, first in ((50, 10_000), (60, 20_000), (70, 30_000)))
@@ -62,7 +62,7 @@ def _synthetic_data(quick: bool) -> list[str]:
 
 
 def _zoo(which: tuple[str, int], count: int, quick: bool) -> list[ComputationGraph]:
-    """Programs of families that no policy has seen; then variants of them with other sizes and times, as in REGAL."""
+    """Programs of families that no policy has seen, then variants with other sizes and times, as in REGAL."""
     names = _programs(which, quick)[:count]
     programs = [zoo.load(name).graph for name in names]
     rounds = range(-(-count // len(programs)))
@@ -77,7 +77,7 @@ def _zoo_data(quick: bool) -> list[str]:
 
 
 def _programs(which: tuple[str, int], quick: bool) -> list[str]:
-    """The compiled programs (HLO) of a split that are not too large, the smallest first."""
+    """Compiled programs (HLO) of a split within the size limits, the smallest first."""
     words, most = which
     entries = sorted((entry.ops, entry.name) for entry in zoo.select(words) if LEAST_OPS <= entry.ops <= most)
     return [name for _, name in entries[: _QUICK_PROGRAMS if quick else None]]
@@ -93,7 +93,7 @@ TASKS = {
         functools.partial(_zoo, MAKESPAN["test"]),
         _zoo_data,
     ),
-    # the policies of synthetic graphs: in some eighty updates on the zoo's own programs nothing was learned
+    # policies of the synthetic graphs: some eighty updates on the zoo's own programs learned nothing
     "zoo-memory": Task(
         "Model zoo, peak memory", Problem("peak_memory", 2), functools.partial(_zoo, MEMORY_TEST), _synthetic_data
     ),
@@ -102,19 +102,19 @@ TASKS = {
 
 @functools.cache
 def unseen(task: str, count: int, quick: bool) -> list[ComputationGraph]:
-    """The graphs that a task is tested on, made once."""
+    """Test graphs of a task, loaded once."""
     return TASKS[task].graphs(count, quick)
 
 
 class Kind(NamedTuple):
-    """What policies differ in: fields of `RegalConfig`."""
+    """Fields of `RegalConfig` that distinguish policies."""
 
     encoder: Encoder
     hint: Hint
 
 
 REGAL, HINTED = Kind("message-passing", "none"), Kind("message-passing", "list")
-# what tables call a learned method -> the method that plays a checkpoint, and what that is
+# label in tables -> the method that plays a checkpoint, and the kind of that checkpoint
 LEARNED: dict[str, tuple[str, Kind]] = {
     "regal": ("regal", REGAL),
     "idrs": ("idrs", REGAL),
@@ -126,14 +126,14 @@ LEARNED: dict[str, tuple[str, Kind]] = {
 }
 UNTRAINED = "regal-hint untrained"
 BASELINE = "brkga"
-# methods of the paper's table; those that are told a list schedule; and others beside them
+# methods of the paper's table; methods that receive a list schedule; other methods for comparison
 PAPER = ("cp-sat", "metis", "random", "local-search", BASELINE, "brkga-tuned", "idrs", "gas", "regal")
 TOLD = ("list", "brkga+", "idrs-hint", "gas-hint", UNTRAINED, "regal-hint")
 BESIDE = ("anneal-schedule", "auto", "regal+")
-LONGER = "auto for longer"  # for the best known: without it the best of a few short searches would stand for it
+LONGER = "auto for longer"  # for the best known, which a few short searches would not reach
 METHODS = (*PAPER, *TOLD, *BESIDE, LONGER)
 TIMED = (BASELINE, "regal", "list", "brkga+", "regal-hint", *BESIDE)
-# methods that draw no numbers, or are slow: they get one seed
+# methods without random numbers, or slow ones: they get one seed
 ONCE = ("cp-sat", "list", "metis", LONGER)
 PROBLEM = ("objective", "devices", "transfer", "latency", "bandwidth")  # settings of a policy
 QUICK = (
@@ -144,7 +144,7 @@ QUICK = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(launcher.Settings):
-    """What the command line says."""
+    """Settings of the command line."""
 
     out: Path = option(Path("out/regal-tables"), "folder of measurements, pictures and training")
     times: tuple[float, ...] = option((1.0, 5.0), "seconds of a run of section time", quick=(0.2, 0.5), parse=seconds)
@@ -159,18 +159,19 @@ class Settings(launcher.Settings):
     longer: float = option(2.0, f"seconds of {LONGER!r}", quick=0.2)
 
     def check(self) -> None:
-        """
+        """Checks the methods.
+
         Raises:
           GraphrlError: an unknown method.
         """
         check_known("method", self.methods or (), METHODS)
 
     def unseen(self, task: str) -> list[ComputationGraph]:
-        """The graphs that a task is tested on."""
+        """Test graphs of a task."""
         return unseen(task, self.graphs, self.quick)
 
     def trained(self, task: str, kind: Kind) -> list[Path]:
-        """The policies of a task, one a seed, trained now unless they are there.
+        """Policies of a task, one per seed; trains the missing ones.
 
         Raises:
           GraphrlError: training fails or is interrupted.
@@ -187,23 +188,22 @@ class Settings(launcher.Settings):
         return [self.copy(Policy.load(file)) for file in trained(Policy, agent, run, self.seeds, words)]
 
     def copy(self, policy: Policy) -> Path:
-        """A policy's file under its digest."""
+        """Copies a policy to a file named by its digest, and returns the path."""
         return kept(policy, self.out)
 
     def budget(self, label: str) -> Budget:
-        """What a method gets in a task's table."""
+        """Budget of a method in a task's table."""
         seconds = {"cp-sat": self.cp_sat, LONGER: self.longer}
         return Budget(None, seconds[label]) if label in seconds else Budget(self.evaluations)
 
     def entrant(self, task: str, label: str, budget: Budget, *, shipped: bool = False) -> Entrant:
-        """A method of `LEARNED` or of the solvers, `UNTRAINED` or `LONGER`.
+        """Entrant for a method of `LEARNED` or of the solvers, `UNTRAINED` or `LONGER`.
 
         Args:
           task: its name.
-          label: see above.
+          label: as above.
           budget: of each run.
-          shipped: whether learned methods play the policy of the package, with every seed the same one.
-
+          shipped: True if learned methods play the policy of the package, the same one for every seed.
         Raises:
           GraphrlError: training fails or is interrupted.
         """
@@ -218,9 +218,9 @@ class Settings(launcher.Settings):
         return Entrant(label, methods[: 1 if label in ONCE else None], budget)
 
     def on_task(self, task: str, entrants: list[Entrant]) -> Contest:
-        """The rows of all entrants on a task's graphs.
+        """Runs all entrants on a task's graphs.
 
         Raises:
-          Interrupted: Ctrl-C; what is done stays in the file.
+          Interrupted: Ctrl-C; finished rows stay in the file.
         """
         return self.contest(self.unseen(task), TASKS[task].problem, entrants)

@@ -1,8 +1,8 @@
 """REGAL's methods under several budgets, and its policy trained by evolution.
 
 - limits: quality against the evaluation limit, with the policy of one limit (ICLR paper, figure 3);
-- timed: methods at equal time: whether proposals and known solutions together win;
-- overhead: wall clock of REGAL beside standard BRKGA's, and the network's part. Both have run on graphs of the same
+- timed: methods at equal time, to test the combination of proposals and known solutions;
+- overhead: wall clock of REGAL and of standard BRKGA, and the network's part. Both have run on graphs of the same
   padded size before, and remaining compilation is left out;
 - evolved: evolution in place of REINFORCE, from scratch, on a few graphs, at equal evaluations. In every step both play
   the same number of proposals for each training graph, and standard BRKGA once. REINFORCE samples all of them from its
@@ -44,7 +44,7 @@ from reproduce.results import Table, bullets, of_rows
 LIMITED = ("brkga", "gas", "idrs", "regal", "regal-hint")
 METHODS = (BASELINE, "regal", "regal-hint", "gas")
 GOAL = 0.15  # of BRKGA's time
-_LONG = 3600.0  # seconds: under a limit, though it is never met, `graphrl.compare` compiles before the clock starts
+_LONG = 3600.0  # seconds: never reached; with a time limit `graphrl.compare` compiles before the clock starts
 GRAPHS, QUICK_GRAPHS = "regal-like:30x8@10000", "regal-like:12x2@10000"
 STEPS = 80
 PLAYED = 16  # proposals for a graph in a step: REINFORCE's samples, evolution's individuals
@@ -53,14 +53,14 @@ EVOLUTION = EvolutionSettings(strength=0.3)
 
 
 def limits(settings: Settings) -> Iterator[Table]:
-    """One table, a line a method."""
+    """Table with a row for each method."""
     sweep = _sweep(settings, LIMITED, {f"{limit:,} evaluations": Budget(limit) for limit in settings.limits})
     by_limit = dict(zip(settings.limits, sweep.by_budget.values(), strict=True))
     yield _table(settings, "Evaluation limits", sweep, _reached(by_limit, settings.evaluations))
 
 
 def timed(settings: Settings) -> Iterator[Table]:
-    """One table, a line a method, and the picture of quality against time."""
+    """Table with a row for each method; writes the picture of quality against time."""
     sweep = _sweep(settings, TIMED, {f"{seconds:g} s": Budget(None, seconds) for seconds in settings.times})
     write_figure(quality_figure(sweep.rows, sweep.others), settings.out / f"{settings.task}-time.png")
     notes = (f"at {name} {line}" for name, by_label in sweep.by_budget.items() for line in ahead(by_label, "regal+"))
@@ -68,7 +68,7 @@ def timed(settings: Settings) -> Iterator[Table]:
 
 
 def overhead(settings: Settings) -> Iterator[Table]:
-    """One table: seconds of each method at equal evaluations, and its time over BRKGA's."""
+    """Table of the seconds of each method at equal evaluations, and its time over BRKGA's."""
     task, budget = settings.task, Budget(settings.evaluations, _LONG)
     labels = dict.fromkeys([BASELINE, *settings.among(METHODS)])
     contest = settings.on_task(task, [settings.entrant(task, label, budget) for label in labels])
@@ -98,7 +98,7 @@ def overhead(settings: Settings) -> Iterator[Table]:
 
 
 def evolved(settings: Settings) -> Iterator[Table]:
-    """One table: BRKGA without proposals, and with those of the policy untrained, evolved, and as REGAL learns it."""
+    """Table of BRKGA without proposals, and with those of the untrained, evolved and REINFORCE-trained policies."""
     task, budget = settings.task, Budget(settings.evaluations)
     ways = {"untrained": _untrained, "evolution": _by_evolution, "reinforce": _by_reinforce}
     entrants = [settings.entrant(task, BASELINE, budget)]
@@ -121,7 +121,7 @@ def evolved(settings: Settings) -> Iterator[Table]:
 
 
 class _Sweep(NamedTuple):
-    """What methods came to under each budget, and the rows that this is of."""
+    """Scores of methods under each budget, and their rows."""
 
     by_budget: dict[str, dict[str, Score]]
     rows: list[Row]
@@ -129,7 +129,7 @@ class _Sweep(NamedTuple):
 
 
 def _sweep(settings: Settings, labels: Sequence[str], budgets: Mapping[str, Budget]) -> _Sweep:
-    """Of the methods that take part, over the baseline with the evaluations of the task's own table."""
+    """Scores of the selected methods over the baseline, which has the evaluations of the task's own table."""
     task, labels = settings.task, settings.among(labels)
     reference = settings.on_task(task, [settings.entrant(task, BASELINE, Budget(settings.evaluations))])
     sweep = _Sweep({}, [], [])
@@ -158,7 +158,7 @@ def _table(settings: Settings, what: str, sweep: _Sweep, notes: Iterator[str]) -
 
 
 def _reached(by_limit: Mapping[int, Mapping[str, Score]], evaluations: int) -> Iterator[str]:
-    """Whether BRKGA with the most evaluations reaches REGAL, with and without the hint, with those of the table."""
+    """Compares BRKGA with the most evaluations and REGAL, with and without the hint, with those of the table."""
     most, usual = max(by_limit), by_limit.get(evaluations, {})
     for label in (label for label in ("regal", "regal-hint") if label in usual and BASELINE in by_limit[most]):
         ours, theirs = usual[label].improvement, by_limit[most][BASELINE].improvement
@@ -170,7 +170,7 @@ def _reached(by_limit: Mapping[int, Mapping[str, Score]], evaluations: int) -> I
 
 
 def _seconds(rows: list[Row]) -> dict[tuple[str, int], float]:
-    """By graph and seed, compiling left out."""
+    """Seconds by graph and seed, without compilation."""
     return {(row.fingerprint, row.seed): row.seconds - row.compile_seconds for row in rows if row.feasible}
 
 
@@ -186,7 +186,7 @@ def _untrained(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps
 
 
 def _by_evolution(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps: int) -> Any:
-    """The fittest of the last generation."""
+    """Fittest of the last generation."""
     init_all = jax.vmap(networks(config).policy.init, (0, None))
     population = init_all(jax.random.split(key, config.actions), observe(smallest(config)))
     for step in range(steps):
@@ -203,7 +203,7 @@ def _by_reinforce(config: RegalConfig, key: jax.Array, batch: ProposalParams, st
 
 
 def _trained(settings: Settings, name: str, way: Any, seed: int) -> Path:
-    """The file of a policy, made now unless there is one."""
+    """File of a policy, made now if missing."""
     config, graphs, steps = _training(settings)
 
     def make() -> Policy:
@@ -216,7 +216,7 @@ def _trained(settings: Settings, name: str, way: Any, seed: int) -> Path:
 
 
 def _training(settings: Settings) -> tuple[RegalConfig, str, int]:
-    """What policies are, the graphs that they learn on, and the steps."""
+    """Configuration of the policies, their training graphs, and the number of steps."""
     problem = TASKS[settings.task].problem
     if settings.quick:
         return RegalConfig(problem, evaluations=80, rounds=1, width=4, actions=4), QUICK_GRAPHS, 2
@@ -225,7 +225,7 @@ def _training(settings: Settings) -> tuple[RegalConfig, str, int]:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _generation(config: RegalConfig, key: jax.Array, population: Any, batch: ProposalParams) -> tuple[Any, Any]:
-    """The fittest of a population `[m, ...]`, and the next population."""
+    """Fittest of a population `[m, ...]`, and the next population."""
     play_key, evolve_key = jax.random.split(key)
     graphs = batch.nodes.shape[0]
     play = jax.vmap(functools.partial(_rewards, config, population))
@@ -235,7 +235,7 @@ def _generation(config: RegalConfig, key: jax.Array, population: Any, batch: Pro
 
 
 def _rewards(config: RegalConfig, population: Any, key: jax.Array, graph: ProposalParams) -> jax.Array:
-    """What every individual's proposals for one graph bring: `[m]` float32."""
+    """Reward of every individual's proposals for one graph: `[m]` float32."""
     reset_key, action_key, step_key = jax.random.split(key, 3)
     env = ProposalEnv(config.problem, config.evaluations, config.parameters, config.coding)
     state, first = env.reset(reset_key, graph)

@@ -1,15 +1,15 @@
 """The paper's table of a task: every method at equal evaluations, by the two metrics of the papers.
 
-`table` gives the table, the histogram of improvements and a comparison with the goals. `scores` gives the figures of
-every method, with 95% intervals over seeds:
+`table` yields the table, the histogram of improvements and a comparison with the goals. `scores` computes the figures
+of every method, with 95% intervals over seeds:
 
 - Improvement over BRKGA 5K (ICLR paper, section 4.2): the arithmetic mean over graphs of 1 - o / o_BRKGA.
 - Gap from best known (workshop paper, section 5: "geometric averages"): the geometric mean over graphs of o / best,
-  less 1. Best known is the lowest value of all methods, seeds and budgets that the file has; not only CP-SAT's.
+  less 1. Best known is the lowest value of all methods, seeds and budgets in the file; not only CP-SAT's.
 
-A seed is that of the search and, for learned methods, of training: with seed i every method searches with seed i, and
-a learned one plays the policy that was trained with seed i. A method that has one seed only (it draws no numbers, or
-is too slow for more) is compared with each seed of the baseline.
+A seed is that of the search and, for learned methods, of training. With seed i every method searches with seed i, and a
+learned one plays the policy that was trained with seed i. A method with only one seed (it draws no numbers, or is too
+slow for more) is compared with each seed of the baseline.
 """
 
 import math
@@ -33,7 +33,7 @@ HEADINGS = (
     "seconds", "failed",
 )  # fmt: skip
 _LEARNED = {False: "and training", True: "with the policies that ship"}
-# share of BRKGA's gap that REGAL closes, share of graphs on which it is as good: our goals
+# our goals: share of BRKGA's gap that REGAL closes; share of graphs on which it is at least as good
 GOALS = {
     "synthetic": (0.25, 0.87),
     "synthetic-memory": (0.40, None),
@@ -43,16 +43,16 @@ GOALS = {
 
 
 class Score(NamedTuple):
-    """What a method's rows come to. All are fractions but `seconds`.
+    """Scores of a method. All are fractions but `seconds`.
 
     Attributes:
       improvement: over the baseline, arithmetic mean over graphs.
       gap: from the best known, geometric mean over graphs.
       matched: share of graphs on which it is as good as the baseline or better.
       highest, lowest: improvement of a single graph and seed.
-      bound: gap from the best known lower bound, geometric mean over graphs and seeds.
-      seconds: mean of wall clock, compiling left out.
-      failed, runs: how many runs gave no plan, of how many.
+      bound: gap from the best known lower bound, geometric mean over graphs, mean over seeds.
+      seconds: mean of wall clock, without compilation.
+      failed, runs: runs without a plan, and all runs.
     """
 
     improvement: Estimate
@@ -67,9 +67,9 @@ class Score(NamedTuple):
 
 
 def table(settings: Settings, task: str, *, shipped: bool = False) -> Iterator[Table]:
-    """One table and the histogram of improvements."""
+    """Table of a task; writes the histogram of improvements."""
     title, problem = TASKS[task].title, TASKS[task].problem
-    labels = {BASELINE, *settings.among(METHODS)} - ({"gas", "gas-hint"} if shipped else set())  # none ships
+    labels = {BASELINE, *settings.among(METHODS)} - ({"gas", "gas-hint"} if shipped else set())  # neither ships
     order = [label for label in METHODS if label in labels]
     entrants = [settings.entrant(task, label, settings.budget(label), shipped=shipped) for label in order]
     print(f"{title}: {settings.evaluations:,} evaluations", file=sys.stderr)
@@ -93,16 +93,16 @@ def table(settings: Settings, task: str, *, shipped: bool = False) -> Iterator[T
 
 
 def scores(contest: Contest, baseline: Sequence[Row]) -> dict[str, Score]:
-    """The figures of every method."""
+    """Scores of every method."""
     best = best_known([*contest.rows, *contest.others])
     return {label: score(rows, baseline, best) for label, rows in contest.by_label.items()}
 
 
 def score(rows: Sequence[Row], baseline: Sequence[Row], best: Mapping[Case, Best]) -> Score:
-    """A method's figures; graphs on which it or the baseline has failed are left out of what they are needed for.
+    """Scores of a method. Graphs on which it or the baseline failed are left out of the figures that need them.
 
     Args:
-      rows: of the method, one a graph and seed.
+      rows: of the method, one for each graph and seed.
       baseline: of BRKGA, likewise.
       best: `table.best_known` of all rows at hand.
     """
@@ -141,14 +141,14 @@ def _gains(ours: dict[int, dict[Case, float]], seed: int, base: dict[Case, float
 
 
 def _geometric_ratio(values: dict[Case, float], best: Mapping[Case, Best], to: str) -> float:
-    """Geometric mean of values over the best known "value" or "bound" where that is above 0; 0 if there is none."""
+    """Geometric mean of values over the best known "value" or "bound", where that is above 0; 0 without such graphs."""
     pairs = [(value, getattr(best[case], to)) for case, value in values.items()]
     logs = [math.log(value / reference) for value, reference in pairs if reference > 0 and value > 0]
     return math.exp(math.fsum(logs) / len(logs)) if logs else 0.0
 
 
 def cells(label: str, one: Score) -> list[str]:
-    """A method's line, under `HEADINGS`."""
+    """A method's row, under `HEADINGS`."""
     extremes = [f"{100 * value:+.1f}%" if math.isfinite(value) else "-" for value in (one.highest, one.lowest)]
     bound = "-" if math.isnan(one.bound) else f"{100 * one.bound:.2f}%"
     seconds = "-" if math.isnan(one.seconds) else f"{one.seconds:.3g}"
@@ -158,7 +158,7 @@ def cells(label: str, one: Score) -> list[str]:
 
 
 def _goals(task: str, by_label: Mapping[str, Score]) -> Iterator[str]:
-    """What the figures say of the goals, of what the hint is worth, and of what training adds to it."""
+    """Lines on the goals, on the value of the hint, and on the gain of training over the hint."""
     brkga, (closing, matching) = by_label[BASELINE], GOALS[task]
     for label in (label for label in ("regal", UNTRAINED, "regal-hint") if label in by_label):
         ours = by_label[label]
@@ -181,7 +181,7 @@ def ahead(
     label: str,
     others: Sequence[str] = ("list", "anneal-schedule", "auto"),
 ) -> Iterator[str]:
-    """Whether a method's mean gap is below those of others, and by how much."""
+    """Compares a method's mean gap with those of others."""
     for other in others:
         if other in by_label and label in by_label:
             ours, theirs = by_label[label].gap.mean, by_label[other].gap.mean

@@ -1,1 +1,1 @@
-"""The sections of scripts/reproduce_topoformer.py, a file each; a section gives Markdown, a text a table."""
+"""Sections of scripts/reproduce_topoformer.py. A section yields tables."""

@@ -1,9 +1,9 @@
 """Topoformer's ablations: encoder and decoder (tables 3 and 4), length of training, and seconds by part.
 
-Variants are trained alike, with several seeds, on graphs of one size, as by `graphrl train`'s defaults or --set. The
+Variants are trained alike, with several seeds, on graphs of one size, by the defaults of `graphrl train` or --set. The
 larger measured size shows how a policy generalises. Settings are the same for all, so an encoder with fewer heads has
-fewer parameters, as in the paper. Length of training is by the checkpoints of one run; seconds of one graph are split
-into observation, network and each decoder.
+fewer parameters, as in the paper. Length of training is measured by the checkpoints of one run. Seconds of one graph
+are split into observation, network and each decoder.
 """
 
 import sys
@@ -99,7 +99,7 @@ _SHOWN = ("greedy", "sample")
 
 
 def budget(settings: Settings) -> Iterator[Table]:
-    """One table, a line a checkpoint.
+    """Table with a row for each checkpoint.
 
     Raises:
       GraphrlError: there is no run.
@@ -122,10 +122,10 @@ def budget(settings: Settings) -> Iterator[Table]:
 
 
 def _checkpoints(run: Path | None) -> dict[int, Path]:
-    """Those of a run that it has kept, by step.
+    """Checkpoints that a run has kept, by step.
 
     Raises:
-      GraphrlError: there are none.
+      GraphrlError: there are no checkpoints.
     """
     if run is None:
         raise GraphrlError(
@@ -150,7 +150,7 @@ GOAL = 2.44  # seconds, of the greedy order of 2,000 ops
 
 
 class Measured(NamedTuple):
-    """Seconds of one graph, under `HEADINGS`."""
+    """Seconds of one graph, under `SECONDS_HEADINGS`."""
 
     arrays: float
     network: float
@@ -161,7 +161,7 @@ class Measured(NamedTuple):
 
 
 def inference(settings: Settings) -> Iterator[Table]:
-    """One table, a line a size; decodings are whole methods, from a graph to a checked plan."""
+    """Table with a row for each size; decodings are whole methods, from a graph to a checked plan."""
     policy = Policy.load(settings.given) if settings.given else Policy.default(PROBLEM)
     by_size = {
         ops: _measured(sample("layered", ops, 0)[0], policy, settings)

@@ -1,4 +1,4 @@
-"""What the sections share: the settings of the command line, graphs, and the methods that take part."""
+"""Settings of the command line, graphs, and entrants of all sections."""
 
 import dataclasses
 import functools
@@ -15,10 +15,10 @@ from reproduce.contest import Contest, Entrant
 from reproduce.launcher import check_known, numbers, option, whole_number
 
 PROBLEM = Problem()  # peak memory of one device
-ENDS = Budget(None, 3600.0)  # of methods that come to an end: with a limit in seconds programs are compiled before
+ENDS = Budget(None, 3600.0)  # for methods that end; with a limit in seconds, programs are compiled beforehand
 
 DP, RANDOM = "approximate DP", "random 100"
-# label -> method; those of the second group get --slow graphs
+# label -> method
 FAST = {
     RANDOM: "random-priorities",
     "depth first": "depth-first",
@@ -41,7 +41,7 @@ TIMED = {"anneal": "anneal", "topoformer+": "topoformer+"}
 METHODS = (DP, "dfs-dp", *FAST, *DECODED, *TIMED)
 TRAINING = 5_000  # seeds of layered graphs from here on are for training
 OURS = "topoformer"
-# line of the table -> settings of training
+# row of the table -> settings of training
 ENCODERS: dict[str, tuple[str, ...]] = {
     name: (f"agent.encoder={name}",) for name in ("mlp", "transformer", "gat", "gat-both", "topoformer-dag", OURS)
 }
@@ -50,7 +50,7 @@ DECODERS: dict[str, tuple[str, ...]] = {
     "topoformer + autoregressive": (f"agent.encoder={OURS}", "agent.decoder=autoregressive"),
     OURS: ENCODERS[OURS],
 }
-# of training that only shows that everything works
+# settings of a training that only shows that everything works
 QUICK = (
     "data.train=layered:20x8@10000", "data.validation=layered:20x4@5000", "data.graphs=2", "agent.width=8",
     "agent.layers=1", "agent.heads=1", "agent.head_width=4", "agent.samples=2", "training.steps=2",
@@ -60,7 +60,7 @@ QUICK = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(launcher.Settings):
-    """What the command line says."""
+    """Settings of the command line."""
 
     out: Path = option(Path("out/topoformer-tables"), "folder of measurements, pictures and training")
     graphs: int = option(300, "unseen ones of each size", quick=2)
@@ -82,7 +82,8 @@ class Settings(launcher.Settings):
     )
 
     def check(self) -> None:
-        """
+        """Checks graphs, methods and the checkpoint.
+
         Raises:
           GraphrlError: there are too many graphs, an unknown method, or a checkpoint that cannot be read.
         """
@@ -93,7 +94,7 @@ class Settings(launcher.Settings):
 
     @functools.cached_property
     def given(self) -> str:
-        """The copy of --checkpoint, "" for the policy that graphrl ships.
+        """Path of the copy of --checkpoint, "" for the policy that graphrl ships.
 
         Raises:
           GraphrlError: the checkpoint cannot be read.
@@ -101,19 +102,19 @@ class Settings(launcher.Settings):
         return "" if self.checkpoint is None else self.kept(self.checkpoint)
 
     def kept(self, path: Path) -> str:
-        """The path of a policy's copy.
+        """Path of a policy's copy in --out.
 
         Raises:
-          GraphrlError: it cannot be read.
+          GraphrlError: the policy cannot be read.
         """
         return str(policies.kept(Policy.load(path), self.out))
 
     def trained(self, name: str, settings: Sequence[str]) -> list[str]:
-        """Copies of policies that are trained here, one a seed; what is interrupted goes on later.
+        """Trains policies, one per seed, and returns the paths of their copies. Interrupted trainings resume.
 
         Args:
           name: of the folders.
-          settings: as --set of `graphrl train`, under those of the command line.
+          settings: as --set of `graphrl train`; those of the command line override them.
 
         Raises:
           GraphrlError: training fails or is interrupted.
@@ -124,14 +125,14 @@ class Settings(launcher.Settings):
 
     @property
     def few(self) -> int:
-        """Graphs that slow methods get."""
+        """Number of graphs for slow methods."""
         return self.graphs if self.slow is None else min(self.slow, self.graphs)
 
     def on_layered(self, ops: int, entrants: Sequence[Entrant]) -> Contest:
-        """The rows of all entrants on the unseen layered graphs of a size.
+        """Runs all entrants on the unseen layered graphs of a size.
 
         Raises:
-          Interrupted: Ctrl-C; what is done stays in the file.
+          Interrupted: Ctrl-C; finished rows stay in the file.
         """
         graphs = [sample("layered", ops, seed)[0] for seed in range(self.graphs)]
         return self.contest(graphs, PROBLEM, entrants)
@@ -141,20 +142,20 @@ class Settings(launcher.Settings):
         return Entrant(DP, [f"approximate-dp:width={self.width}"], ENDS, self.few)
 
     def classical(self) -> list[Entrant]:
-        """Every method without learning that takes part; always those that gaps are measured from."""
+        """Selected methods without learning. Always includes the two that gaps are measured from."""
         entrants = [self.reference(), Entrant("dfs-dp", ["dfs-dp"], Budget(None, self.dfs_dp), self.few)]
         entrants += [Entrant(label, [method], ENDS) for label, method in FAST.items()]
         entrants += self._at_times("anneal", "anneal")
         return [one for one in entrants if one.label in (DP, RANDOM) or self._takes_part(one.label)]
 
     def learned(self) -> list[Entrant]:
-        """The policy's decodings and its warm start of annealing, as far as they take part."""
+        """Selected decodings of the policy, and its warm start of annealing."""
         warm = self._at_times("topoformer+", played("topoformer+", self.given))
         entrants = [*self.decoded([self.given]), *warm]
         return [one for one in entrants if self._takes_part(one.label)]
 
     def decoded(self, checkpoints: Sequence[str], mark: str = "") -> list[Entrant]:
-        """The three decodings of policies, one a seed; `mark` is put behind the labels."""
+        """The three decodings of policies, one policy per seed; `mark` is appended to the labels."""
         return [
             Entrant(f"{label}{mark}", [played(method, path) for path in checkpoints], ENDS)
             for label, method in DECODED.items()

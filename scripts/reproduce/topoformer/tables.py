@@ -33,13 +33,13 @@ TRAIN_OPS = 1_000  # most of a program that a policy is trained on
 
 
 class Score(NamedTuple):
-    """What a method's rows come to, over graphs, with 95% intervals; fractions but `seconds`.
+    """Scores of a method over graphs, with 95% intervals; fractions but `seconds`.
 
     Attributes:
-      gap: from approximate DP, where that has run.
+      gap: from approximate DP, on graphs that have it.
       random: from the best of 100 random orders.
-      seconds: of wall clock, compiling left out.
-      graphs, compared: how many it has run on; of these, how many with approximate DP.
+      seconds: of wall clock, without compilation.
+      graphs, compared: number of graphs of the method; number of these with approximate DP.
       failed: runs without a plan.
     """
 
@@ -52,7 +52,7 @@ class Score(NamedTuple):
 
 
 def table1(settings: Settings) -> Iterator[Table]:
-    """A table and a picture a size."""
+    """A table and a picture for each size."""
     for ops in settings.sizes:
         title = f"Layered graphs of {ops:,} ops"
         print(title, file=sys.stderr, flush=True)
@@ -66,7 +66,7 @@ def table1(settings: Settings) -> Iterator[Table]:
 
 
 def real(settings: Settings) -> Iterator[Table]:
-    """A table for the programs of each stratum of sizes that the test split has."""
+    """A table for each stratum of sizes with programs in the test split."""
     entrants = [*settings.classical(), *settings.learned()]
     if settings.train_real:
         trained = settings.trained("real", real_data(settings.quick))
@@ -82,7 +82,7 @@ def real(settings: Settings) -> Iterator[Table]:
 
 
 def programs(settings: Settings) -> dict[tuple[int, int], list[ComputationGraph]]:
-    """The programs of the test split by stratum, those that have any."""
+    """Programs of the test split by stratum, without empty strata."""
     entries = sorted((entry.ops, entry.name) for entry in zoo.select("hlo/training/test-split"))
     if settings.quick:
         entries = entries[:1]
@@ -95,13 +95,13 @@ def programs(settings: Settings) -> dict[tuple[int, int], list[ComputationGraph]
 
 
 def real_data(quick: bool) -> list[str]:
-    """Settings of `graphrl train` that name the training programs: other families than those that are tested."""
+    """Settings of `graphrl train` that name the training programs: other families than the tested ones."""
     sets = {}
     for name, words in (("train", "train-split"), ("validation", "valid-split")):
         entries = sorted((entry.ops, entry.name) for entry in zoo.select(f"hlo/training/{words}"))
         names = [name for ops, name in entries if ops <= TRAIN_OPS]
         sets[name] = ",".join(zoo.PREFIX + program for program in names[: 2 if quick else None])
-    few = ("data.graphs=2", "data.buckets=2")  # as many as the programs for validation, of which there are two
+    few = ("data.graphs=2", "data.buckets=2")  # equal to the number of programs for validation, two
     return [*(f"data.{name}={text}" for name, text in sets.items()), "data.fresh=false", "data.augment=true", *few]
 
 
@@ -123,7 +123,7 @@ def _cells(label: str, one: Score, paper: str) -> list[str]:
 
 
 def _verdicts(contest: Contest, by_label: dict[str, Score]) -> Iterator[str]:
-    """Graph by graph: greedy against the best fast method, sample and beam against it, topoformer+ against anneal."""
+    """By graph: greedy against the best fast method, sample and beam against greedy, topoformer+ against anneal."""
     fast = [label for label in FAST if label in by_label]
     if "greedy" in by_label and fast:
         best = min(fast, key=lambda label: by_label[label].random.mean)
@@ -136,18 +136,18 @@ def _verdicts(contest: Contest, by_label: dict[str, Score]) -> Iterator[str]:
 
 
 def scores(contest: Contest) -> dict[str, Score]:
-    """The figures of every label."""
+    """Scores of every label."""
     return {label: _score(contest, label) for label in contest.by_label}
 
 
 def gaps(contest: Contest, label: str, reference: str) -> list[float]:
-    """By what fraction a method is above another, by graph, means over seeds; graphs that either lacks are left out."""
+    """Relative gap of a method to another, by graph, means over seeds; graphs without both are left out."""
     rows = [*contest.by_label.get(label, ()), *(contest.by_label.get(reference, ()) if label != reference else ())]
     return [-gain for gain in improvements(rows, label, reference)]
 
 
 def spread(contest: Contest, label: str) -> str:
-    """The least and the largest mean gap from approximate DP of a seed; nothing if there is one seed."""
+    """Least and largest mean gap from approximate DP over seeds; "" for one seed."""
     rows, reference = contest.by_label[label], contest.by_label[DP]
     seeds = sorted({row.seed for row in rows})
     means = [
@@ -159,7 +159,7 @@ def spread(contest: Contest, label: str) -> str:
 
 
 def verdict(contest: Contest, label: str, reference: str) -> Iterator[str]:
-    """A line that says how a method compares with another, graph by graph."""
+    """Line that compares a method with another, graph by graph."""
     if values := gaps(contest, label, reference):
         yield (
             f"{label} against {reference}: {estimate(values).percent(True)} on the mean of {len(values)} graphs, "
@@ -168,7 +168,7 @@ def verdict(contest: Contest, label: str, reference: str) -> Iterator[str]:
 
 
 def seconds_text(one: Estimate) -> str:
-    """As a table has it."""
+    """Seconds as text of a table."""
     if np.isnan(one.mean):
         return "-"
     return f"{one.mean:.3g}" + ("" if one.half is None else f" ± {one.half:.1g}")
