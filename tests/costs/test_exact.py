@@ -1,4 +1,4 @@
-"""The exact host twin: the worked example, the rules one by one, shared buffers, keys and refusals."""
+"""The exact host twin: the worked example, each rule, shared buffers, keys and refusals."""
 
 import dataclasses
 import itertools
@@ -15,7 +15,7 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 
 def peaks(graph: ComputationGraph, placement: list[int], order: list[int], **problem: object) -> tuple[int, ...]:
-    """Bytes of the fullest moment of each device."""
+    """Peak bytes of each device."""
     devices = max(placement) + 1
     return exact.evaluate(graph, Problem(devices=devices, **problem), placement, order).peak_memory  # type: ignore[arg-type]
 
@@ -67,7 +67,7 @@ def test_feasibility_and_ranking() -> None:
     assert good.feasible(Problem())
 
 
-# Hand instances; a chain a -> b -> c unless drawn otherwise.
+# Hand instances; a chain a -> b -> c unless another graph is drawn.
 
 
 def test_resident_weights_count_from_the_start() -> None:

@@ -55,7 +55,7 @@ def test_memory_is_exact_at_every_step(seed: int) -> None:
 
 
 def chain(scale: int) -> ComputationGraph:
-    """a writes 4, b and c read it and write 3 and 5, d reads both and writes 1; order a b c d holds 12 at most."""
+    """a writes 4, b and c read it and write 3 and 5, d reads both and writes 1; order a b c d peaks at 12."""
     ops = [("a", (), 4, 0), ("b", ("a0",), 3, 0), ("c", ("a0",), 5, 2), ("d", ("b0", "c0"), 1, 0)]
     return ComputationGraph(
         "chain",

@@ -1,4 +1,4 @@
-"""A JAX function op by op in any order of its graph's ops: what the graph of `from_jax` predicts, made true.
+"""Runs a JAX function op by op in any order of its graph's ops, as the graph of `from_jax` predicts.
 
 Every op runs alone and to its end, and a value is freed when the last op that reads it has run.
 """
@@ -34,7 +34,7 @@ class OpByOp:
         """Evaluates the ops in an order and gives the function's results; `watch` is called after each."""
         flat, self._values, live = self._flat, dict[Result, Any](), 0
         reads = Counter(value for index in self._ops for value in flat.nodes[index].inputs)
-        reads.update(value for value in flat.outputs if isinstance(value, Result))  # these never come to nought
+        reads.update(value for value in flat.outputs if isinstance(value, Result))  # these counts never reach 0
         self.live_bytes = []
         for index in (self._ops[op] for op in order):
             node = flat.nodes[index]
