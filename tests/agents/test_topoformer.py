@@ -1,4 +1,4 @@
-"""Topoformer: its learner, whose seeds give equal parameters on any mesh and which learns; its policy as a method."""
+"""Topoformer: its learner, with equal parameters for equal seeds on any mesh, which learns; its policy as a method."""
 
 import dataclasses
 import functools

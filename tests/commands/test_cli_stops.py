@@ -1,4 +1,4 @@
-"""The command line: failures of the machine, Ctrl-C, and readers that leave."""
+"""The command line: failures of the machine, Ctrl-C, and closed output pipes."""
 
 import json
 import os

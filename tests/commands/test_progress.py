@@ -101,7 +101,7 @@ def test_pace_is_that_of_work_without_compiling() -> None:
 
 
 def test_the_end_of_a_training_counts_updates_and_looks_and_no_compiling() -> None:
-    """A validation every 10 of 20 updates takes 20 seconds; an update takes 1 second; programs of three sizes compile."""
+    """A validation every 10 of 20 updates takes 20 s, an update 1 s; programs of three sizes compile."""
     time, shown = Time(), []
     observer = _Progress(
         Schedule(20, validate_every=10), time.pace(), lambda _, text: shown.append(text.split(";")[0].split(",")[0])

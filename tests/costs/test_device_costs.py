@@ -153,7 +153,7 @@ def test_chains_of_shared_buffers_under_every_placement() -> None:
 
 
 def test_fitness_ranks_as_the_host_does() -> None:
-    """Feasible solutions rank before infeasible ones, whatever their makespans; infeasible ones rank by their excess."""
+    """Feasible solutions rank before infeasible ones, whatever their makespans; the latter rank by their excess."""
     rng = np.random.default_rng(21)
     problem = dataclasses.replace(PROBLEMS[3], memory_limit=40)
     graphs = [graph for graph in random_graphs(rng, 60) if graph.arrays.num_ops > 12][:GRAPHS]

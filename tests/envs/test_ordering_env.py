@@ -68,7 +68,7 @@ def chain(scale: int) -> ComputationGraph:
 
 @pytest.mark.parametrize("scale", [1, 3000])
 def test_the_reward_is_the_peak_over_what_the_largest_op_holds(scale: int) -> None:
-    """The worked example of `graphrl/costs`: 14 B for a b c d, 12 B for a c b d; c holds 4 + 5 + 2 B."""
+    """The worked example of `graphrl/costs`: 14 B for a b c d, 12 B for a c b d; 4 + 5 + 2 B are live at c."""
     params = instance(chain(scale), SIZES)
     for order, peak in (([0, 1, 2, 3], 14), ([0, 2, 1, 3], 12)):
         state, timestep = reset(KEY, params)

@@ -144,7 +144,7 @@ def test_a_signal_while_it_updates_is_answered(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_one_of_several_processes_is_answered_before_it_trains(tmp_path: Path) -> None:
-    """`jax.distributed` notes SIGTERM, and nothing else happens."""
+    """`jax.distributed` handles SIGTERM, which has no other effect."""
     processes = start_together([*train("init", tmp_path / "run"), "--distributed"])
     try:
         for line in processes[1].stdout or ():

@@ -54,7 +54,7 @@ def test_a_branch_that_shapes_decide_is_taken() -> None:
     taken = read_branch(*SIZE_IS_1, branch(SQUEEZE, PRODUCT))
     assert ops(taken) == [("Squeeze", ("x", "axes"), 128), ("Relu", ("q",), 128)]
     assert taken.inputs == (Tensor("x", 128), Tensor("axes", 8))
-    other = read_branch(*SIZE_IS_1, branch(SQUEEZE, PRODUCT), shape=(4, 3, 8))  # a Squeeze of 3 cannot be
+    other = read_branch(*SIZE_IS_1, branch(SQUEEZE, PRODUCT), shape=(4, 3, 8))  # a Squeeze of 3 is invalid
     assert ops(other) == [("MatMul", ("x", "w"), 384), ("Relu", ("q",), 384)]
     assert [op.weight_bytes for op in other.ops] == [256, 0]
     named = read_branch(*SIZE_IS_1, branch(SQUEEZE, PRODUCT), shape=("batch", "time", 8), dims={"batch": 4, "time": 1})

@@ -27,12 +27,12 @@ DELETED, KEPT, IN_PLACE, ELSEWHERE = "deleted", "kept", "in place", "elsewhere"
 
 @dataclasses.dataclass(frozen=True)
 class Compiler:
-    """Compiles by jax, or by graphrl.
+    """Compiles with jax, or with graphrl.
 
     Attributes:
       jit: as `jax.jit`.
       compile: a function that `jit` gave, and arguments -> the executable.
-      reports: of all programs that graphrl has compiled.
+      reports: reports of all programs that graphrl has compiled.
     """
 
     jit: Callable[..., Any]

@@ -15,11 +15,11 @@ from graphrl.graphs.roofline import DEFAULT_CHIP, find_chip
 
 
 class OpByOp:
-    """A traced function, and the values that live while it is evaluated.
+    """A traced function, and its live values during evaluation.
 
     Attributes:
-      live_bytes: of all values that ops wrote and that are still needed, by place in the order: when the op there has
-        written its own and before what it read is freed. That is what memory rules compare with the peak.
+      live_bytes: bytes of all values that ops wrote and that are still needed, by place in the order: when the op there
+        has written its own values and before its operands are freed. Memory rules compare this number with the peak.
     """
 
     def __init__(self, fn: Callable[..., Any], args: Sequence[Any]) -> None:

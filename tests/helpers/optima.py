@@ -24,7 +24,7 @@ Rank = tuple[float, float]  # bytes above the limit, objective
 
 
 def optimum(graph: ComputationGraph, problem: Problem) -> float:
-    """The least objective of all plans, bytes or seconds; under a memory limit of those of least excess."""
+    """The least objective of all plans, bytes or seconds; under a memory limit, among the plans of least excess."""
     return least_rank(graph, problem)[1]
 
 

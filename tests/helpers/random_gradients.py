@@ -14,7 +14,7 @@ ROW = st.lists(st.integers(0, 20), max_size=3)
 
 @st.composite
 def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kernels: int = 5) -> Level:
-    """A level of at most `values` values, `places` places and `kernels` kernels; a loop's level has carried arguments."""
+    """A level of at most the given numbers of values, places and kernels; a loop's level has carried arguments."""
     p = draw(st.integers(1, places))
     carried = draw(st.integers(0, 2)) if trips else 0
     own = sorted(draw(st.lists(st.integers(0, p - 1), min_size=1, max_size=values - carried)))

@@ -1,4 +1,4 @@
-"""A small GO: its network and settings, and a policy of it."""
+"""A small GO: its settings, its network and an untrained policy."""
 
 import dataclasses
 import functools

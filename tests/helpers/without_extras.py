@@ -45,7 +45,7 @@ def run(arguments: list[str]) -> tuple[int, str]:
 
 
 def run_what_needs_none() -> str:
-    """Training, plans of JSON and JAX, `jit` and `checkpoint`; the standard error of the training."""
+    """Runs training, plans of JSON and JAX, `jit` and `checkpoint`; returns the standard error of the training."""
     import jax
     import jax.numpy as jnp
 

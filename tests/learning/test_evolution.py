@@ -87,7 +87,7 @@ def test_mutants_of_the_paper_are_noisy_everywhere_and_those_of_the_code_in_few_
 
 
 def generation(fitness: Any, settings: EvolutionSettings, seed: int) -> tuple[Population, Population, jax.Array, Any]:
-    """A population of 5 networks and 3 chromosomes, the next one, the priors that the networks seed, and the selection."""
+    """A population of 5 networks and 3 chromosomes, the next one, the priors that networks seed, and the selection."""
     before = Population(weights(5), chromosomes(3))
     priors = jax.random.uniform(jax.random.key(5), (5, 1, 6, 2, 3))
     after, chosen = next_generation(settings, jax.random.key(seed), before, jnp.asarray(fitness), priors)

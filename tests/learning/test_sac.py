@@ -58,7 +58,7 @@ def constant(values: Any) -> Network:
 
 @pytest.mark.parametrize("endless", [False, True])
 def test_targets_are_the_rewards_and_where_episodes_go_on_what_follows(endless: bool) -> None:
-    """With constant networks: the actor's 6 real ops have an entropy of 2 ln 3 each, the critic's outputs are 4 and 3."""
+    """With constant networks: the actor's 6 real ops have an entropy of 2 ln 3 each, the critic returns 4 and 3."""
     networks = ActorCritic(constant(np.zeros((8, 2, 3))), constant([4.0, 3.0]))
     settings = SacSettings(following_entropy=0.1, reward_scale=5.0, reward_shift=2.0, critic_rate=1e-9)
     batch = random_batch(jax.random.key(0))

@@ -1,4 +1,4 @@
-"""The Graph U-Net, its actor and critic: padding changes nothing, renumbering permutes outputs, pooling keeps the best."""
+"""The Graph U-Net, its actor and critic: padding changes nothing, renumbering permutes, pooling keeps the best."""
 
 import functools
 from typing import Any

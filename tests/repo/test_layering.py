@@ -50,8 +50,9 @@ def module_of(path: Path, package: Path) -> str:
 
 
 def imports(source: str, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
-    """Line and dotted target of every import of `graphrl` in `source`, relative ones resolved: of `from a import b` it
-    is a.b, whether b is a module or a name in a.
+    """Line and dotted target of every import of `graphrl` in `source`, relative ones resolved.
+
+    The target of `from a import b` is a.b, for a module or a name b in a.
     """
     for node in ast.walk(ast.parse(source)):
         targets: list[str] = []

@@ -68,7 +68,7 @@ def test_they_are_there() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NOTEBOOKS)
-@pytest.mark.filterwarnings("ignore")  # of the notebook machinery in this process; the kernel is another one
+@pytest.mark.filterwarnings("ignore")  # of the notebook libraries in this process; the kernel is another process
 def test_notebook_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

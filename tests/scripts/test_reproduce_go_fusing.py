@@ -1,4 +1,4 @@
-"""GO's policy where it decides fusion: its start, the meaning of its choices, and that it learns which ops to inline."""
+"""GO's policy where it decides fusion: its start, the meaning of its choices, and that it learns which to inline."""
 
 import numpy as np
 import pytest

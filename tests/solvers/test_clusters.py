@@ -100,7 +100,7 @@ def test_the_policy_sees_a_graph_of_clusters() -> None:
     assert len(view.graph.ops) == len(np.unique(group)) == 30
     assert view.graph.arrays.runtime.sum() == pytest.approx(600)
     crossing = view.cluster[:-6] != view.cluster[6:]
-    assert view.graph.arrays.tensor_bytes.sum() == crossing.sum()  # of chains a byte each, none against the order
+    assert view.graph.arrays.tensor_bytes.sum() == crossing.sum()  # a byte per edge of a chain, none against the order
     params, played = seen(view, DEAR, placement, Policy.default(DEAR).config)
     assert np.array_equal(np.asarray(params.start.placement)[view.cluster], placement)
     assert played.ops.shape[0] == len(params.order)

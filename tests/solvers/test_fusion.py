@@ -20,7 +20,7 @@ from graphrl.solvers.fusion.rules import RULES, candidates, fuse_by, largest_ker
 
 
 def forked() -> ComputationGraph:
-    """big = broadcast of x (80 B from 4), read by two sums; small = exp of y (8 B from 8), read by two; one of one."""
+    """big: broadcast of x (80 B from 4), read by two sums; small: exp of y (8 B from 8), read by both; one: by one."""
     ops = (
         Op("big", "broadcast_in_dim", inputs=("x",), outputs=(Tensor("big0", 80),)),
         Op("small", "exp", inputs=("y",), outputs=(Tensor("small0", 8),), flops=8),

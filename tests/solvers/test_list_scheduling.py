@@ -47,7 +47,7 @@ def cost(graph: ComputationGraph, problem: Problem) -> float:
 
 
 def layered(n: int, seed: int) -> ComputationGraph:
-    """Random ops that read one to four of the some 2 sqrt(n) ops before them."""
+    """Random ops that read one to four of the about 2 sqrt(n) ops before them."""
     rng = np.random.default_rng(seed)
     ops = []
     for i in range(n):

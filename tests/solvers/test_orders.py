@@ -101,7 +101,7 @@ DIAMOND = "a 10; b 10 a; c 10 a; d 10 b; e 10 c; f 10 d e"
     [
         ("depth-first", DIAMOND, "a b d c e f"),
         ("breadth-first", DIAMOND, "a b c d e f"),
-        ("alap", "s 1; a 1; b 1 a; c 1 b; d 1 c s", "a b s c d"),  # s is ready already: a step before d is soon enough
+        ("alap", "s 1; a 1; b 1 a; c 1 b; d 1 c s", "a b s c d"),  # s is ready: a step before d is soon enough
         # hlo_memory_scheduler.cc: "The sequence it creates will be: A D E F B C G", of two equals either first (sizes
         # here x 100, so that no tensor is a scalar)
         ("xla-list", "A 100; B 200 A; C 100 B; D 100 A; E 100 A; F 200 D E; G 100 C F", "A E D F B C G"),
@@ -143,7 +143,7 @@ def test_each_rule_on_small_programs(rule: str, text: str, order: str) -> None:
 
 def test_layered_graphs_give_the_ratios_of_the_paper() -> None:
     """Topoformer, table 1 at 500 ops, as ratios of means: breadth first 1.132 and depth first 1.057 of the best of 100
-    random orders, which by that are random priorities; uniform choice among the ready is 3.5% worse.
+    random orders. By these ratios they are random priorities; uniform choice among the ready is 3.5% worse.
     """
     sums = dict.fromkeys(("breadth-first", "depth-first", "random-ready", "random-priorities"), 0.0)
     for seed, method in itertools.product(range(12), sums):

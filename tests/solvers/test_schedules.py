@@ -58,7 +58,7 @@ def current(chain: Chain) -> np.ndarray:
 
 
 def check_exact(graph: ComputationGraph, problem: Problem, chain: Chain) -> None:
-    """Checks the schedule's clocks and score against the exact costs of its order and placement; the best is not worse."""
+    """Checks clocks and score against the exact costs of the schedule's order and placement; the best is not worse."""
     s = chain.schedule
     placement, nodes = s.ops["device"], current(chain)
     costs = exact.evaluate(graph, problem, placement, nodes)

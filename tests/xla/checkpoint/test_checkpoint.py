@@ -1,4 +1,4 @@
-"""`graphrl.checkpoint` on functions of many kinds: the same values and gradients, and no more kept than the budget."""
+"""`graphrl.checkpoint` on functions of many kinds: the same values and gradients, and kept bytes within the budget."""
 
 import functools
 import re

@@ -38,7 +38,7 @@ def reversed_pairs(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def within(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """In a loop that has steps, in a branch and in the user's checkpoint."""
+    """Empty loops and arrays inside a loop that has steps, in a branch and in the user's checkpoint."""
     h, ys = lax.scan(lambda h, w: (jnp.sin(h @ w) * scanned(weights, h), reversed_pairs(weights, h)), x, WEIGHTS)
     h = lax.cond(h.sum() > 0, lambda h: h * nested(weights, h), jnp.sin, h)
     return jax.checkpoint(scanned)(weights, h) + ys.sum()

@@ -30,7 +30,7 @@ def residual(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def scanned(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """Each layer adds up slices of slices, which many read."""
+    """Each layer adds up slices of slices, each with several readers."""
 
     def combined(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         return a[0] * b[0], a[1] * b[0] + b[1]
@@ -96,7 +96,7 @@ def test_slices_are_read_beside_one_another_and_equal_ones_once(loss: Callable[.
 def test_segments_cost_the_gradients_that_they_wait_for(before: str) -> None:
     choice = choice_of(places_of(before), again=True)
     priced, traced = seconds_both(choice)
-    array = 4 * SHAPES[1][0] * SHAPES[1][1] / CHIP.bytes_per_second  # to read or write one
+    array = 4 * SHAPES[1][0] * SHAPES[1][1] / CHIP.bytes_per_second  # seconds to read or write one array
     waited = handed_seconds(task()[1].gradient.levels[0], choice[0])
     assert waited > array
     assert priced == pytest.approx(traced, rel=0.1)

@@ -1,4 +1,4 @@
-"""`graphrl.checkpoint` with modules of Flax NNX and Equinox: trained as without it, states and random numbers too."""
+"""`graphrl.checkpoint` with modules of Flax NNX and Equinox: training, states and random numbers are the same."""
 
 import functools
 from collections.abc import Callable

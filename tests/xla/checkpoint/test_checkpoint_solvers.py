@@ -68,7 +68,7 @@ def tasks(draw: st.DrawFn) -> tuple[Gradient, Goal]:
 
 
 def small_tasks(count: int) -> Iterator[tuple[Pricing, Goal]]:
-    """Chains with limits of all kinds."""
+    """Chains with limits of every kind."""
     for seed in range(count):
         pricing, part = Pricing(chain(np.random.default_rng(seed), 6, 3)), (0.3, 0.5, 0.8)[seed % 3]
         plain = pricing.plain
@@ -232,7 +232,7 @@ NEVER = 1e9  # seconds that no search reaches
 
 
 def measure(pricing: Pricing, factor: float, more: float) -> Any:
-    """A slowdown that is `factor` times the pricing's own, plus `more` for every choice that computes a segment again."""
+    """A slowdown of `factor` times the pricing's own, plus `more` for every choice that computes a segment again."""
 
     def measured(choice: Choice) -> float:
         own = Goal(slowdown=0.0).slowdown_of(pricing, pricing(choice))

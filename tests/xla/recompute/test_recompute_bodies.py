@@ -48,7 +48,7 @@ def layers(x: jax.Array, weights: jax.Array) -> jax.Array:
 
 
 def descended(x: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Each trip is a step of gradient descent, forward and backward in one body, so that activations are kept inside."""
+    """Each trip is a step of gradient descent, forward and backward in one body, so that activations stay inside."""
 
     def step(x: jax.Array, k: Any) -> tuple[jax.Array, jax.Array]:
         value, slope = jax.value_and_grad(layers)(x, weights)
