@@ -93,7 +93,7 @@ def test_cases_cover_the_models() -> None:
     assert [case.objective for case in cases if case.search] == ["makespan", "peak_memory"] * 2
 
 
-# Backends and versions compared
+# Comparison of programs
 
 
 def test_disagreement_is_told() -> None:

@@ -40,7 +40,7 @@ BROKEN = (
 
 
 def fault(call: Callable[[], object]) -> str:
-    """The message of the parser's error."""
+    """The message of the GraphrlError that `call` raises."""
     with pytest.raises(GraphrlError) as caught:
         call()
     return str(caught.value)

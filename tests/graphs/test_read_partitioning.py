@@ -47,7 +47,7 @@ def test_our_format_keeps_all_of_it(tmp_path: Path) -> None:
 
 
 def test_what_may_be_left_out(tmp_path: Path) -> None:
-    """Keys in any order, none about the machine, and a node that only a CPU can run, without a time on an accelerator."""
+    """Keys in any order, none about the machine, and a node for CPUs alone, without a time on an accelerator."""
     bare = {"id": 5, "cpuLatency": 2, "supportedOnFpga": 0, "layerId": 3}
     graph = read_graph(written(tmp_path, {"edges": [], "nodes": [bare], "comment": "x"}))
     assert graph.machine is None

@@ -50,7 +50,7 @@ def initial(model: Model, seed: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("model", TINY.values(), ids=TINY)
 def test_training_lowers_the_loss(model: Model) -> None:
-    """The loss starts near the logarithm of the number of classes, and falls as the gradient predicts for a small step."""
+    """The loss starts near the logarithm of the number of classes, and falls as its gradient predicts."""
     parameters, batch = initial(model, 0), values(model)
     step = jax.jit(training_step(model))
     losses = []

@@ -45,7 +45,7 @@ class Renumbered(NamedTuple):
 
 
 def renumbered(observation: Any, seed: int) -> Renumbered:
-    """The same ops with other numbers, real ops and padding mixed; their order stays the same."""
+    """The same ops renumbered, real ops and padding mixed; their order stays the same."""
     n = observation.mask.shape[0]
     old = np.random.default_rng(seed).permutation(n)
     new = np.append(np.argsort(old), n)  # edges of padding stay where they are

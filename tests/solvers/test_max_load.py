@@ -195,7 +195,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_comparisons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Graphs of one machine are compared on it; for different machines the user has to name the devices."""
+    """Graphs of one machine are compared on it; for different machines the user has to give --devices."""
     for name, accelerators in (("one", 2), ("two", 2), ("three", 3)):
         (tmp_path / f"{name}.json").write_text(json.dumps({**TRAINING, "maxFPGAs": accelerators}))
     command = ["compare", *(str(tmp_path / f"{name}.json") for name in ("one", "two", "three"))]

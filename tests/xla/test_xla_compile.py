@@ -157,7 +157,7 @@ def test_small_programs_are_left_alone() -> None:
             x = jnp.sin(x.sum() + x[::-1])
         return x
 
-    assert compiled(deep, jnp.ones(10_000)).report().reason == reason  # it needs little, whatever its outputs
+    assert compiled(deep, jnp.ones(10_000)).report().reason == reason  # it needs little memory, whatever it computes
 
 
 def test_static_arguments_keywords_and_pytrees() -> None:

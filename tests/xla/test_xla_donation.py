@@ -93,7 +93,7 @@ def test_copies_of_donated_arguments_go() -> None:
 
 
 def test_sorts_keep_xla_s_own_donation() -> None:
-    """XLA cannot serialize sorts: then the better of its schedulers runs, with all that it donates."""
+    """XLA has no serialized form of sorts: the better of its schedulers runs, with all that it donates."""
 
     def sorted_update(state: jax.Array, x: jax.Array) -> jax.Array:
         return state + jnp.sort(wide(x))[None]

@@ -27,7 +27,7 @@ __all__ = ["loose_numerics", "plans", "searches"]
 
 
 class Scaled(nnx.Module):
-    """A parameter, a count of calls and a stream of random numbers, which training all changes."""
+    """A parameter, a count of calls and a stream of random numbers, all of which training changes."""
 
     def __init__(self) -> None:
         self.scale = nnx.Param(jnp.ones(N))

@@ -25,7 +25,7 @@ Loss = Callable[..., Any]
 
 
 class Network(nnx.Module):
-    """Layers, running means, a count of calls and a stream of random numbers, which training all changes."""
+    """Layers, running means, a count of calls and a stream of random numbers, all of which training changes."""
 
     def __init__(self) -> None:
         rngs = nnx.Rngs(0)

@@ -1,4 +1,4 @@
-"""Repeated layers: annealing copies choices from one to another, and regular plans repeat a choice by a rule."""
+"""Repeated layers: annealing moves that copy choices between them, and regular plans, as of one rule for each layer."""
 
 import copy
 from typing import Any

@@ -28,7 +28,7 @@ TRANSFORMATIONS: list[Callable[[Function], Function]] = [
 
 
 def with_last_replaced(function: Function, name: str, rule: Callable[..., Any]) -> Function:
-    """A function in which `rule` computes the last equation named `name`."""
+    """A function in which `rule` computes the equations named `name`."""
 
     def run(*args: Any) -> Any:
         closed = jax.make_jaxpr(function)(*args)

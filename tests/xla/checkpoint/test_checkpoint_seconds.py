@@ -58,7 +58,7 @@ def test_scatters_to_the_same_zeros_fill_their_own() -> None:
         return [update[: N // 2] for update in updates]
 
     def own(count: int) -> float:
-        """Seconds without the slices and the indices, which are read only once."""
+        """Seconds without the slices and the indices, which occur only once."""
         return seconds(scattered, MEMORY, count) - seconds(taken, MEMORY, count)
 
     filled = BYTES + BYTES // 2 + BYTES  # zeros, updates, result

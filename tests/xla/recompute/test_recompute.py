@@ -107,7 +107,7 @@ def test_products_computed_again_have_the_same_bits(program: HloProgram) -> None
     _, copies = wired(program, Routes(program), clones)
     module = rewritten(program.module, copies)
     own, again = lowered().compile(), xla(program, copies, module.order(module.entry))
-    # With some 90 clones, XLA is off by 64 bytes: it breaks a tie between blocks of the heap differently.
+    # With some 90 clones, the prediction is off by 64 bytes: XLA breaks a tie between blocks of the heap differently.
     assert temporaries(again) == pytest.approx(TempPredictor(module)(module.order(module.entry)), abs=1024)
     args = arguments(2)
     ours, theirs = jax.tree.leaves(again(*args)), jax.tree.leaves(own(*args))
