@@ -111,7 +111,7 @@ def test_cp_sat_proves_a_bound_below_every_map() -> None:
 
 @pytest.mark.parametrize("method", ["auto", "cp-sat"])
 def test_memories_may_differ_by_any_factor(method: str) -> None:
-    flash = ChipMemory("flash", None, 8e7, 1e-9)  # fast to read only
+    flash = ChipMemory("flash", None, 8e7, 1e-9)  # usable for reading only
     chip = MemoryChip("micro", 1e9, (flash, ChipMemory("sram", 26_214_400, 2e9, 2e9)))
     memory_map = solved(method, map_problem(WORKLOADS["resnet50"](), chip), Budget(seconds=2.0))
     assert memory_map.bound is not None

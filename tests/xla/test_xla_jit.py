@@ -61,7 +61,7 @@ def test_calls_of_planned_programs_take_jax_s_fast_path(monkeypatch: pytest.Monk
 def test_decorators_with_and_without_arguments() -> None:
     @graphrl.jit
     def plain(x: jax.Array) -> jax.Array:
-        """Doubles its argument."""
+        """Doubles."""
         return x * 2
 
     @graphrl.jit(seconds=0.2, static_argnames="k")
