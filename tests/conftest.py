@@ -23,15 +23,15 @@ CACHE = Path(os.environ["NUMBA_CACHE_DIR"]).parent
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 2)
-# Nearly all of the time goes into compiling, here and in processes that tests start: what is compiled with less effort
-# (no optimisation by LLVM, one plain loop a kernel, all in one piece) computes the same. `users_xla` is for tests of
-# what users get.
+# Compilation takes nearly all of the time, here and in processes that tests start. Programs compiled with less effort
+# (no optimisation by LLVM, one plain loop a kernel, all in one piece) compute the same. `users_xla` is for tests of
+# programs as users get them.
 QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 if jax.__version_info__ < (0, 11):  # since then there is no other way
     QUICK_FLAGS += " --xla_cpu_use_fusion_emitters=false"
 USERS_FLAGS = os.environ.get("XLA_FLAGS", "").replace(QUICK_FLAGS, "").strip()  # xdist's workers inherit them
 os.environ["XLA_FLAGS"] = f"{USERS_FLAGS} {QUICK_FLAGS}".strip()
-# The workers of one run, the processes that tests start, and the next run do not compile what one has compiled already.
+# The workers of one run, the processes that tests start, and the next run share compiled programs.
 SHARED = {"jax_compilation_cache_dir": str(CACHE / "jax"), "jax_persistent_cache_min_compile_time_secs": 0.1}
 for name, value in SHARED.items():
     jax.config.update(name, value)
@@ -52,7 +52,7 @@ hypothesis.settings.load_profile("graphrl")
 
 @pytest.fixture(autouse=True, scope="module")
 def few_mappings() -> Iterator[None]:
-    """Frees compiled programs between files once they hold many memory mappings: the kernel allows a process some
+    """Frees compiled programs between files once they occupy many memory mappings: the kernel allows a process some
     65,000, and XLA crashes where it gets no more.
     """
     yield
@@ -63,13 +63,13 @@ def few_mappings() -> Iterator[None]:
 
 @pytest.fixture
 def users_xla(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that the test starts compile as they do for users."""
+    """Compiles as for users in the processes that the test starts."""
     monkeypatch.setenv("XLA_FLAGS", USERS_FLAGS)
 
 
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
-    """Ctrl-C is heard, here and in processes that are started, also where whoever runs the tests ignores it (nohup)."""
+    """Enables Ctrl-C, here and in started processes, even if the caller of the tests ignores it (nohup)."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

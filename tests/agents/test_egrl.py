@@ -1,6 +1,6 @@
-"""EGRL: its networks and rewards, the method, what `graphrl train egrl` learns, and what plays the trained policy.
+"""EGRL: its networks and rewards, the method, training by `graphrl train egrl`, and methods that use the policy.
 
-That checkpoints hold all, the replay and the population too: test_collaborative.py; the loop: test_training_loop.py.
+Checkpoints of the whole state, replay and population included: test_collaborative.py; the loop: test_training_loop.py.
 """
 
 import dataclasses
@@ -50,12 +50,12 @@ UNET = EgrlConfig(encoder="unet", width=16, depth=1, heads=2)
 
 
 def one(problem: MapProblem, to: Any = None) -> domain.Layers:
-    """A problem alone."""
+    """One problem as a padded instance."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), domain.layers([problem], to))
 
 
 def solved(options: str, problem: MapProblem, budget: Budget, seed: int = 0) -> MemoryMap:
-    """What the method finds, checked."""
+    """The method's map, checked."""
     memory_map = find_map_solver(f"egrl:{TINY}{options}")(MapTask(problem, budget, seed))
     memory_map.check(problem.graph)
     return memory_map
@@ -86,7 +86,7 @@ def test_the_map_before_is_seen() -> None:
 
 @pytest.mark.parametrize("config", [EgrlConfig(), UNET], ids=["means", "unet"])
 def test_neither_padding_nor_what_is_not_there_changes_anything(config: EgrlConfig) -> None:
-    """What is not there lies in the largest memory."""
+    """Ops without weights or outputs have these in the largest memory."""
     large = common_sizes([RESNET, map_problem(WORKLOADS["resnet101"](), NNP_I)])
     actor, critic = networks(config, 3)
     near, far = (one(RESNET, to) for to in (None, large))
@@ -160,7 +160,7 @@ def test_wrong_options_are_refused(options: str, fault: str) -> None:
 
 
 def config_of(folder: Path, *more: str) -> EgrlConfig:
-    """The settings of `tiny_egrl`, and more."""
+    """The settings of `tiny_egrl` with further settings."""
     config: RunConfig[EgrlConfig] = updated(default_config(AGENT), parsed([*settings(folder), *more]))
     return config.agent
 
@@ -196,7 +196,7 @@ def played(method: str, problem: Any, evaluations: int = 10) -> Any:
     ],
 )
 def test_it_learns_what_holds_for_graphs_that_it_has_not_seen(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """Untrained it asks the fast memory for everything, which is first come, first served."""
+    """An untrained policy asks for the fast memory everywhere, which amounts to first come, first served."""
     config = config_of(tmp_path, *options, "agent.hint=compiler", "agent.preference=1")
     functions, before, after = trained(config, 1, 40, rows(config, range(8)))
     key, unseen = jax.random.key(0), rows(config, range(100, 120))
@@ -207,7 +207,9 @@ def test_it_learns_what_holds_for_graphs_that_it_has_not_seen(tmp_path: Path, op
 
 
 def test_one_device_is_two_devices(tmp_path: Path) -> None:
-    """Of PPO, which spreads graphs; of the search, which spreads the population, test_collaborative.py shows it."""
+    """With PPO, which spreads graphs over devices; test_collaborative.py tests the search, which spreads the
+    population.
+    """
     config = config_of(tmp_path, "agent.learning=ppo")
     (_, _, one), (_, _, two) = (trained(config, devices, 2, rows(config, range(2))) for devices in (1, 2))
     chex.assert_trees_all_close(one, two, atol=1e-5, rtol=1e-5)

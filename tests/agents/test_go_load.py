@@ -1,4 +1,4 @@
-"""GO under `max_load`: exact costs, lessons, training, methods that play the policy and what they refuse."""
+"""GO under `max_load`: exact costs, imitation data, training, methods that use the policy, and refusals."""
 
 import dataclasses
 import json
@@ -89,7 +89,7 @@ def test_changes_are_kept_that_make_nothing_worse(objective: str) -> None:
 
 
 def test_gains_are_of_single_changes() -> None:
-    """Of the energy of annealing: of loads l, max(l) (1 + 4 (mean of (l / max(l))^8)^(1/8))."""
+    """Gains in the energy of annealing: for loads l, max(l) (1 + 4 (mean of (l / max(l))^8)^(1/8))."""
     graph = random_pipeline(3, 16, cpus=False)
     problem = Problem("max_load", 3)
     decoder = decoder_of(graph, problem)
@@ -111,12 +111,12 @@ def test_quick_plans_are_never_behind_their_rules() -> None:
         graph = pipeline(40, seed)
         rules = [solved(graph, problem_for(graph), method) for method in ("equal-stages", "greedy-load")]
         assert quick_plan(graph, problem_for(graph)).rank <= min(plan.rank for plan in rules)
-        assert quick_plan(graph, problem_for(graph), 1e-9).rank <= rules[0].rank  # no time but for the first
+        assert quick_plan(graph, problem_for(graph), 1e-9).rank <= rules[0].rank  # no time except for the first rule
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_pipelines_are_what_they_say(seed: int) -> None:
-    """Machines hold the weights; backward ops read what only they can, and share a device with their forward op."""
+    """The machine can hold the weights; training graphs colocate pairs of ops; equal seeds give equal graphs."""
     graph = pipeline(41, seed)
     problem = problem_for(graph)
     assert problem.memory_limit is not None
@@ -137,7 +137,7 @@ def test_the_problem_is_that_of_the_machine() -> None:
 
 @pytest.mark.slow
 def test_imitation_learns_which_changes_help() -> None:
-    """From the exact gains of single changes, on graphs that it has not seen."""
+    """Learns from the exact gains of single changes; tested on unseen graphs."""
     graphs = [pipeline(60, seed) for seed in range(100, 108)]
     functions = on_mesh(learner(LOAD), make_mesh(2, jax.devices()[:1]))
     state, losses = functions.init(jax.random.key(0)), []
@@ -153,14 +153,14 @@ def test_imitation_learns_which_changes_help() -> None:
 
 @pytest.fixture(name="checkpoint", scope="module")
 def _checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An untrained policy."""
+    """The path of an untrained policy."""
     path = tmp_path_factory.mktemp("policy") / "go.msgpack"
     untrained(LOAD).save(path)
     return str(path)
 
 
 def test_methods_are_never_behind_their_hint(checkpoint: str) -> None:
-    """Whatever the devices; the same seed, the same plan."""
+    """Independent of the number of devices; the same seed gives the same plan."""
     for seed in (1, 5):
         graph = pipeline(50, seed)
         problem = problem_for(graph)
@@ -173,7 +173,7 @@ def test_methods_are_never_behind_their_hint(checkpoint: str) -> None:
 
 @pytest.mark.slow
 def test_a_start_that_is_over_the_limit_is_left() -> None:
-    """Fine-tuning takes any plan within the limit before one without."""
+    """Fine-tuning prefers any plan within the limit to every plan over it."""
     graph = pipeline(20, 3)
     limit = int(graph.arrays.weight_bytes.sum()) * 6 // 10
     problem = Problem("max_load", 2, memory_limit=limit)
@@ -210,7 +210,7 @@ def test_the_policy_that_ships_is_ahead_of_its_start_and_of_chance() -> None:
 def test_wrong_policies_and_settings_are_one_line(
     checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    LoadDecoder.prepare()  # which tells of what it compiles
+    LoadDecoder.prepare()  # prints a line about compiling
     capsys.readouterr()
     path = tmp_path / "training.json"
     path.write_text(json.dumps(TRAINING))
@@ -231,7 +231,7 @@ def test_wrong_policies_and_settings_are_one_line(
 
 
 def test_the_command_plays_the_policy_that_ships(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The optimum of the two layers, and with a limit that nothing comes near."""
+    """Finds the optimum of the two layers, also with a limit that never binds."""
     path = tmp_path / "training.json"
     for size in (100.0, 1e18):
         path.write_text(json.dumps({**TRAINING, "maxSizePerFPGA": size}))

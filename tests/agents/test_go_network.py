@@ -1,4 +1,4 @@
-"""GO's networks: what may not matter to them does not, what matters does, for any number of devices."""
+"""GO's networks: invariant to padding and numbering, sensitive to structure, for any number of devices."""
 
 import functools
 from typing import Any
@@ -136,7 +136,7 @@ def test_what_may_not_be_chosen_never_is(name: str) -> None:
 def test_tasks_know_what_the_ones_before_decided_if_they_are_coupled(name: str, informed: bool) -> None:
     apply, params = policy(name)
     observation = seen(GRAPH)
-    # the context sees which options there are, and op 0 alone loses one: it is the decision that changes
+    # the context sees which options there are, and op 0 alone loses one: its decision alone changes
     mask = observation.action_mask["priority"].at[0].set(jnp.arange(LEVELS) == 3)
     out = apply(params, observation._replace(action_mask=observation.action_mask | {"priority": mask}))
     assert not changed(out, logits(name), "placement")
@@ -188,7 +188,7 @@ def test_gradients_are_finite_also_where_nothing_is_joined(which: str) -> None:
     params = drawn(jax.eval_shape(network.init, jax.random.key(0), seen(GRAPH)))
 
     def loss(params: Any, observation: Any) -> jax.Array:
-        # of logits what they say of the first option: others may be forbidden
+        # log-probabilities of the first option alone: others may be forbidden
         out = network.apply(params, observation)
         return sum((jax.nn.log_softmax(of)[:2, 0].sum() for of in out.values()), jnp.float32(0)) if of_tasks else out
 

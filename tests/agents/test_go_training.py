@@ -1,4 +1,4 @@
-"""GO under `makespan`: what it learns, exact costs and lessons, methods that play it, and the policy that ships."""
+"""GO under `makespan`: training, exact costs and imitation data, methods that use it, and the shipped policy."""
 
 import dataclasses
 import functools
@@ -83,12 +83,12 @@ def trained(settings: GoSettings, devices: int, steps: int, batches: list[Batch]
 
 @pytest.mark.slow
 def test_it_learns_which_changes_help() -> None:
-    """On the graphs that it plays; of other graphs it has learned nothing yet that chance does not do as well."""
+    """Tested on the training graphs; on other graphs it is no better than chance after so few updates."""
     train = rows(TINY, range(100, 104), 60)
-    functions, before, after = trained(TINY, 1, 150, [train])  # after 60 it is luck, which processors differ in
+    functions, before, after = trained(TINY, 1, 150, [train])  # after 60 luck decides, by processor
 
     def mean(params: Any, name: str) -> float:
-        """Over eight draws of samples: one draw is a point better or worse by luck."""
+        """Mean over eight draws of samples: a single draw varies by a point."""
         return float(
             np.mean([functions.evaluate(params, key, train)[name] for key in jax.random.split(jax.random.key(0), 8)])
         )
@@ -115,14 +115,14 @@ def test_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.fixture(name="checkpoint", scope="module")
 def _checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An untrained policy."""
+    """The path of an untrained policy."""
     path = tmp_path_factory.mktemp("policy") / "go.msgpack"
     untrained(TINY).save(path)
     return str(path)
 
 
 def test_methods_are_never_worse_than_their_hint(checkpoint: str) -> None:
-    """One policy, whatever the devices are; groups stay together."""
+    """One policy serves any number of devices; groups stay together."""
     graph = grouped(layered(40, 1), {f"op{i}": i % 5 for i in range(0, 40, 3)})
     assert graph.colocation is not None
     problem = Problem("makespan", 3, "link", 0.1, 50_000.0)
@@ -138,7 +138,7 @@ def test_methods_are_never_worse_than_their_hint(checkpoint: str) -> None:
 
 
 def test_seeds_of_32_bits_draw_different_plans(checkpoint: str) -> None:
-    """Rounds are told apart beside them."""
+    """All 32 bits of a seed count, in addition to the number of the round."""
     method, options = f"go:rounds=1,samples=16,checkpoint={checkpoint}", {"devices": 4, "evaluations": 17}
     seeds = (0, 1, 2**20, 2**32 - 1)
     plans = [
@@ -150,7 +150,7 @@ def test_seeds_of_32_bits_draw_different_plans(checkpoint: str) -> None:
 
 @pytest.mark.slow
 def test_updates_on_one_graph_find_better_plans(checkpoint: str) -> None:
-    """By learning or by their number: `test_it_learns_which_changes_help` compares with chance."""
+    """Better plans by learning or by more draws: `test_it_learns_which_changes_help` compares with chance."""
     graph, options = layered(60, 3), {"objective": "makespan", "devices": 4, "evaluations": 5000}
     plans = [
         graphrl.optimize(graph, method=f"go:{tune}rounds=2,samples=8,tries=0,checkpoint={checkpoint}", **options)  # type: ignore[arg-type]
@@ -183,7 +183,7 @@ def test_choices_cost_what_their_plan_costs() -> None:
 
 @pytest.mark.parametrize(("transfer", "devices", "limit"), [("rendezvous", 2, 50_000), ("link", 3, None)])
 def test_the_host_runs_choices_as_the_device_does(transfer: Transfer, devices: int, limit: int | None) -> None:
-    """Bundled for two devices: of more the device breaks ties by tensor, the host by pair."""
+    """Bundled for two devices: with more the device code breaks ties by tensor, the host by pair."""
     graph, generator = layered(50, 2), np.random.default_rng(0)
     n, problem = len(graph.ops), Problem("makespan", devices, transfer, 0.1, 50_000.0, memory_limit=limit)
     params = instance(graph, problem, levels=4, reach=0.09)
@@ -221,7 +221,7 @@ def test_gdp_is_go_without_superposition_and_coupling_on_placement_alone() -> No
 
 
 def config_of(agent: str, settings: Sequence[str]) -> Any:
-    """What the command line makes of it."""
+    """The run's configuration from command-line settings."""
     return run_config(find_agent(agent), parsed(settings), None, name=agent)
 
 
@@ -286,8 +286,8 @@ KINDS = {"seen": [f"{kind}:150x4@6000" for kind in SEEN], "held out": ["stochast
 
 
 def gains(policy: Policy, graph: ComputationGraph, to: Sizes, seed: int) -> tuple[float, float]:
-    """Percent below the hint of the best plan that the policy draws, and of the best by chance: the same numbers of ops
-    on other devices, but which ops and devices is random.
+    """Percent below the hint of the best plan that the policy draws, and of the best random plan. Random plans have the
+    same number of ops on other devices, but choose ops and devices at random.
     """
     problem, n = problem_of(GoSettings(), graph, "rendezvous"), len(graph.ops)
     instance = hinted(graph, problem, to, policy.config)

@@ -1,4 +1,4 @@
-"""HDP: a method like others that learns to place on the graph at hand."""
+"""HDP: a method like others that learns to place the graph at hand."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ SMALL = "hdp:hidden=8,groups=4,rate=0.03,children=4,updates=40,sampled=30,noisy=
 
 
 def chains(count: int, length: int) -> ComputationGraph:
-    """Chains that have nothing to do with one another: on as many devices they take the time of one."""
+    """Independent chains: on `count` devices they take the time of one."""
     ops = []
     for chain in range(count):
         for i in range(length):

@@ -1,4 +1,4 @@
-"""Policies as files, and files that are none or come from elsewhere: one line each, and nothing built before."""
+"""Policy files: invalid and foreign files are refused in one line, before anything is built."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ def policy() -> TinyPolicy:
 
 
 def test_a_file_gives_back_the_policy(tmp_path: Path) -> None:
-    """Its note may be missing."""
+    """A policy file's note may be missing."""
     policy().save(tmp_path / "policy")
     loaded = TinyPolicy.load(tmp_path / "policy")
     assert (loaded.config, loaded.note, loaded.digest) == (policy().config, "made here", policy().digest)
@@ -49,7 +49,7 @@ SHIPPED: list[tuple[type[Policy[Any]], Path]] = [
     ("kind", "path"), SHIPPED, ids=lambda one: one.stem if isinstance(one, Path) else one.agents[0]
 )
 def test_what_ships_fits_its_settings(kind: type[Policy[Any]], path: Path, tmp_path: Path) -> None:
-    """As if it came from elsewhere: where it lies it is not looked at."""
+    """Loads the file from another path, as shipped files are not checked at their own path."""
     (tmp_path / "policy").write_bytes(path.read_bytes())
     assert kind.load(tmp_path / "policy").digest == kind.load(path).digest
 
@@ -63,7 +63,7 @@ def changed(**fields: Any) -> Callable[[dict[str, Any]], Any]:
 
 
 def harmed(folder: Path, harm: Callable[[Any], Any]) -> None:
-    """Saves a policy of which not all is as it should be."""
+    """Saves a policy with a damaged part."""
     policy().save(folder / "policy")
     value = serialization.msgpack_restore((folder / "policy").read_bytes())
     (folder / "policy").write_bytes(serialization.msgpack_serialize(harm(value)))

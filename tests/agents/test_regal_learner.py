@@ -1,4 +1,4 @@
-"""REGAL's learner: uniform proposals are standard BRKGA, equal seeds give equal parameters on any mesh, it learns."""
+"""REGAL's learner: uniform proposals equal standard BRKGA, equal seeds give equal parameters on any mesh, it learns."""
 
 import collections
 import dataclasses
@@ -41,7 +41,7 @@ def graphs(hint_for: Problem | None = SMALL.hint_for) -> ProposalParams:
 
 
 def leaves(state: LearnerState) -> list[np.ndarray]:
-    """All that learning has changed."""
+    """All arrays of the learner's state."""
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
 
 
@@ -50,7 +50,7 @@ TRACED: collections.Counter[tuple[RegalConfig, int]] = collections.Counter()
 
 @functools.cache
 def learner(config: RegalConfig, devices: int) -> Learner:
-    """Whose updates are counted in `TRACED` when they are traced."""
+    """A learner whose `update` counts its traces in `TRACED`."""
     functions = regal.learner(config)
 
     def update(*arguments: Any) -> Any:
@@ -83,7 +83,7 @@ def test_a_policy_that_prefers_the_uniform_is_standard_brkga() -> None:
 
 
 def test_one_and_two_devices_give_the_same_parameters() -> None:
-    """That two processes do is shown of the loop (test_training_loop.py), which is the same for every agent."""
+    """Two processes: test_training_loop.py tests them for the loop, which is the same for every agent."""
     one, two = after(SMALL, 1, 2), after(SMALL, 2, 2)
     assert int(one[0].step) == 2
     for a, b in zip(leaves(one[0]), leaves(two[0]), strict=True):
@@ -113,12 +113,12 @@ def test_an_update_is_compiled_once_wherever_its_state_comes_from() -> None:
 
 @pytest.mark.slow
 def test_the_learned_baseline_learns_what_rewards_are_like() -> None:
-    """It starts at -1, moved to -3 here, and comes nearer to the rewards, which are about -1, with every update."""
+    """The baseline starts at -1, is moved to -3 here, and approaches the rewards of about -1 with every update."""
     config = dataclasses.replace(SMALL, baseline="learned", actions=1, encoder="recurrent", learning_rate=0.01)
     functions = learner(config, 1)
     state, errors = functions.init(jax.random.key(0)), []
     output = state.params["baseline"]["of_graph"]
-    last = max(output)  # the layer whose bias is added to what the network says of every graph
+    last = max(output)  # the layer whose bias is added to the network's value of every graph
     output[last]["bias"] = output[last]["bias"] - 2
     for step in range(30):
         state, metrics = functions.update(state, jax.random.key(step), graphs())
@@ -129,7 +129,7 @@ def test_the_learned_baseline_learns_what_rewards_are_like() -> None:
 
 
 def test_genes_that_are_fixed_are_no_choices() -> None:
-    """Of a policy that prefers nothing, every choice that is learned has the entropy of its options."""
+    """Under a uniform policy, every learned choice has the entropy of its options."""
     config = dataclasses.replace(SMALL, genes="priorities", preference=0.0, hint="none")
     functions = learner(config, 1)
     state = functions.init(jax.random.key(0))
@@ -186,7 +186,7 @@ def test_the_trained_policy_beats_its_starting_point_on_unseen_graphs() -> None:
         [regal_like(first + i, num_ops=30 + 6 * (i % 3)) for i in range(count)]
         for first, count in ((0, 64), (2000, 32), (1000, 32))
     )
-    generation = Parameters(population=20, elites=4, mutants=4)  # alone: what a proposal is worth shows most there
+    generation = Parameters(population=20, elites=4, mutants=4)  # no hint: a proposal's value shows most there
     config = RegalConfig(  # as published: it starts as BRKGA
         evaluations=20, parameters=generation, genes="priorities", hint="none", rounds=1, learning_rate=1e-2
     )

@@ -1,4 +1,4 @@
-"""REGAL's policy as a method: the list schedule that it starts around, what reaches the search, files, refusals."""
+"""REGAL's policy as a method: the list schedule that it starts around, the search's proposals, files, refusals."""
 
 import dataclasses
 import functools
@@ -40,7 +40,7 @@ def untrained(config: RegalConfig = CONFIG, preferred: int = 0) -> Policy:
     params = jax.jit(networks(config).policy.init)(jax.random.key(0), observe(smallest(config)))
     last = params["choices"]["Dense_1"]
     bias = np.zeros((config.problem.devices + 1, 16), np.float32)
-    bias[:, preferred] = 100.0  # no sample is another
+    bias[:, preferred] = 100.0  # no two samples are equal
     last["bias"] = bias.reshape(-1)
     return Policy(config, jax.tree.map(np.asarray, params), "by hand")
 
@@ -156,7 +156,7 @@ def policy(**changes: object) -> Policy:
 def test_a_quick_schedule_is_a_plan_and_the_hint_says_which(seed: int, ops: int, problem: Problem) -> None:
     graph = random_dag(seed, ops)
     placement, order = quick_schedule(graph, problem)
-    costs = exact.evaluate(graph, problem, placement, order)  # raises for an order that is none
+    costs = exact.evaluate(graph, problem, placement, order)  # raises for an invalid order
     value = max(costs.peak_memory) if problem.objective == "peak_memory" else costs.makespan
     assert value >= lower_bound(graph, problem) * (1 - 1e-9)
     shares = hint(graph, problem)
@@ -205,7 +205,7 @@ def test_the_untrained_policy_proposes_what_is_around_the_hint(name: CodingName)
     proposed, hinted = mean[choice].T, hint(GRAPH, untrained.config.problem)
     assert abs(proposed - hinted).max() < 0.1
     again = np.asarray(untrained.propose(GRAPH, sizes, 1).choice)[: 3 * sizes.ops, 0].reshape(3, -1)[:, :OPS]
-    np.testing.assert_array_equal(again, choice)  # the likeliest: no chance in it
+    np.testing.assert_array_equal(again, choice)  # the most likely actions: no random draw
 
 
 def test_the_hint_is_for_the_problem_that_is_asked_about() -> None:
@@ -230,7 +230,7 @@ def test_priorities_alone_leave_affinities_uniform() -> None:
 
 
 def test_brkga_around_the_hint_is_better_than_brkga() -> None:
-    """At 400 evaluations of graphs with 50 ops, by some 12%; a mean of 8 graphs above 5% is not chance."""
+    """At 400 evaluations of graphs with 50 ops, gains are about 12%; a mean of 8 graphs above 5% is not chance."""
     untrained, better = policy(), []
     graphs = [regal_like(1000 + seed, num_ops=50) for seed in range(8)]
     sizes = common_sizes(graphs)

@@ -1,4 +1,4 @@
-"""Topoformer: its learner, whose seeds give equal parameters on any mesh and which learns; its policy as a method."""
+"""Topoformer: its learner, with equal parameters for equal seeds on any mesh, which learns; its policy as a method."""
 
 import dataclasses
 import functools
@@ -37,7 +37,7 @@ ROLLOUT = dataclasses.replace(SMALL, baseline="greedy-rollout")
 
 @functools.cache
 def graphs() -> OrderingParams:
-    return instances([layered(40 + seed, seed) for seed in range(4)])  # of fewer ops some have but one peak
+    return instances([layered(40 + seed, seed) for seed in range(4)])  # all orders of some smaller graphs have one peak
 
 
 @functools.cache
@@ -59,7 +59,7 @@ def leaves(state: LearnerState) -> list[np.ndarray]:
 
 
 def test_one_and_two_devices_give_the_same_parameters() -> None:
-    """All but the bias before eq. 17, whose gradient is nothing but rounding, which Adam makes as large as any."""
+    """All parameters but the bias before eq. 17: its gradient is pure rounding, which Adam scales up like any other."""
     one, two = updated(SMALL, 1, 2), updated(SMALL, 2, 2)
     assert int(one[0].step) == 2
     for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(one[0]), leaves(two[0]), strict=True):
@@ -90,7 +90,7 @@ def test_greedy_orders_of_a_frozen_policy_are_a_baseline() -> None:
     functions = learner(ROLLOUT)
     state = functions.validated(functions.init(jax.random.key(0)), {"greedy": -20.0})
     first = jax.tree.map(np.array, state.baseline)
-    for step in range(2):  # the second update would find that the first gave away the baseline's memory
+    for step in range(2):  # the second update fails if the first donated the baseline's memory
         state, metrics = functions.update(state, jax.random.key(step), graphs())
         assert 0 < float(metrics["gradient_norm"]) < np.inf
     assert same(state.baseline, first)
@@ -105,7 +105,7 @@ def test_leave_one_out_keeps_no_baseline() -> None:
 
 @pytest.mark.slow
 def test_a_network_that_is_asked_at_every_step_learns_alike() -> None:
-    """Its orders: test_topoformer_orders.py."""
+    """Its orders are tested in test_topoformer_orders.py."""
     config = dataclasses.replace(SMALL, decoder="autoregressive", encoder="gat", samples=2)
     assert 0 < float(updated(config, 1, 1)[1]["gradient_norm"]) < np.inf
 
@@ -124,7 +124,7 @@ def test_training_goes_on_from_a_policy(tmp_path: Path) -> None:
 
 def test_heads_of_each_graph_and_tied_ones_come_from_the_command_line() -> None:
     def shape(*settings: str) -> tuple[int, ...]:
-        """Of the first layer's queries: width, heads that have parameters of their own, width of a head."""
+        """Shape of the first layer's queries: width, heads with separate parameters, width of a head."""
         config = updated_settings(SMALL, parsed(settings))
         params = jax.eval_shape(functools.partial(Policy.initial, config), jax.random.key(0))
         size: tuple[int, ...] = params["encoder"]["attention_0"]["query"]["kernel"].shape
@@ -135,7 +135,7 @@ def test_heads_of_each_graph_and_tied_ones_come_from_the_command_line() -> None:
     assert shape("heads=2,1,1,2,1,1,4", "tied=true") == (8, 4, 4)
     assert shape("heads=3", "encoder=topoformer-dag", "tied=true") == (8, 3, 4)
     config = updated_settings(SMALL, parsed(["heads=2,1,1,2,0,1,4", "tied=true"]))
-    assert updated_settings(SMALL, as_dict(config)) == config  # as files of policies hold it
+    assert updated_settings(SMALL, as_dict(config)) == config  # the form in which policy files store it
     with pytest.raises(ProblemError, match="heads is 'two': must be an integer"):
         shape("heads=two")
 
@@ -159,8 +159,8 @@ def test_settings_out_of_range_are_refused(changes: dict[str, Any], fault: str) 
 
 @pytest.mark.slow
 def test_the_trained_policy_beats_its_starting_point_on_unseen_graphs() -> None:
-    """Percent below the best of 100 random orders: untrained, greedy orders are some 15 above it; the standard error of
-    the mean of 32 graphs is about 1.
+    """Percent below the best of 100 random orders. Untrained, greedy orders are about 15% above it; the standard error
+    of the mean of 32 graphs is about 1.
     """
     config = TopoformerConfig(layers=1, width=16, samples=8, learning_rate=3e-3)
     functions = on_mesh(topoformer.learner(config), make_mesh(8, jax.devices()[:1]))

@@ -93,7 +93,7 @@ def test_cases_cover_the_models() -> None:
     assert [case.objective for case in cases if case.search] == ["makespan", "peak_memory"] * 2
 
 
-# What is compared
+# Comparison of programs
 
 
 def test_disagreement_is_told() -> None:
@@ -110,14 +110,14 @@ def test_disagreement_is_told() -> None:
 
 @pytest.fixture
 def own_cache() -> Iterator[None]:
-    """The command measures without jax's cache of compiled programs: the tests that follow have theirs again."""
+    """Restores jax's cache of compiled programs, which the command disables, for later tests."""
     cache = jax.config.values["jax_enable_compilation_cache"]
     yield
     jax.config.update("jax_enable_compilation_cache", cache)
 
 
 def measured(folder: Path, capsys: pytest.CaptureFixture[str], arguments: str, cases: int) -> list[dict[str, Any]]:
-    """The rows of a small run that must work, as JSON; nothing here says how fast."""
+    """The rows of a small run that must succeed, as JSON; speeds are not tested."""
     out = folder / "out"
     assert main(["bench", *arguments.split(), "--quick", "--json", "--output", str(out)]) == 0
     printed = capsys.readouterr()

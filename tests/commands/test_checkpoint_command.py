@@ -1,4 +1,4 @@
-"""`graphrl checkpoint`: what a training step's graph says of its gradient, as a curve, a plan, JSON and a picture."""
+"""`graphrl checkpoint`: the gradient of a training step's graph, as a curve, a plan, JSON and a picture."""
 
 import json
 from collections.abc import Callable
@@ -37,19 +37,19 @@ def attention(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def sliced(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """Each part of a value is read once."""
+    """A loss that reads each part of a value once."""
     h = jnp.tanh(x @ weights[0])
     return jnp.square((h[:, :2] * h[:, 2:4] + h[:, 4:6]) @ weights[1, :2]).mean()
 
 
 def step_graph(loss: Callable[..., Any], *shapes: jax.ShapeDtypeStruct) -> ComputationGraph:
-    """Value and gradients of a loss."""
+    """Graph of a loss and its gradients."""
     return graphrl.from_jax(jax.value_and_grad(loss, (0, 1)), *(shapes or (WEIGHTS, X)), chip=CHIP, name="step")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled() -> None:
-    """Searches are compiled before, which on a new machine takes longer than they do, and a line."""
+    """Compiles the searches first: on a new machine this takes longer than a search, and prints a line."""
     prepare(Pricing(gradient_of_graph(step_graph(mlp), CHIP).gradient))
 
 
@@ -78,8 +78,8 @@ def test_zeros_that_a_gradient_is_scattered_to_lie_in_its_memory() -> None:
 def written_graph(
     product: str = "dot_general", tanh: str = "tanh", total: str = "reduce_sum", *, seconds: float = 1.0, times: int = 1
 ) -> ComputationGraph:
-    """A step by hand, with the types of a format, and tensors some times as large; the update stands first, though it
-    comes last.
+    """A hand-written step with a format's op types, and tensors `times` as large. The update is the first op in the
+    file, though it runs last.
     """
 
     def op(name: str, type: str, *inputs: str, bytes: int = 4) -> Op:

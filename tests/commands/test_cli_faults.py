@@ -95,7 +95,7 @@ def test_a_directory_as_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.fixture
 def protected() -> Iterator[Path]:
-    """A folder with files that may not be read or written, even if the tests run as root (who may all)."""
+    """A folder whose files cannot be read or written, even if the tests run as root."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -107,7 +107,7 @@ def protected() -> Iterator[Path]:
         (folder / "closed").mkdir(mode=0o555)
         root = os.geteuid() == 0
         if root:
-            os.setresuid(65534, 65534, 0)  # nobody; the saved id lets us come back
+            os.setresuid(65534, 65534, 0)  # nobody; the saved id lets us switch back
         try:
             yield folder
         finally:
@@ -150,14 +150,14 @@ def test_outputs_are_checked_before_the_work(
 
 
 def options_of(command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """All options that the usage line of a command names."""
+    """All options in a command's usage line."""
     assert main([command, "--help"]) == 0
     return re.findall(r"--[a-z-]+", capsys.readouterr().out.partition("\n\n")[0])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_two_dashes_are_no_value(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What argparse makes of them differs between versions of Python."""
+    """Python versions differ in how argparse treats `--` as a value."""
     positional = {"convert": ["a", "b"], "bench": [], "compare": ["a", "--methods=list"]}.get(command, ["a"])
     for option in options_of(command, capsys):
         for arguments in ([f"{option}=--", *positional], [*positional, f"{option}=--"]):

@@ -1,4 +1,4 @@
-"""The command line: failures of the machine, Ctrl-C, and readers that leave."""
+"""The command line: failures of the machine, Ctrl-C, and closed output pipes."""
 
 import json
 import os
@@ -91,7 +91,7 @@ def test_ctrl_c_writes_the_best_plan(
 @pytest.mark.slow
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_in_a_real_search(tmp_path: Path) -> None:
-    schedules.prepare(with_memory=True)  # the process loads it, and has a plan by when it is told to stop
+    schedules.prepare(with_memory=True)  # the process loads it, and has a plan before the signal arrives
     ops = [Op(f"op{i}", "x", 1.0, (f"t{i // 2}",) if i else (), (Tensor(f"t{i + 1}", i % 7),)) for i in range(300)]
     graph = ComputationGraph("tree", (Op("root", outputs=(Tensor("t0", 1),)), *ops))
     write_json(graph, tmp_path / "g.json")
@@ -111,7 +111,7 @@ def test_ctrl_c_in_a_real_search(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_after_ctrl_c_the_exit_code_is_ours() -> None:
-    """Whatever happens while Python takes down what was interrupted: JAX crashes if it was compiling."""
+    """Errors while Python shuts down do not change it: JAX crashes there if it was compiling."""
     code = """
 import atexit, os, signal, sys
 from graphrl import cli

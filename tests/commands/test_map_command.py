@@ -1,4 +1,4 @@
-"""`graphrl map`: what it prints and writes, and what it refuses."""
+"""`graphrl map`: its printed and written results, and its refusals."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_a_map_that_cannot_be_written_is_rescued(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answered, command = MapTask.answered, ["map", RESNET, "--method", "random", "--evaluations", "1"]
-    assert main(command) == 0  # compiles, which on a new machine is a line
+    assert main(command) == 0  # compiles, which prints a line on a new machine
     capsys.readouterr()
 
     def vanish(task: MapTask) -> MemoryMap:

@@ -1,4 +1,4 @@
-"""`graphrl.optimize`: what it takes, budgets, results, and stopping early."""
+"""`graphrl.optimize`: arguments, budgets, results, and stopping early."""
 
 import dataclasses
 import importlib
@@ -45,7 +45,7 @@ def test_what_is_left_of_a_budget() -> None:
     assert Budget(None, 5.0).less(10**6, 1.0) == Budget(None, 4.0)
 
 
-# What optimize takes
+# Arguments of `optimize`
 
 
 def test_a_graph_a_path_and_a_function(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_results_repeat_by_seed() -> None:
 
 def test_a_plan_over_the_limit_says_so() -> None:
     plan = graphrl.optimize(TINY, objective="makespan", memory_limit=11, evaluations=100)
-    assert plan.excess == 1  # 12 bytes are the least
+    assert plan.excess == 1  # 12 bytes is the optimum
     within = graphrl.optimize(TINY, objective="makespan", memory_limit=12, evaluations=100)
     assert within.excess == 0
     assert within.bound == lower_bound(TINY, Problem("makespan", memory_limit=12))

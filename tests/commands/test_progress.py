@@ -74,7 +74,7 @@ def test_no_progress_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class Time:
-    """A clock that tests set, and the part of its seconds that went into compiling."""
+    """A clock that tests set, and the part of its seconds spent on compiling."""
 
     def __init__(self) -> None:
         self.now = self.compiled = 0.0
@@ -101,7 +101,7 @@ def test_pace_is_that_of_work_without_compiling() -> None:
 
 
 def test_the_end_of_a_training_counts_updates_and_looks_and_no_compiling() -> None:
-    """A look every 10 of 20 updates: 20 seconds each; an update takes 1 second; programs of three sizes compile."""
+    """A validation every 10 of 20 updates takes 20 s, an update 1 s; programs of three sizes compile."""
     time, shown = Time(), []
     observer = _Progress(
         Schedule(20, validate_every=10), time.pace(), lambda _, text: shown.append(text.split(";")[0].split(",")[0])
@@ -137,7 +137,7 @@ def test_the_end_of_a_search_counts_no_compiling() -> None:
 
 
 def test_the_progress_bar_has_a_clock_of_compiling_where_evaluations_are_limited() -> None:
-    """A search may import JAX only after the bar began, as `auto` does."""
+    """A search may import JAX only after the bar has started, as `auto` does."""
     program = """
 import sys
 from graphrl.commands import progress

@@ -1,4 +1,4 @@
-"""`graphrl train` and `graphrl evaluate`: what they print, write and refuse."""
+"""`graphrl train` and `graphrl evaluate`: printed and written results, and refusals."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ from graphrl.training.checkpoints import find, read
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the agent of tests/helpers/tiny_agent.py known."""
+    """Registers the agent of tests/helpers/tiny_agent.py."""
     monkeypatch.setitem(AGENTS, "tiny", "tiny_agent")
 
 
@@ -65,7 +65,7 @@ def test_settings_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     lines = capsys.readouterr().out.splitlines()
     assert {"agent.rate=0.5", "training.steps=4", "agent.layers=4,4", "agent.poisoned=none", "seed=0"} <= set(lines)
     assert main(["train", "tiny", "--settings", *sets(*lines)]) == 0
-    assert capsys.readouterr().out.splitlines() == lines  # they can be given as they are listed
+    assert capsys.readouterr().out.splitlines() == lines  # listed settings can be passed back
 
 
 @pytest.mark.usefixtures("tiny")
@@ -159,7 +159,7 @@ def test_a_broken_checkpoint_is_not_evaluated(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.slow
 def test_regal_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The real agent: stopped and gone on with it is the same, bit for bit, and it plays against the others."""
+    """The real agent: a resumed run gives the same bits as an uninterrupted one, and it competes with other methods."""
     whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
     assert main(["train", "regal", "--out", whole, *sets(*REGAL)]) == 0
     assert main(["train", "regal", "--out", parts, *sets(*REGAL, "training.steps=2")]) == 0
@@ -190,5 +190,5 @@ def test_regal_begins_with_the_policy_of_another_run(tmp_path: Path, capsys: pyt
 
 
 def last_state(folder: Path) -> Any:
-    """Of the last checkpoint of a run."""
+    """State of the last checkpoint of a run."""
     return read(sorted(folder.glob("step-*"))[-1]).state

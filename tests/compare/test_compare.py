@@ -1,4 +1,4 @@
-"""Comparisons: runs, rows, and what a method may do wrong."""
+"""Comparisons: runs, rows, and faults of methods."""
 
 import dataclasses
 import json
@@ -112,11 +112,11 @@ def test_the_warm_up_is_short_and_once_a_size(monkeypatch: pytest.MonkeyPatch) -
 
     replace_solver(monkeypatch, solve)
     compare(runs_of("list", seeds=2, seconds=30))
-    assert budgets == [1.0, 30, 30, 30, 30]  # 4 and 5 ops are of one padded size
+    assert budgets == [1.0, 30, 30, 30, 30]  # 4 and 5 ops have one padded size
     budgets.clear()
     problems = [Problem("makespan", 2, "link", latency, memory_limit=limit) for latency, limit in ((0, 50), (1, 60))]
     compare([dataclasses.replace(run, problem=problem) for run in runs_of("list", seconds=30) for problem in problems])
-    assert budgets == [1.0, 30, 30, 30, 30]  # arguments of one program
+    assert budgets == [1.0, 30, 30, 30, 30]  # limits are arguments of one program, compiled in the first run
     budgets.clear()
     compare(runs_of("list", seeds=2))
     assert budgets == [None] * 4
@@ -138,7 +138,7 @@ def test_compile_time_counts_once() -> None:
 
 
 def test_compiling_is_seen() -> None:
-    # an odd number of ops of its own, so that no other test has compiled it in this process
+    # an unusual number of ops, so that no other test has compiled it in this process
     graph = chain(37)
     cold, warm = compare(make_runs([graph], Problem(), ["random"], [0, 1], Budget(80), cores=1)).rows
     assert 0 < cold.compile_seconds < cold.seconds

@@ -1,4 +1,4 @@
-"""Comparisons in several processes: a local cluster of Dask, and one that was started by hand."""
+"""Comparisons in several processes: a local Dask cluster, and one started by hand."""
 
 import contextlib
 import dataclasses
@@ -36,13 +36,15 @@ DASK = [sys.executable, "-m"]
 
 
 def without_times(row: Row) -> Row:
-    """What does not depend on the clock: whether the last improvement and the end are one point does."""
+    """The row without its times. Points of equal value and evaluations are merged: the clock decides if the end is
+    separate.
+    """
     curve = tuple(dict.fromkeys((0.0, evaluations, value) for _, evaluations, value in row.curve))
     return dataclasses.replace(row, seconds=0.0, compile_seconds=0.0, date="", curve=curve)
 
 
 def check_that_only_diamonds_died(comparison: Comparison, runs: Sequence[Run], fault: str) -> None:
-    """Of list scheduling; everything else is as one process gives it."""
+    """List scheduling of the diamond has failed; all other rows equal those of one process."""
     for row, other in zip(comparison.rows, compare(runs).rows, strict=True):
         if row.graph == "diamond" and row.method == "list":
             assert (row.error or "").startswith(f"the process that ran it died{fault}")
@@ -145,7 +147,7 @@ def test_a_worker_with_several_threads_makes_one_run_at_a_time(monkeypatch: pyte
 
 @contextlib.contextmanager
 def started(folder: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of Dask for the length of a `with`; what it says is in the folder."""
+    """A Dask process for the duration of a `with`; its output is in the folder."""
     with (folder / f"{command[0]}.log").open("ab") as log:
         process = subprocess.Popen([*DASK, *command], cwd=folder, env=environment(), stdout=log, stderr=log)
         try:
@@ -176,7 +178,7 @@ def scheduler(tmp_path: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def workers(folder: Path, address: str, *options: str) -> Iterator[None]:
-    """Two workers of a cluster, by hand."""
+    """Two workers of a cluster, started by hand."""
     command = ["distributed.cli.dask_worker", address, "--nthreads", "1", "--no-dashboard", *options]
     with started(folder, *command), started(folder, *command):
         deadline = time.monotonic() + 60
@@ -201,7 +203,7 @@ def test_a_cluster_of_two_workers_gives_what_one_process_gives(
             tables.append(json.loads(capsys.readouterr().out))
     assert tables[1]["made"] == 4 * 3 * 2
     for table in tables:
-        del table["written"], table["notes"]  # these say how much was compiled
+        del table["written"], table["notes"]  # these report the number of compilations
         for method in table["methods"]:
             del method["seconds"], method["compile_share"]
     assert tables[0] == tables[1]

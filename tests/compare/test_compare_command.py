@@ -1,4 +1,4 @@
-"""`graphrl compare`: what it prints, writes and refuses."""
+"""`graphrl compare`: its printed and written results, and its refusals."""
 
 import io
 import json
@@ -133,7 +133,7 @@ def test_ctrl_c_shows_what_is_done(tmp_path: Path, processes: int) -> None:
     data = json.loads(out)
     assert data["interrupted"] is True
     assert 3 <= data["done"] < 2000
-    assert len(read_rows(path)) - data["done"] in (0, 1)  # one may have come between two steps
+    assert len(read_rows(path)) - data["done"] in (0, 1)  # the signal may arrive between two steps
     assert err.splitlines()[-1] == f"graphrl: interrupted: {data['done']} of 2000 runs are done"
     assert all(line[0].isdigit() for line in err.splitlines()[:-1])  # no tracebacks
 
@@ -189,7 +189,7 @@ def test_json_names_what_was_left_out(models: Path, capsys: pytest.CaptureFixtur
     assert (data["runs"], data["made"]) == (1, 1)
     for name in ("cut.json", "empty.onnx", "gone.hlo"):
         (models / name).unlink()
-    assert main(arguments) == 0  # and its rows are taken over
+    assert main(arguments) == 0  # and its rows are reused
     data = json.loads(capsys.readouterr().out)
     assert (data["unreadable"], data["runs"], data["made"]) == ({}, 1, 0)
 

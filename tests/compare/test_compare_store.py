@@ -1,4 +1,4 @@
-"""Comparisons: the file that a run goes on from, and the forecast."""
+"""Comparisons: the file from which a run continues, and the forecast."""
 
 import dataclasses
 import signal
@@ -143,7 +143,7 @@ def test_the_forecast_learns() -> None:
     forecast = Forecast(runs, 2)
     assert forecast.seconds_left() == pytest.approx(8 * 10 / 2)
     row = compare(runs[:1]).rows[0]
-    forecast.add(dataclasses.replace(row, seconds=64.0, compile_seconds=60.0))  # compiling, which the others need not
+    forecast.add(dataclasses.replace(row, seconds=64.0, compile_seconds=60.0))  # compiles, unlike the others
     assert forecast.seconds_left() == pytest.approx((3 * 4 + 4 * 10) / 2)
     forecast.add(dataclasses.replace(row, seconds=8.0))
     assert forecast.seconds_left() == pytest.approx((2 * 6 + 4 * 10) / 2)

@@ -63,7 +63,7 @@ def test_failures_and_plans_above_the_limit_count_as_neither_good_nor_won() -> N
     ]
     a, b, c = summarise(rows)
     assert [summary.failed for summary in (a, b, c)] == [1, 0, 2]
-    assert (a.mean_gap, b.mean_gap, c.mean_gap) == (0, 1, None)  # 5 is the best known, 1 is none
+    assert (a.mean_gap, b.mean_gap, c.mean_gap) == (0, 1, None)  # 5 is the best known value, 1 is over the limit
     assert [summary.won for summary in (a, b, c)] == [0, 1, 0]
     assert (a.value, c.seconds) == (None, None)
     assert b.value == pytest.approx(10)

@@ -1,7 +1,7 @@
-"""What XLA makes of the decoding loops: state is updated in place, and trip counts are static where that matters.
+"""Decoding loops as XLA compiles them: state is updated in place, and trip counts are static where that matters.
 
-XLA copies an array that a step reads after it wrote it, which costs more than all the work of the step (512 ops:
-74 in place of 31 us); and a loop whose trip count is known only at run time makes a GPU's host wait for every step.
+XLA copies an array that a step reads after it wrote it, which costs more than all the work of the step (512 ops: 74
+instead of 31 us). A loop whose trip count is known only at run time makes a GPU's host wait for every step.
 """
 
 import functools
@@ -85,7 +85,7 @@ def test_a_turn_of_fusion_writes_its_rows_in_place(lanes: tuple[int, ...]) -> No
 
 
 def read_after_write(state: jax.Array, where: jax.Array) -> jax.Array:
-    """Reads the old state at an index that only the new one tells."""
+    """Reads the old state at an index from the new state."""
     written = state.at[where].set(1)
     return written.at[where].add(state[written[where + 1]])
 

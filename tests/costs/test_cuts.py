@@ -1,4 +1,4 @@
-"""Minimum cuts, against all states of an op, and probing, against all orders of a graph."""
+"""Minimum cuts against all states of an op, and probing against all orders of a graph."""
 
 import dataclasses
 import itertools
@@ -20,7 +20,7 @@ from graphrl.optimize import optimize
 
 
 def states(graph: ComputationGraph, op: int) -> list[np.ndarray]:
-    """All sets of ops that hold an op and their own predecessors, and no successor of the op: `[n] bool` each."""
+    """All sets of ops that contain an op and their own predecessors, and no successor of the op: `[n] bool` each."""
     n = graph.arrays.num_ops
     before, after = graph.arrays.dependencies()
     every = (np.array(bits, bool) for bits in itertools.product((False, True), repeat=n))
@@ -29,7 +29,7 @@ def states(graph: ComputationGraph, op: int) -> list[np.ndarray]:
 
 
 def needed(graph: ComputationGraph, op: int, done: np.ndarray) -> int:
-    """Bytes while an op of a graph without aliases and reuses runs as the last of some ops."""
+    """Bytes while an op runs after the other ops of `done`, in a graph without aliases and reuses."""
     a = graph.arrays
     users: list[set[int]] = [set() for _ in range(a.num_tensors)]
     for tensor, user in zip(a.use_tensor.tolist(), a.use_op.tolist(), strict=True):
@@ -97,11 +97,11 @@ def test_sizes_whose_sum_just_fits_into_64_bits() -> None:
     assert 0.999 * 2**63 <= lower_bound(graph, Problem()) <= 2**63 - 1
 
 
-# Probing: never above the best order, and where single cuts miss something, up to it
+# Probing: never above the best order, and equal to it on some graphs where single cuts are below
 
 
 def least_peak(graph: ComputationGraph) -> tuple[int, list[np.ndarray]]:
-    """Of all orders; and the orders."""
+    """The least peak of all orders; and the orders."""
     before, after = graph.arrays.dependencies()
     n = graph.arrays.num_ops
     orders = [
@@ -128,7 +128,7 @@ def test_no_plan_is_below_the_bound_with_its_own_order(data: st.DataObject) -> N
     assert lower_bound(graph, problem, np.asarray(order)) <= value
 
 
-# The first layers of NASNet: `p` and `m` are made of `a`, each is read by ops with outputs of their own.
+# The first layers of NASNet: `p` and `m` are computed from `a`; ops with separate outputs read each of them.
 FORK = ComputationGraph(
     "fork",
     (
@@ -146,7 +146,7 @@ FORK = ComputationGraph(
 def test_who_runs_first_runs_beside_both() -> None:
     least, orders = least_peak(FORK)
     assert least == 50
-    assert lower_bound(FORK, Problem()) == 48  # cuts alone
+    assert lower_bound(FORK, Problem()) == 48  # by cuts alone
     order = min(orders, key=lambda one: exact.evaluate(FORK, Problem(), [0] * 7, one).peak_memory)
     assert lower_bound(FORK, Problem(), order) == 50
     assert lower_bound(FORK, Problem(), orders[-1]) <= 50

@@ -21,7 +21,7 @@ GRAPHS, LANES = 12, 10
 
 
 def test_dense_steps_come_without_gaps() -> None:
-    """An idle step says so with the same event whatever came before, and only after all others."""
+    """An idle step always writes the same event, and comes after all other steps."""
     problem = PROBLEMS[3]
     rng = np.random.default_rng(1)
     padded = pad_batch(random_graphs(rng, GRAPHS), SIZES)
@@ -34,7 +34,7 @@ def test_dense_steps_come_without_gaps() -> None:
 
 
 def test_rows_with_fixed_trips_give_the_same() -> None:
-    """What a GPU runs for large graphs: every step that could be needed, whether or not it is."""
+    """As a GPU runs large graphs: the greatest possible number of steps, needed or not."""
     problem = PROBLEMS[6]
     rng = np.random.default_rng(2)
     padded = pad_batch(random_graphs(rng, GRAPHS), SIZES)
@@ -55,7 +55,7 @@ def test_rows_with_fixed_trips_give_the_same() -> None:
 
 
 def test_an_op_may_read_several_tensors_of_one_producer_and_wait_for_it() -> None:
-    """Their counts add in one entry of the dense matrix; the transfers of each tensor are separate nodes."""
+    """Counts add up in one entry of the dense matrix; the transfers of each tensor are separate nodes."""
     outputs = tuple(Tensor(f"t{k}", 1) for k in range(5))
     graph = ComputationGraph(
         "many",
@@ -87,7 +87,7 @@ def test_an_op_may_read_several_tensors_of_one_producer_and_wait_for_it() -> Non
     ],
 )
 def test_the_platform_that_a_program_is_lowered_for_chooses_the_form(platform: str, ops: int, form: str) -> None:
-    """Whatever the default backend is: a machine with a GPU also runs programs on its CPU."""
+    """Independent of the default backend: a machine with a GPU also runs programs on its CPU."""
     to = dataclasses.replace(SIZES, ops=ops, slots=ops + 24, rows=ops + 48, uses=61)
     padded = pad_batch([ComputationGraph("one", (Op("a"),))], to)
     decisions = random_decisions(np.random.default_rng(0), 1, LANES, 2, to)

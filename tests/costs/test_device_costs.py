@@ -1,4 +1,4 @@
-"""The device code against its host twin: orders, makespans and peaks, to the last digit."""
+"""The device code against its host twin: orders, makespans and peaks are equal to the last digit."""
 
 import dataclasses
 import functools
@@ -153,7 +153,7 @@ def test_chains_of_shared_buffers_under_every_placement() -> None:
 
 
 def test_fitness_ranks_as_the_host_does() -> None:
-    """Feasible solutions before infeasible ones, whatever their makespans, and those by their excess."""
+    """Feasible solutions rank before infeasible ones, whatever their makespans; the latter rank by their excess."""
     rng = np.random.default_rng(21)
     problem = dataclasses.replace(PROBLEMS[3], memory_limit=40)
     graphs = [graph for graph in random_graphs(rng, 60) if graph.arrays.num_ops > 12][:GRAPHS]
@@ -167,7 +167,7 @@ def test_fitness_ranks_as_the_host_does() -> None:
             placement, *keys = of_graph(decisions, graph, i, lane)
             order = exact.decode(graph, problem, placement, *keys)
             costs.append(exact.evaluate(graph, problem, placement, order))
-        # of equal excess the host also says which is faster; a search need not
+        # with equal excess the host also ranks by makespan; a search need not
         ranks = [(cost.excess(problem), cost.feasible(problem) and cost.makespan) for cost in costs]
         assert np.argsort(values[i], kind="stable").tolist() == sorted(range(LANES), key=ranks.__getitem__)
         seen |= {tuple(sorted({cost.feasible(problem) for cost in costs}))}
@@ -218,7 +218,7 @@ def test_a_batch_equals_a_loop_and_a_vmap_and_compiles_once() -> None:
     @jax.jit
     @chex.assert_max_traces(n=1)
     def vmapped(graphs: PaddedGraph, decisions: Decisions) -> DeviceCosts:
-        # the number of steps depends on what else is in a batch, the steps that run a node do not
+        # the number of steps depends on the rest of a batch, the steps that run a node do not
         def one(graph: PaddedGraph, decisions: Decisions) -> DeviceCosts:
             return evaluate(graph, decisions, DeviceProblem.of(problem))._replace(events=jax.numpy.int32(0))
 

@@ -1,4 +1,4 @@
-"""The exact host twin: the worked example, the rules one by one, shared buffers, keys and refusals."""
+"""The exact host twin: the worked example, each rule, shared buffers, keys and refusals."""
 
 import dataclasses
 import itertools
@@ -15,7 +15,7 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 
 def peaks(graph: ComputationGraph, placement: list[int], order: list[int], **problem: object) -> tuple[int, ...]:
-    """Bytes of the fullest moment of each device."""
+    """Peak bytes of each device."""
     devices = max(placement) + 1
     return exact.evaluate(graph, Problem(devices=devices, **problem), placement, order).peak_memory  # type: ignore[arg-type]
 
@@ -67,7 +67,7 @@ def test_feasibility_and_ranking() -> None:
     assert good.feasible(Problem())
 
 
-# Hand instances; a chain a -> b -> c unless drawn otherwise.
+# Hand instances; a chain a -> b -> c unless another graph is drawn.
 
 
 def test_resident_weights_count_from_the_start() -> None:
@@ -151,12 +151,12 @@ TO_1 = 3 + 0 * 2 + 1  # t to device 1, in a chain of two tensors
         (chain(T, VIEW, Tensor("u", 3)), [0] * 4, [0, 1, 2, 3], [[[5, 5], [5, 5], [8, 3], [3, 0]]]),
         # a kept alias keeps its buffer for ever
         (chain(T, VIEW, kept=("view",)), [0] * 3, [0, 1, 2], [[[5, 5]] * 3]),
-        # an alias of a copy lives in the copy, which outlives its own last use
+        # an alias of a copy uses the copy's buffer, which outlives its own last use
         (
             *(chain(T, VIEW), [0, 1, 1], [0, TO_1, 1, 2]),
             [[[5, 5], [5, 0], [0, 0], [0, 0]], [[0, 0], [5, 5], [5, 5], [5, 0]]],
         ),
-        # a transfer of an alias is a buffer of its own
+        # a transferred alias has a separate buffer
         (
             *(chain(T, Tensor("view", 4, alias="t")), [0, 0, 1], [0, 1, 3 + 1 * 2 + 1, 2]),
             [[[5, 5], [5, 5], [5, 0], [0, 0]], [[0, 0], [0, 0], [4, 4], [4, 0]]],
@@ -207,7 +207,7 @@ def test_two_outputs_that_want_one_buffer_first_wins() -> None:
         Op("b", inputs=("t", "view"), outputs=(Tensor("u", 2, reuses="view"), Tensor("v", 3, reuses="t"))),
         Op("c", inputs=("u", "v")),
     )
-    assert peaks(ComputationGraph("pair", ops), [0] * 4, [0, 1, 2, 3]) == (8,)  # u in t's 5 bytes, v in 3 of its own
+    assert peaks(ComputationGraph("pair", ops), [0] * 4, [0, 1, 2, 3]) == (8,)  # u in t's 5 bytes, v in 3 others
 
 
 def test_reuse_waits_for_the_aliases_of_the_input() -> None:

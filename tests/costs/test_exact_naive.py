@@ -1,4 +1,4 @@
-"""The exact host twin against a naive simulation by intervals, and what holds for every graph."""
+"""The exact host twin against a naive simulation by intervals, and properties of all graphs."""
 
 import math
 
@@ -68,7 +68,7 @@ def naive_memory(graph: ComputationGraph, problem: Problem, entries: list[tuple]
         return entries[i][1].outputs if entries[i][0] == "op" and entries[i][2] == device else ()
 
     def members(name: str) -> set[str]:
-        """The tensors in the buffer of the instance `name` on this device: its aliases made here, and theirs."""
+        """Tensors in the buffer of the instance `name` on this device: its aliases created there, and their aliases."""
         sharing = {name}
         for i in range(len(entries)):  # in order, so that an alias of an alias is found too
             sharing |= {tensor.name for tensor in produced(i) if tensor.alias in sharing}
@@ -107,7 +107,7 @@ def naive_memory(graph: ComputationGraph, problem: Problem, entries: list[tuple]
             source = None if tensor.reuses is None else base(tensor.reuses)
             if source is not None and source not in external and death[source] == i:
                 size[tensor.name] = size[source]
-                death[source] = i - 0.5  # handed over just before the comparison
+                death[source] = i - 0.5  # the buffer passes to the reuser just before the comparison
     weights = sum(e[1].weight_bytes for e in entries if e[0] == "op" and e[2] == device) * problem.resident_weights
     curve = []
     for i, entry in enumerate(entries):

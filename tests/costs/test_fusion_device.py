@@ -1,4 +1,4 @@
-"""Fusion on the device: as the exact twin, whatever the padding and the batch; and the padded graph of its kernels."""
+"""Fusion on the device: equal to the exact twin for any padding and batch; and the padded graph of its kernels."""
 
 import dataclasses
 import functools
@@ -37,14 +37,14 @@ fuse_on_device = jax.jit(device.fuse)
 
 
 def on_device(problem: FusionProblem, to: FusionSizes, priorities: np.ndarray) -> device.DeviceKernels:
-    """The kernels of priorities `[n]`, padding filled with nonsense."""
+    """The kernels of priorities `[n]`, with padding filled with arbitrary values."""
     full = np.full(to.ops, 7, np.int32)
     full[: problem.num_ops] = priorities
     return fuse_on_device(jax.tree.map(jnp.asarray, pad(problem, to)), jnp.asarray(full))
 
 
 def assert_same(problem: FusionProblem, to: FusionSizes, kernels: device.DeviceKernels, priorities: np.ndarray) -> None:
-    """The device's kernels are the twin's."""
+    """Checks that the device's kernels equal the twin's."""
     true, n, tensors = fuse(problem, priorities), problem.num_ops, problem.graph.arrays.num_tensors
     assert np.asarray(kernels.inlined)[:n].tolist() == true.inlined.tolist()
     assert not np.asarray(kernels.inlined)[n:].any()
@@ -72,7 +72,7 @@ def test_the_device_is_the_twin(data: st.DataObject) -> None:
 @jax.jit
 @chex.assert_max_traces(n=1)
 def together(padded: PaddedFusion, priorities: jax.Array) -> device.DeviceKernels:
-    """Of g problems and k priorities each."""
+    """Kernels of g problems with k priorities each."""
     return jax.vmap(jax.vmap(device.fuse, (None, 0)))(padded, priorities)
 
 
@@ -93,7 +93,7 @@ def test_many_problems_and_many_priorities_at_once(data: st.DataObject) -> None:
 
 
 def test_a_real_program_is_the_twin() -> None:
-    problem = fusion_problem(load("bert_base/training/b8/jaxpr").graph)  # where limits bind
+    problem = fusion_problem(load("bert_base/training/b8/jaxpr").graph)  # limits bind here
     to = common_sizes([problem])
     generator = np.random.default_rng(0)
     for levels in (2, 20):
@@ -123,7 +123,7 @@ def kernels_on_device(graph: PaddedGraph, problem: PaddedFusion, priorities: jax
 
 
 def kernels_of(problem: FusionProblem, priorities: np.ndarray, to: Sizes = TO) -> PaddedKernels:
-    """The kernels of priorities `[n]`."""
+    """The padded graph of the kernels of priorities `[n]`."""
     full = np.full(SIZES.ops, 5, np.int32)
     full[: problem.num_ops] = priorities
     padded = pad_graph(problem.graph, SIZES), pad(problem, FUSION)
@@ -142,7 +142,7 @@ def test_the_graph_of_kernels_is_the_hosts(data: st.DataObject) -> None:
     roots = np.asarray(kernels.root)
     assert roots[roots < SIZES.ops].tolist() == list(fusion.members)
     skipped = {"byte_unit", "second_unit", "share_tensor", "share_of", "share_reuses"}
-    skipped |= ROWS if graph.arrays.control_source.size else set()  # whose control successors have rows of their own
+    skipped |= ROWS if graph.arrays.control_source.size else set()  # control successors have separate rows
     for field in dataclasses.fields(PaddedGraph):
         if field.name not in skipped:
             ours, theirs = (np.asarray(getattr(each, field.name)) for each in (kernels.graph, expected))
@@ -175,7 +175,7 @@ def test_shared_buffers_are_the_hosts(graph: ComputationGraph, priority: int) ->
 @settings(max_examples=30)
 @given(st.data())
 def test_costs_of_kernels_equal_the_host_twin(data: st.DataObject) -> None:
-    """Orders, makespans and peaks, with control edges and shared buffers; and whether they have room."""
+    """Orders, makespans, peaks and the flag of room equal the twin's, with control edges and shared buffers."""
     problem, lanes = PROBLEMS[3], 4
     fusion = fusion_problem(data.draw(fusable_graphs()), CHIP)
     priorities = data.draw(fusion_priorities(fusion))

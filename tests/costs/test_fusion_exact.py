@@ -1,4 +1,4 @@
-"""Fusion on the host: what may be inlined, what kernels hold and take, and what priorities decide."""
+"""Fusion on the host: which ops may be inlined, members and costs of kernels, and the order of priorities."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 
 def diamond() -> ComputationGraph:
-    """a (dot, 8 B) -> b = exp a (8 B) -> c = sum b (1 B), d = b / c (8 B), kept; each of its bytes in operations."""
+    """a (dot, 8 B) -> b = exp a (8 B) -> c = sum b (1 B), d = b / c (8 B), kept; a has 80 FLOPs, each other op 8."""
     return ComputationGraph(
         "diamond",
         (
@@ -39,7 +39,7 @@ def diamond() -> ComputationGraph:
 
 
 def kernels_by_paths(problem: FusionProblem, inlined: np.ndarray) -> dict[int, tuple[set[int], set[int]]]:
-    """Members and arguments of every kernel from the definition: all paths of inlined ops are walked."""
+    """Members and arguments of every kernel by definition: walks all paths of inlined ops."""
 
     def walk(op: int) -> tuple[set[int], set[int]]:
         members, arguments = {op}, set[int]()
@@ -57,7 +57,7 @@ def kernels_by_paths(problem: FusionProblem, inlined: np.ndarray) -> dict[int, t
 
 def test_inlining_computes_an_op_in_every_kernel_that_reads_it() -> None:
     problem = fusion_problem(diamond(), CHIP)  # 4 operations and 2 bytes a second, launch 1 s
-    assert problem.names(problem.legal) == ("b",)  # a is a dot, a reader may take c but c reduces, d is kept
+    assert problem.names(problem.legal) == ("b",)  # a is a dot, c reduces, d is kept
     none, fused = (fuse(problem, np.full(4, priority)) for priority in (0, 1))
     assert none.op_seconds.tolist() == [1 + 80 / 4, 1 + 16 / 2, 1 + 9 / 2, 1 + 17 / 2]
     # b runs in both kernels, and neither reads b0: c reads 8 and writes 1 B, d reads a0 and c0 and writes 8 B

@@ -1,4 +1,4 @@
-"""The decoder of the host equals the exact costs."""
+"""The host decoder equals the exact costs."""
 
 import numpy as np
 import pytest
@@ -17,21 +17,23 @@ batches = st.lists(any_graphs(sharing=False), min_size=12, max_size=12)
 
 
 def split(genes: np.ndarray, graph: ComputationGraph, devices: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One chromosome as placement `[n]`, op keys `[n]` and transfer keys `[t, d]`: what `costs.exact` takes."""
+    """Splits one chromosome into placement `[n]`, op keys `[n]` and transfer keys `[t, d]`, as `costs.exact` takes
+    them.
+    """
     n, t = graph.arrays.num_ops, graph.arrays.num_tensors
     affinities, op_keys, transfer_keys = np.split(genes, [devices * n, (devices + 1) * n])
     return affinities.reshape(devices, n).argmax(0), op_keys, transfer_keys.reshape(devices, t).T
 
 
 def exact_costs(graph: ComputationGraph, task: Problem, genes: np.ndarray) -> tuple[float, tuple[int, ...]]:
-    """What the host twin says of one chromosome: makespan and peaks."""
+    """Makespan and peaks of one chromosome by the host twin."""
     placement, op_keys, transfer_keys = split(genes, graph, task.devices)
     costs = exact.evaluate(graph, task, placement, exact.decode(graph, task, placement, op_keys, transfer_keys))
     return costs.makespan, costs.peak_memory
 
 
 def chromosomes(graphs: list[ComputationGraph], devices: int, count: int) -> list[np.ndarray]:
-    """Random chromosomes of each graph; the second half of them with keys that often tie."""
+    """Random chromosomes of each graph; the second half have keys that often tie."""
     batches = [random_chromosomes(graph, devices, count, seed) for seed, graph in enumerate(graphs)]
     for genes in batches:
         genes[count // 2 :] = np.floor(genes[count // 2 :] * 4) / 4

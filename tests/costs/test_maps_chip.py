@@ -1,4 +1,4 @@
-"""Chips and their files: what is refused, in one line, and what comes back."""
+"""Chips and their files: refusals in one line, and round trips."""
 
 import dataclasses
 import itertools
@@ -26,7 +26,7 @@ GOOD: dict[str, Any] = {
 
 
 def changed(**fields: Any) -> dict[str, Any]:
-    """A good chip with other fields; a memory's are `memory0_read` and so on, ... leaves one out."""
+    """A valid chip with other fields; a memory's fields are `memory0_read` and so on, `...` omits one."""
     value = json.loads(json.dumps(GOOD))
     for key, field in fields.items():
         owner, name = (

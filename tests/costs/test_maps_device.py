@@ -1,4 +1,4 @@
-"""Memory maps on the device and in compiled host code: as the exact twin, whatever the padding and the batch."""
+"""Memory maps on the device and in compiled host code: equal to the exact twin for any padding and batch."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ evaluate = jax.jit(device.evaluate)
 
 
 def on_device(problem: MapProblem, to: MapSizes, weights: np.ndarray, outputs: np.ndarray) -> device.DeviceMapCosts:
-    """Costs of maps `[p, n]`, padding filled with nonsense."""
+    """Costs of maps `[p, n]`, with padding filled with arbitrary values."""
     full = [np.full((to.steps, len(part)), problem.memories - 1, np.int32) for part in (weights, outputs)]
     for array, part in zip(full, (weights, outputs), strict=True):
         array[: problem.steps] = part.T
@@ -36,7 +36,7 @@ def on_device(problem: MapProblem, to: MapSizes, weights: np.ndarray, outputs: n
 
 
 def assert_same(problem: MapProblem, costs: device.DeviceMapCosts, weights: np.ndarray, outputs: np.ndarray) -> None:
-    """Every map's costs on the device are those of the twin."""
+    """Checks that every map's costs on the device are those of the twin."""
     compiler = exact.compiler(problem).latency
     rewards = device.reward(pad(problem), costs)
     for i in range(len(weights)):

@@ -1,4 +1,4 @@
-"""The exact cost of memory maps: the worked example, the rules told one by one, and what the compiler promises."""
+"""The exact cost of memory maps: the worked example, each rule, and the compiler's guarantees."""
 
 import dataclasses
 
@@ -140,7 +140,7 @@ def test_workloads_on_the_default_chip(name: str, slowest: float, compiler: floa
 
 
 def test_weights_that_stand_among_the_inputs_are_read_once() -> None:
-    """As readers leave them; a graph of layers has them in `weight_bytes` alone."""
+    """Readers list weights among the inputs; a graph of layers has them in `weight_bytes` alone."""
     weighted = Op("a", flops=2, weight_bytes=12, inputs=("x", "w", "b"), outputs=(Tensor("a0", 4),))
     plain = dataclasses.replace(weighted, inputs=("x",))
     shared = Op("c", inputs=("a0", "w"), outputs=(Tensor("c0", 1),))

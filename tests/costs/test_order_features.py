@@ -45,7 +45,7 @@ def test_renumbering_a_graph_without_equal_eigenvalues_renumbers_its_encodings(o
 
 
 def test_features_of_a_worked_example() -> None:
-    """a -> b -> d, a -> d twice, b0 also read by e; c stands alone; d's first output is an alias."""
+    """a -> b -> d, a -> d twice, b0 also read by e; c is isolated; d's first output is an alias."""
     graph = ComputationGraph(
         "worked",
         (
@@ -72,7 +72,7 @@ def path(ops: int) -> tuple[np.ndarray, np.ndarray]:
     return np.arange(ops - 1), np.arange(1, ops)
 
 
-@pytest.mark.parametrize("ops", [30, 400, 3000])  # the last has eigenvalues that ARPACK cannot tell apart by itself
+@pytest.mark.parametrize("ops", [30, 400, 3000])  # ARPACK alone cannot separate the last one's eigenvalues
 def test_encodings_of_a_path_are_its_cosines(ops: int) -> None:
     encodings = laplacian_encodings(*path(ops), np.arange(ops))
     assert (encodings[1:-1, 0] < encodings[2:, 0]).sum() >= ops - 4  # rises with the level

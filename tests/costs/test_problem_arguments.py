@@ -1,4 +1,4 @@
-"""Latency, bandwidth and memory limit are arguments of compiled programs: problems that differ in them share one."""
+"""Latency, bandwidth and memory limit are arguments: problems that differ only in them share one compiled program."""
 
 import dataclasses
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def solving(method: str) -> Callable[[Problem], None]:
 def test_other_figures_compile_nothing(work: Callable[[Problem], None], caplog: pytest.LogCaptureFixture) -> None:
     with jax.log_compiles():
         jax.jit(lambda x: x + 1)(1.0)
-        assert "Compiling" in caplog.text  # the log says what is compiled
+        assert "Compiling" in caplog.text  # the log names each compiled program
         work(FIRST)
         caplog.clear()
         for other in OTHERS:

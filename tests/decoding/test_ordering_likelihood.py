@@ -33,7 +33,7 @@ def orders_of_all() -> tuple[list[list[tuple[int, ...]]], np.ndarray]:
 
 
 def six_orders() -> np.ndarray:
-    """Some of them: `[g, 6, n]`."""
+    """Some of the orders: `[g, 6, n]`."""
     _, orders = orders_of_all()
     return orders[:, np.linspace(0, orders.shape[1] - 1, 6).astype(int)]
 
@@ -61,7 +61,7 @@ def test_the_gradient_is_that_of_the_plain_definition() -> None:
 
 
 def test_priorities_far_apart_lose_no_digits() -> None:
-    """Where some weights are 10^50 times others, as running sums and their differences would not survive."""
+    """Some weights are 10^50 times others: running sums and their differences would lose them."""
     graph = layered(120, 3)
     batch, n = pad_batch([graph]), 120
     size = batch.sizes.ops

@@ -1,4 +1,4 @@
-"""Orders from priorities, greedy, drawn or by beam, all at once or asked at every step: which, and their costs."""
+"""Orders from priorities: greedy, sampled or by beam, from one call of the policy or one each step; and their costs."""
 
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ BATCH: PaddedGraph = jax.tree.map(jnp.asarray, pad_batch(GRAPHS, SHARING))
 N = SHARING.ops
 PRIORITIES = np.random.default_rng(1).normal(size=(len(GRAPHS), N)).astype(np.float32)
 FORMS: tuple[Form, ...] = ("queue", "dense")
-# one program for each shape (and form) that the tests below ask for, however often they do
+# one program for each shape (and form) that the tests below use, however often they run it
 compiled_greedy = jax.jit(chex.assert_max_traces(greedy, n=2))
 compiled_sample = jax.jit(chex.assert_max_traces(sample, n=5), static_argnames=("samples", "form"))
 compiled_log_prob = jax.jit(log_prob)
@@ -52,7 +52,7 @@ def plain_greedy(graph: ComputationGraph, y: np.ndarray) -> list[int]:
 
 
 def check_costs(graphs: list[ComputationGraph], batch: PaddedGraph, priorities: np.ndarray, rollout: Rollout) -> None:
-    """Peaks are the host's, and log-probabilities those of the orders; orders `[g, s, n]`."""
+    """Checks that peaks are the host's, and log-probabilities those of the orders; orders `[g, s, n]`."""
     np.testing.assert_allclose(
         rollout.log_prob, compiled_log_prob(batch, priorities, rollout.order), rtol=1e-4, atol=1e-4
     )
@@ -111,7 +111,7 @@ def test_samples_have_the_distribution_of_eq_8(form: Form) -> None:
 
 @pytest.mark.parametrize("spread", [1, 500])
 def test_large_graphs_whatever_the_priorities(spread: float) -> None:
-    """Several levels of sums, weights from 0 to the largest, and one lane, which does not draw at every step."""
+    """Several levels of sums, weights from 0 to the largest, and a single lane, which does not draw at every step."""
     graph = layered(700, 1)
     batch = pad_batch([graph])
     y = np.random.default_rng(0).normal(size=(1, batch.sizes.ops)).astype(np.float32) * np.float32(spread)
@@ -154,7 +154,7 @@ def test_the_gradient_through_the_steps_is_that_of_eq_8() -> None:
 
 
 def test_a_policy_is_told_what_has_run() -> None:
-    """One that wants what comes right after the last op, and starts where the first op's number says."""
+    """The policy prefers the op right after the last op, and starts at the first op's number."""
 
     def logits(context: Context) -> jax.Array:
         n = context.ready.shape[-1]
@@ -169,7 +169,7 @@ def test_a_policy_is_told_what_has_run() -> None:
 
 
 def test_a_step_writes_its_state_in_place() -> None:
-    """What XLA makes of the sampling loop (see test_compiled.py)."""
+    """The sampling loop as XLA compiles it (see test_compiled_loops.py)."""
     graph, samples = programs.padded(), programs.LANES
     n = graph.sizes.ops
     priorities, keys = np.zeros((programs.GRAPHS, n), np.float32), jax.random.split(jax.random.key(0), programs.GRAPHS)
@@ -188,7 +188,7 @@ class State(NamedTuple):
 
 
 def plain_beam(graph: ComputationGraph, y: np.ndarray, width: int) -> tuple[int, ...]:
-    """By sets, dictionaries and whole prefixes: graphs of one output an op, none shared."""
+    """Beam search by sets, dictionaries and whole prefixes: graphs of one output an op, none shared."""
     a = graph.arrays
     before: dict[int, set[int]] = {op: set() for op in range(a.num_ops)}
     for source, target in zip(*a.dependencies(), strict=True):
@@ -230,7 +230,7 @@ def test_a_beam_keeps_the_states_that_a_plain_one_keeps() -> None:
 
 
 def test_a_wide_beam_finds_the_optimum() -> None:
-    """At most 35 sets of k of 7 ops: a width of 40 drops none, and collapsing keeps the best order of each."""
+    """7 ops have at most 35 subsets of k ops: a width of 40 drops none, and collapsing keeps the best order of each."""
     graphs = small_graphs(12, seed=3)
     batch = pad_batch(graphs, SIZES)
     peak = (

@@ -1,4 +1,4 @@
-"""The distribution over orders that each decoder of Topoformer is: exact on graphs whose orders can be counted."""
+"""The distribution over orders of each Topoformer decoder: exact on graphs whose orders can be enumerated."""
 
 import functools
 from typing import Any
@@ -54,7 +54,7 @@ def test_probabilities_sum_to_1_and_orders_are_drawn_as_often_as_they_are_probab
     for own, values, orders_drawn in zip(ORDERS, log_probs, drawn.order, strict=True):
         expected = np.exp(values[: len(own)])
         assert expected.sum() == pytest.approx(1, abs=1e-5)
-        assert np.ptp(values[: len(own)]) > 0.5  # they are not all alike
+        assert np.ptp(values[: len(own)]) > 0.5  # not all are equal
         same = (orders_drawn[:, None] == own[None]).all(-1)
         assert same.sum(1).tolist() == [1] * SAMPLES
         assert np.all(np.abs(same.mean(0) - expected) < 5 * np.sqrt(expected / SAMPLES) + 2 / SAMPLES)

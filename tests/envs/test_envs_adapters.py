@@ -1,4 +1,4 @@
-"""The adapters, each against the library itself: skipped where that is not installed."""
+"""The adapters, each against the library itself; skipped where that library is not installed."""
 
 import copy
 import pickle
@@ -31,7 +31,7 @@ SIZES = Sizes(ops=12, tensors=12, slots=12, rows=20, uses=24, controls=0, shares
 
 @pytest.fixture(autouse=True)
 def lenient() -> Iterator[None]:
-    """The libraries warn at import, and rely on jax's promotion of dtypes and ranks."""
+    """Accepts the libraries' warnings at import, and their reliance on jax's promotion of dtypes and ranks."""
     with (
         warnings.catch_warnings(),
         jax.numpy_dtype_promotion("standard"),
@@ -55,7 +55,7 @@ def ordering() -> tuple[OrderingEnv, OrderingParams]:
 
 
 def rewards_of_order() -> list[float]:
-    """Of the steps of `ORDER`, by the environment itself."""
+    """Rewards of the steps of `ORDER`, by the environment itself."""
     env, params = ordering()
     (state, _), step, rewards = jax.jit(env.reset)(KEY, params), jax.jit(env.step), []
     for op in ORDER:
@@ -69,13 +69,13 @@ def rewards_of_order() -> list[float]:
 @pytest.mark.parametrize("name", ["gymnax", "jumanji", "stoa", "gymnasium"])
 def test_a_library_that_is_not_installed_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [module for module in sys.modules if module.startswith(f"{name}.")]:
-        monkeypatch.delitem(sys.modules, module)  # what another test has imported
+        monkeypatch.delitem(sys.modules, module)  # another test may have imported it
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(GraphrlError, match=rf"no {name}.* here: this adapter needs it \(pip install {name}"):
         getattr(adapters, f"to_{name}")(Walk(), LINE)
 
 
-Step = tuple[bool, float, bool, bool]  # of an order: whether the op may be chosen, reward, terminated, truncated
+Step = tuple[bool, float, bool, bool]  # per step of an order: is the op legal, reward, terminated, truncated
 
 
 def ordered_by_gymnax() -> Iterator[Step]:
@@ -88,7 +88,7 @@ def ordered_by_gymnax() -> Iterator[Step]:
         legal = bool(observation.action_mask[op])
         observation, state, reward, terminated, truncated, _ = env.step(KEY, state, op, params)
         yield legal, float(reward), bool(terminated), bool(truncated)
-    assert int(state.state.step) == 0  # it has begun anew
+    assert int(state.state.step) == 0  # a new episode has started
 
 
 def ordered_by_jumanji() -> Iterator[Step]:
@@ -161,7 +161,7 @@ ENVS: dict[str, Callable[[], tuple[Environment[Any, Any, Any], Any]]] = {
 
 @pytest.mark.parametrize("name", ENVS)
 def test_gymnax_in_its_own_wrapper_for_gymnasium(name: str) -> None:
-    """Whose actions and observations are in the spaces that it names."""
+    """Actions and observations are in the spaces that the environment declares."""
     pytest.importorskip("gymnax")
     pytest.importorskip("gymnasium")
     from gymnax.wrappers.gym import GymnaxToGymWrapper  # type: ignore[import-untyped]
@@ -231,7 +231,7 @@ def test_stoa_tells_ended_from_cut() -> None:
 
 @pytest.mark.parametrize("name", ENVS)
 def test_gymnasium_passes_its_own_checker(name: str) -> None:
-    """Equal seeds and equal observations, too."""
+    """Equal seeds give equal observations, too."""
     pytest.importorskip("gymnasium")
     from gymnasium.utils.env_checker import check_env
 
@@ -280,7 +280,7 @@ def test_gymnasium_is_copied_at_any_time(copied: Any) -> None:
     env.reset(seed=3)
     env.step(int(ORDER[0]))
     ends = []
-    for one in (env, copied(env)):  # one after the other: neither moves the other
+    for one in (env, copied(env)):  # one after the other: neither affects the other
         answers = [one.step(int(op)) for op in ORDER[1:]]
         ends.append((answers, one.action_space.sample(), one.reset(), one.np_random.integers(1000)))
     assert data_equivalence(ends[0], ends[1], exact=True)
@@ -297,4 +297,4 @@ def test_gymnasium_in_its_own_vector_environment() -> None:
     assert ended.all()
     assert not cut.any()
     assert observation in both.observation_space
-    assert not both.step(np.zeros(2, int))[2].any()  # they have begun again
+    assert not both.step(np.zeros(2, int))[2].any()  # new episodes have started

@@ -1,4 +1,4 @@
-"""`Compile-v0`: the contract, what it pays for a schedule and shows of it (as the exact twin says), limits, batches."""
+"""`Compile-v0`: its contract, rewards and observations of a schedule against the exact twin, limits, batches."""
 
 import dataclasses
 import functools
@@ -39,20 +39,20 @@ def _at(tree: Any, *index: int) -> Any:
 
 
 def exact_costs(graph: ComputationGraph, problem: Problem, choices: Choices) -> exact.Costs:
-    """The host twin."""
+    """Costs by the host twin."""
     order = order_of(graph, problem, choices.placement, keys_of(graph, choices.priority))
     return exact.evaluate(graph, problem, choices.placement, order)
 
 
 def test_the_contract() -> None:
-    """Of the usual tasks: `test_ops_of_a_group_stand_where_its_first_op_does`."""
+    """With the usual tasks; groups: `test_ops_of_a_group_stand_where_its_first_op_does`."""
     start = random_choices(GRAPH, 4, 9)
     narrow, wide = (instance(GRAPH, LINK, to, levels=LEVELS, start=start) for to in (None, WIDER))
     check_env(graphrl.make("Compile-v0", tasks=("priority",), episode_steps=3), narrow, wider=wide, tolerance=1e-5)
 
 
 def forks() -> ComputationGraph:
-    """A source, a short op, a long one and what follows it: who goes first decides. 1 s, 1 s, 5 s, 5 s."""
+    """A source, a short op, a long op and its successor of 1 s, 1 s, 5 s, 5 s: the order of the middle two decides."""
     source = Op("source", "op", 1.0, outputs=(Tensor("s", 4),))
     short, long = Op("short", "op", 1.0, inputs=("s",)), Op("long", "op", 5.0, inputs=("s",), outputs=(Tensor("l", 4),))
     return ComputationGraph("forks", (source, short, long, Op("end", "op", 5.0, inputs=("l",))))
@@ -96,7 +96,7 @@ def test_a_batch_has_graphs_of_several_device_counts() -> None:
         seconds = exact_costs(graphs[i], problems[i], each[i]).makespan
         assert float(timestep.info["runtime"][i]) == pytest.approx(seconds, rel=1e-5)
     assert not bool(first.observation.action_mask["placement"][0, :, 2:].any())
-    # of the first graph devices 2 and 3 are not there: who asks for them gets device 0
+    # the first graph lacks devices 2 and 3: an action that chooses them gets device 0
     asked = action | {"placement": jnp.where(action["placement"] == 0, 3, action["placement"])}
     _, other = jax.vmap(env.step, (None, 0, 0, 0))(KEY, state, asked, params)
     assert float(other.reward[0]) == float(timestep.reward[0])
@@ -196,7 +196,7 @@ MODES = list(itertools.product(("link", "free", "rendezvous"), ("urgent", "rule"
 
 
 def devices_of(transfer: str, sends: str) -> int:
-    """Of more than two the device breaks ties between bundled sends by tensor, the host by pair."""
+    """With more than two devices the device code breaks ties between bundled sends by tensor, the host by pair."""
     return 2 if (transfer, sends) == ("rendezvous", "rule") else 3
 
 
@@ -210,7 +210,7 @@ def params_of(graph: ComputationGraph, transfer: Any, sends: str, to: Sizes | No
 
 @functools.cache
 def step(sends: Any) -> Any:
-    """What is shown, and the reward."""
+    """Observation of the schedule, and the reward."""
     env = graphrl.make("Compile-v0", sends=sends)
 
     def observed(params: CompileParams, action: dict[str, jax.Array]) -> tuple[Played, jax.Array]:
@@ -222,7 +222,7 @@ def step(sends: Any) -> Any:
 
 
 def expected(graph: ComputationGraph, transfer: Any, sends: str, choices: Choices) -> tuple[Played, float]:
-    """What the host says of the run of the exact twin, and the reward."""
+    """Observation of the exact twin's schedule by the host code, and the reward."""
     problem, n = problem_of(transfer, sends), len(graph.ops)
     placement, keys = np.asarray(choices.placement, np.int64), keys_of(graph, choices.priority)
     if sends == "rule":
@@ -238,7 +238,7 @@ def expected(graph: ComputationGraph, transfer: Any, sends: str, choices: Choice
 
 
 def check(played: Played, right: Played) -> None:
-    """The rows of ops are the same."""
+    """The rows of ops are equal."""
     for one, other in zip(played, right, strict=True):
         np.testing.assert_allclose(np.asarray(one)[: len(right.ops)], other, atol=2e-4)
 
@@ -248,7 +248,7 @@ def check(played: Played, right: Played) -> None:
 @given(graph=graphs(max_ops=12), seed=st.integers(0, 99))
 def test_it_is_what_the_exact_twin_did(transfer: Any, sends: Any, graph: ComputationGraph, seed: int) -> None:
     if graph.arrays.runtime.sum() == 0:
-        return  # parts of nothing
+        return  # shares of a run time of 0 are undefined
     choices = random_choices(graph, devices_of(transfer, sends), seed)
     played, reward = step(sends)(params_of(graph, transfer, sends), padded(choices, SIZES.ops))
     right, paid = expected(graph, transfer, sends, choices)
@@ -289,7 +289,7 @@ def test_before_anything_is_chosen_nothing_was_played() -> None:
 
 
 def test_of_kernels_it_is_known_what_their_roots_did() -> None:
-    """Three ops in a row of which two are inlined in the last: that one has the whole run, they have nothing."""
+    """Three ops in a row, two of them inlined in the last: it has the whole run time, the others none."""
     fusion = fusion_problem(chain_graph("exp mul exp"), CHIP)
     tasks = ("placement", "priority", "fusion")
     env = graphrl.make("Compile-v0", tasks=tasks)

@@ -1,4 +1,4 @@
-"""`Compile-v0` with fusion as a task: the contract, rewards as the exact twin has them, batches."""
+"""`Compile-v0` with fusion as a task: its contract, rewards equal to the exact twin's, batches."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ ENV = graphrl.make("Compile-v0", tasks=TASKS)
 
 
 def diamond() -> ComputationGraph:
-    """A product, two chains from it, and a sum of both."""
+    """A product, two chains that read it, and a sum of both."""
     ops = (
         Op("make", "dot_general", 1.0, ("x",), (Tensor("m", 8),), flops=8),
         Op("left", "exp", 1.0, ("m",), (Tensor("l", 8),), flops=8),
@@ -66,7 +66,7 @@ def action(choices: Choices, n: int = SIZES.ops) -> dict[str, jax.Array]:
 
 
 def twin(fusion: FusionProblem, problem: Problem, choices: Choices) -> tuple[exact.Costs, bool]:
-    """Costs on the host: the kernels of the fusion, with device and key of their roots; and whether they have room."""
+    """Host costs of the fusion's kernels, with device and key of their roots; and the flag that they have room."""
     assert choices.fusion is not None
     kernels = fused_graph(fuse(fusion, choices.fusion))
     roots = list(kernels.fusion.members)

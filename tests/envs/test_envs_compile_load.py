@@ -1,4 +1,4 @@
-"""`Compile-v0` under `max_load`: the contract, rewards as the exact twin has them, and what is seen of loads."""
+"""`Compile-v0` under `max_load`: its contract, and rewards and observed loads equal to the exact twin's."""
 
 import dataclasses
 import functools
@@ -46,7 +46,7 @@ def params_of(graph: ComputationGraph, problem: Problem, **options: Any) -> Comp
 
 
 def possible(graph: ComputationGraph, problem: Problem, placement: np.ndarray) -> np.ndarray:
-    """With groups where their first op is, and on the first device that can run them if that one cannot."""
+    """Moves groups to their first op's device, or to the first device that can run them if that one cannot."""
     pipeline, chosen = Pipeline.of(graph, problem), placement.copy()
     for group in range(int(pipeline.colocation.max()) + 1):
         members = pipeline.colocation == group
@@ -95,7 +95,7 @@ def test_rewards_are_those_of_the_exact_twin(seed: int, limit: int | None) -> No
 @settings(max_examples=40)
 @given(seed=st.integers(0, 10**6))
 def test_what_is_seen_is_what_single_moves_come_to(seed: int) -> None:
-    """Loads and weights with a group elsewhere, as the exact twin has them after the move."""
+    """Loads and weights with a group on another device equal the exact twin's after the move."""
     graph, problem = graph_of(seed), problem_of(seed, 20)
     placement = possible(graph, problem, np.random.default_rng(seed).integers(0, DEVICES, 12))
     before = costs_of(graph, problem, placement.tolist())
@@ -132,7 +132,7 @@ def test_devices_that_cannot_run_an_op_may_not_be_chosen() -> None:
 
 
 def test_the_default_baseline_is_a_quick_rule() -> None:
-    """At least the optimum, and what a plan of the same placement is rewarded by."""
+    """At least the optimum, at most the largest load of everything on the first possible device."""
     graph, problem = graph_of(6, 7), problem_of(6)
     params = instance(graph, problem)
     seconds = float(params.baseline * params.second_unit)

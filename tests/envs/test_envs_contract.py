@@ -1,4 +1,4 @@
-"""What all environments share: specifications, the registry, AutoReset, and what check_env finds."""
+"""Properties of all environments: specifications, the registry, AutoReset, and faults that check_env finds."""
 
 import dataclasses
 import itertools
@@ -107,7 +107,7 @@ Change = Callable[[TimeStep[View]], TimeStep[View]]
 
 
 def seen(**parts: Any) -> Change:
-    """Parts of the observation are others."""
+    """Replaces parts of the observation."""
     return lambda step: dataclasses.replace(step, observation=step.observation._replace(**parts))
 
 

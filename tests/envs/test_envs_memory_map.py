@@ -1,4 +1,4 @@
-"""`MemoryMap-v0`: the contract, rewards as algorithm 1 of EGRL has them, and batches of graphs."""
+"""`MemoryMap-v0`: its contract, rewards of algorithm 1 of EGRL, and batches of graphs."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Proposal-v0: its codings, its rewards, and that many at once are a loop over one."""
+"""Proposal-v0: its codings, its rewards, and batches that equal a loop over single graphs."""
 
 import functools
 from typing import Any
@@ -126,7 +126,7 @@ def test_many_at_once_are_a_loop_over_one_and_what_run_batch_finds() -> None:
 
 
 def test_proposals_that_say_the_answer_find_it() -> None:
-    """Two chains of equal work: one on each device is optimal, and only proposals say which ops are which."""
+    """Two chains of equal work: one on each device is optimal, and only proposals distinguish the chains' ops."""
     ops = [
         Op(f"{chain}{i}", runtime=1.0, inputs=(f"{chain}{i - 1}",) if i else (), outputs=(Tensor(f"{chain}{i}", 1),))
         for chain in "ab"

@@ -55,7 +55,7 @@ def test_memory_is_exact_at_every_step(seed: int) -> None:
 
 
 def chain(scale: int) -> ComputationGraph:
-    """a writes 4, b and c read it and write 3 and 5, d reads both and writes 1; order a b c d holds 12 at most."""
+    """a writes 4, b and c read it and write 3 and 5, d reads both and writes 1; order a b c d peaks at 12."""
     ops = [("a", (), 4, 0), ("b", ("a0",), 3, 0), ("c", ("a0",), 5, 2), ("d", ("b0", "c0"), 1, 0)]
     return ComputationGraph(
         "chain",
@@ -68,7 +68,7 @@ def chain(scale: int) -> ComputationGraph:
 
 @pytest.mark.parametrize("scale", [1, 3000])
 def test_the_reward_is_the_peak_over_what_the_largest_op_holds(scale: int) -> None:
-    """The worked example of `graphrl/costs`: 14 B for a b c d, 12 B for a c b d; c holds 4 + 5 + 2 B."""
+    """The worked example of `graphrl/costs`: 14 B for a b c d, 12 B for a c b d; 4 + 5 + 2 B are live at c."""
     params = instance(chain(scale), SIZES)
     for order, peak in (([0, 1, 2, 3], 14), ([0, 2, 1, 3], 12)):
         state, timestep = reset(KEY, params)

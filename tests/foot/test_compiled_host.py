@@ -1,4 +1,4 @@
-"""What numba compiles is kept in the user's cache, and said."""
+"""numba's compiled code is kept in the user's cache, and compiling prints a line."""
 
 import os
 import subprocess
@@ -58,7 +58,7 @@ def test_what_is_compiled_depends_on_constants_of_other_folders(
 ) -> None:
     monkeypatch.setattr(compiled, "ROOT", tmp_path)
     (tmp_path / "graphrl/loops").mkdir(parents=True)
-    (tmp_path / "graphrl/marks/__pycache__").mkdir(parents=True)  # left where the module was a package once
+    (tmp_path / "graphrl/marks/__pycache__").mkdir(parents=True)  # left where the module was once a package
     source = "from graphrl.marks import (\n    EDGE,\n)\n"
     path = tmp_path / "graphrl/loops/loop.py"
     path.write_text(source + "def loop():\n    return EDGE\n")
@@ -136,7 +136,7 @@ assert numba.njit(lambda x, y: np.dot(x, y))(np.ones(3), np.ones(3)) == 3  # nee
 
 
 def do_nothing() -> None:
-    """Another process finds no module with it."""
+    """Does nothing; another process cannot import its module."""
 
 
 def test_where_the_other_process_fails_this_one_goes_on(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_rows_hold_the_values_of_each_key_in_the_given_order(keys: list[int]) ->
 
 
 def test_groups_of_rows_stand_behind_one_another() -> None:
-    records = np.zeros(3, [("first", np.int64), ("second", np.int64)])  # of two keys, and where the last rows end
+    records = np.zeros(3, [("first", np.int64), ("second", np.int64)])  # of two keys, and the end of the last rows
     rows = set_rows(
         (records, "first", np.array([1, 0, 1]), np.array([7, 8, 9])), (records, "second", np.array([1]), np.array([5]))
     )

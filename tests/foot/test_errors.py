@@ -33,7 +33,7 @@ LONG = {
 
 
 def assert_short(message: str, value: str) -> None:
-    """That no more than 200 characters of the value stand in the message, in one line."""
+    """Checks that at most 200 characters of the value are in the message, in one line."""
     message = message.rstrip("\n")
     assert "\n" not in message
     pieces = [message[start : start + MAX_REPEATED + 1] for start in range(len(message) - MAX_REPEATED)]
@@ -45,7 +45,7 @@ def assert_short(message: str, value: str) -> None:
     ("message", "short"),
     [
         ("short 'values' stay", True),
-        (f"it's {'so ' * 100}and that's all", True),  # no value: words of ours
+        (f"it's {'so ' * 100}and that's all", True),  # not a value: graphrl's own words
         (f"{WORDS!r}: must be less", False),
         (f'"{WORDS}" and "x"', False),
         (f"keys are {list(range(500))}: must be one", False),
@@ -62,7 +62,7 @@ def test_values_are_shortened_and_words_are_not(message: str, short: bool) -> No
 
 @pytest.mark.parametrize("value", ["\\'", '\\"', "('", "([", ")"])
 def test_long_messages_are_shortened_soon(value: str) -> None:
-    """In time that grows with their length, not with its square: hours for these."""
+    """Takes time linear in the length, not quadratic: hours for these."""
     assert len(shortened(value * 500_000)) < 500
 
 
@@ -80,7 +80,7 @@ def test_the_nearest_names() -> None:
     assert nearest("h100", ["v100", "p100", "h200", "h100-sxm"])[0] == "h100-sxm"
 
 
-@pytest.mark.parametrize("kind", ["words", "digits"])  # the others: below, from the functions that commands call
+@pytest.mark.parametrize("kind", ["words", "digits"])  # the others are below, from the functions that commands call
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_repeat_little_of_a_long_value(
     command: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -95,7 +95,7 @@ def test_commands_repeat_little_of_a_long_value(
     calls = [[*positional, *needed, f"{option}={value}"] for option in valued]
     calls += [[value, *positional[1:], *needed], [*positional, *needed, value], [*positional, *needed, f"--{value}"]]
     for arguments in calls:
-        if main([command, *arguments]) != 0:  # some texts are right: a folder's name, an objective's
+        if main([command, *arguments]) != 0:  # some texts are valid: a folder's name, an objective's
             assert_short(capsys.readouterr().err.splitlines()[-1], value)
         capsys.readouterr()
 

@@ -1,4 +1,4 @@
-"""Python's collector is off where it is said to be, and afterwards as it was."""
+"""Python's collector is off inside the context, and afterwards as it was."""
 
 import gc
 import threading

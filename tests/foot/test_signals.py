@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: commands answer the first at once, also while they compile, and end at the second."""
+"""SIGINT and SIGTERM: commands respond to the first promptly, also while they compile, and end at the second."""
 
 import os
 import re
@@ -37,14 +37,16 @@ def run(arguments):
 cli._run = run
 sys.exit(cli.main())
 """
-# A command whose main thread is where Python runs no signal handler; it ends with "result" if it is let.
+# A command whose main thread is where Python runs no signal handler; it ends with "result" if it is not stopped.
 BUSY = COMMAND.replace("WORK", 'print("busy", flush=True)\n        hashlib.pbkdf2_hmac("sha256", b"", b"", 10_000_000)')
-# A command that is in a finalizer, where Python ignores exceptions.
+# A command inside a finalizer, where Python ignores exceptions.
 FINALIZING = COMMAND.replace("WORK", "Finalized()\n        time.sleep(60)")
 
 
 def lines_of(command: Sequence[str], at: str, *signals: signal.Signals, pause: float = 0.0) -> tuple[int, list[str]]:
-    """Exit code and lines of Python (both streams), which gets signals, with pauses between them, after a line."""
+    """Exit code and lines of a Python process (both streams) that receives signals, `pause` seconds apart, after a
+    line.
+    """
     python = [sys.executable, *command]
     pipe, lines = subprocess.PIPE, []
     with subprocess.Popen(python, env=ENVIRONMENT, stdout=pipe, stderr=subprocess.STDOUT, text=True) as process:
@@ -53,7 +55,7 @@ def lines_of(command: Sequence[str], at: str, *signals: signal.Signals, pause: f
             for line in process.stdout:
                 lines.append(line.rstrip())
                 if lines[-1] == at:
-                    time.sleep(0.2)  # it is in the midst of what the line announces
+                    time.sleep(0.2)  # the command is in the midst of what the line announces
                     for number in signals:
                         process.send_signal(number)
                         time.sleep(pause)
@@ -142,7 +144,7 @@ def test_a_signal_while_it_updates_is_answered(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_one_of_several_processes_is_answered_before_it_trains(tmp_path: Path) -> None:
-    """`jax.distributed` notes SIGTERM, and nothing else happens."""
+    """`jax.distributed` handles SIGTERM, which has no other effect."""
     processes = start_together([*train("init", tmp_path / "run"), "--distributed"])
     try:
         for line in processes[1].stdout or ():

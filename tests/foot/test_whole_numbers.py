@@ -1,4 +1,4 @@
-"""Whole numbers that are written as 1e6 or 1000000.0: in files of every format, in settings and as options."""
+"""Whole numbers written as 1e6 or 1000000.0: in files of every format, in settings and as options."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from graphrl.plan.memory_map import MemoryMap
 from graphrl.training.config import Schedule, updated
 from graphrl.units import whole_number
 
-# as it is written, and what it is
+# as it is written, and its value
 WHOLE = {
     "1e6": 10**6,
     "1000000.0": 10**6,
@@ -29,25 +29,25 @@ WHOLE = {
     "0.0": 0,
     "0e9": 0,
     "1e18": 10**18,
-    "9007199254740993.0": 2**53 + 1,  # of which the nearest float is 2^53
+    "9007199254740993.0": 2**53 + 1,  # numbers whose nearest float is 2^53
     "900719925474099.30e1": 2**53 + 1,
     "1152921504606846977.000": 2**60 + 1,
 }
 BROKEN = (
     *("1.5", "1e400", "1e-3", "NaN", "Infinity", '"4"', "true", "null", "[4]", "-1.0"),
-    *("9007199254740992.5", "1.0000000000000000001", "1e-400"),  # of which the nearest floats are whole
+    *("9007199254740992.5", "1.0000000000000000001", "1e-400"),  # numbers whose nearest floats are whole
 )
 
 
 def fault(call: Callable[[], object]) -> str:
-    """The message of its error."""
+    """The message of the GraphrlError that `call` raises."""
     with pytest.raises(GraphrlError) as caught:
         call()
     return str(caught.value)
 
 
 def graph_text(number: str, field: str) -> str:
-    """A graph file in which one integer is as given."""
+    """A graph file in which one integer is the given text."""
     op = {"name": "a", "outputs": [{"name": "t", "bytes": 8}], "flops": 1, "workspace_bytes": 2, "weight_bytes": 3}
     op |= {"runtime": 1.0, "layer": {"batch": 4}, "pipelined": {"colocation": 5}}
     top = {"format": "graphrl-graph", "version": 1, "inputs": [{"name": "x", "bytes": 6}], "ops": [op]}

@@ -1,4 +1,4 @@
-"""Graphs of known optimum: the peak or makespan that comes with them is the least, and its plan reaches it."""
+"""Graphs of known optimum: the peak or makespan in them is the least, and their plan reaches it."""
 
 from collections.abc import Callable
 
@@ -69,7 +69,7 @@ def test_the_peak_is_the_least_of_all_orders(name: str, sizes: Bytes) -> None:
         assert drawn.peak == least_peak(drawn.graph) == peak_of(drawn.graph, drawn.order)
         assert lower_bound(drawn.graph, Problem()) <= drawn.peak
         easy += drawn.peak == peak_of(drawn.graph, drawn.graph.arrays.topological)
-    assert easy < 22  # the order in which the ops stand is often not the best
+    assert easy < 22  # the graph's own order of ops is often not the best
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -1,4 +1,4 @@
-"""Layered graphs are those of the paper's appendix A, as published graphs of the family settle its ambiguities."""
+"""Layered graphs follow the paper's appendix A; published graphs of the family settle its ambiguities."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ def sizes_of(arrays: LayeredArrays) -> np.ndarray:
 
 
 def span(arrays: LayeredArrays) -> np.ndarray:
-    """Layers that each edge goes down."""
+    """Number of layers that each edge spans."""
     return arrays.layer[arrays.target] - arrays.layer[arrays.source]
 
 
@@ -139,7 +139,7 @@ def test_published_graphs_are_among_those_that_are_drawn(num_ops: int) -> None:
 
 
 def mixture_distribution(x: np.ndarray) -> np.ndarray:
-    """Share of positive draws up to x: every component drawn again until it is positive."""
+    """Share of positive draws up to x: every component is drawn again until it is positive."""
 
     def normal(z: np.ndarray) -> np.ndarray:
         return np.array([0.5 * (1 + math.erf(value / math.sqrt(2))) for value in z.tolist()])

@@ -1,4 +1,4 @@
-"""Graphs in the manner of REGAL's synthetic data: the four models, and what is drawn on top of them."""
+"""Graphs like REGAL's synthetic data: the four models, and the attributes drawn for them."""
 
 import numpy as np
 import pytest

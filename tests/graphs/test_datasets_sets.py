@@ -1,4 +1,4 @@
-"""Graphs by name: files, folders, sets of generated graphs, and the names that stand for one graph."""
+"""Graphs by name: files, folders, sets of generated graphs, and set names that denote one graph."""
 
 import tracemalloc
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_the_largest_sets_are_told_apart_without_naming_each_graph() -> None:
 
 
 def test_one_graph_by_name() -> None:
-    """The name of a set stands for a graph wherever a model is asked for, if the set has no other."""
+    """The name of a set of one graph is accepted wherever a model is."""
     for name, seed in (("layered:20", 0), ("layered:20@7", 7), ("layered:20x1@7", 7)):
         assert load_graph(name) == layered(20, seed)
     assert optimize("layered:20@7", method="given", evaluations=1).graph == "layered-20-7"

@@ -110,7 +110,7 @@ print([values.tolist() for values in (first(x), first(x), second(x))])
 
 
 def test_random_numbers_are_those_of_jax(tmp_path: Path) -> None:
-    """In processes of their own: XLA draws other numbers whenever a process compiles a program again."""
+    """In separate processes: XLA draws other numbers whenever a process compiles a program again."""
     jax_s, ours = (run_python(tmp_path, "-c", RANDOM, which) for which in ("jax", "graphrl"))
     assert (jax_s.returncode, ours.returncode, ours.stderr) == (0, 0, "")
     assert jax_s.stdout == ours.stdout

@@ -1,4 +1,4 @@
-"""Features: finite, unit-free, and a function of the graph's structure alone; relations: against a plain closure."""
+"""Features: finite, unit-free, and a function of the graph's structure alone; relations against a plain closure."""
 
 import dataclasses
 import time
@@ -39,7 +39,7 @@ SECONDS = st.one_of(st.just(0.0), st.floats(1e-9, 10), st.just(1e29))
 
 @st.composite
 def extreme(draw: st.DrawFn) -> ComputationGraph:
-    """Graphs whose figures are 0, small or huge."""
+    """Graphs whose numbers are 0, small or huge."""
     graph = draw(graphs())
     ops = [
         dataclasses.replace(
@@ -156,7 +156,7 @@ def test_kinds_that_are_known_are_told() -> None:
 
 
 def plain_relations(graph: ComputationGraph) -> np.ndarray:
-    """The definition, pair by pair."""
+    """Relations by definition, pair by pair."""
     n = graph.arrays.num_ops
     edges = np.zeros((n, n), bool)
     edges[graph.arrays.dependencies()] = True
@@ -196,7 +196,7 @@ def test_renumbering_ops_renumbers_the_relations(graph: ComputationGraph, random
 
 
 def test_relations_of_a_worked_example() -> None:
-    """a -> b -> d and a -> d; c stands after a by a control edge alone; e by itself."""
+    """a -> b -> d and a -> d; c follows a by a control edge alone; e is isolated."""
     graph = ComputationGraph(
         "worked",
         (

@@ -44,7 +44,7 @@ def test_arrays_of_the_worked_example() -> None:
 
 
 def test_arrays_of_a_graph_with_everything() -> None:
-    """Ops in reverse order, an op of two outputs and one of none, repeated inputs, control edges, kept tensors."""
+    """Ops in reverse order, an op of two outputs and one without, repeated inputs, control edges, kept tensors."""
     graph = ComputationGraph(
         "all",
         (

@@ -1,4 +1,4 @@
-"""What an instruction may write in place, on modules small enough to see it."""
+"""Operands that an instruction may overwrite in place, on minimal modules."""
 
 import pytest
 from hlo_programs import module_of

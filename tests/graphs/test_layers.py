@@ -1,4 +1,4 @@
-"""Models coarsened to layers: what joins what, and that nothing is lost. Shapes and windows that readers give."""
+"""Models coarsened to layers: rules of merging, conservation of costs, and shapes and windows from readers."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ TYPES = ["Conv", "Relu", "Add", "ReduceMean", "Reshape"]
 
 
 def check_nothing_is_lost(graph: ComputationGraph, layers: ComputationGraph) -> None:
-    """FLOPs, run times and weights in all, kept tensors, and the bytes of what layers write."""
+    """Checks total FLOPs, run times and weights, kept tensors, and the bytes that layers write."""
     before, after = graph.arrays, layers.arrays
     assert sum(op.flops for op in layers.ops) == sum(op.flops for op in graph.ops)
     assert after.weight_bytes.sum() == before.weight_bytes.sum()
@@ -46,7 +46,7 @@ def test_nothing_is_lost_of_any_graph(data: st.DataObject) -> None:
         for op in graph.ops
     ]
     graph = ComputationGraph(graph.name, tuple(ops), graph.inputs, graph.outputs)
-    layers = coarsened(graph)  # which refuses cycles
+    layers = coarsened(graph)  # it refuses cycles
     check_nothing_is_lost(graph, layers)
     assert len(layers.ops) <= len(graph.ops)
     again = coarsened(layers)
@@ -54,7 +54,7 @@ def test_nothing_is_lost_of_any_graph(data: st.DataObject) -> None:
 
 
 def residual_block() -> ComputationGraph:
-    """A convolution with batch norm, activation and a residual add, and what reads it."""
+    """A convolution with batch norm, activation and a residual add, and its reader."""
     nodes = [
         node("Conv", ["x", "w1"], ["c1"], name="conv1", kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[1, 1]),
         node("Relu", ["c1"], ["r1"], name="relu1"),

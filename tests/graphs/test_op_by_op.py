@@ -1,4 +1,4 @@
-"""Op-by-op evaluation: the graph's memory rules hold to the byte, in any order, and so does `jax.live_arrays`."""
+"""Op-by-op evaluation: the graph's memory rules are exact to the byte in any order, and so is `jax.live_arrays`."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ CHANNELS, BLOCKS = 8, 5
 
 
 def parameters() -> Params:
-    """Of `cell`: point-wise and depth-wise kernels of every block, and a classifier."""
+    """Parameters of `cell`: point-wise and depth-wise kernels of every block, and a classifier."""
     keys = iter(jax.random.split(jax.random.key(0), 2 * BLOCKS + 1))
     shapes: dict[str, tuple[int, ...]] = {f"point{i}": (1, 1, CHANNELS, CHANNELS) for i in range(BLOCKS)}
     shapes |= {f"depth{i}": (3, 3, 1, CHANNELS) for i in range(BLOCKS)} | {"head": (CHANNELS * (BLOCKS + 2), 4)}
@@ -30,7 +30,7 @@ def convolve(x: jax.Array, kernel: jax.Array, groups: int = 1) -> jax.Array:
 
 
 def cell(params: Params, x: jax.Array) -> jax.Array:
-    """A cell as NASNet has them: separable convolutions and poolings of earlier values, all concatenated."""
+    """A NASNet cell: separable convolutions and poolings of earlier values, all concatenated."""
     values = [x, lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 1, 1, 1), "SAME")]
     for i in range(BLOCKS):
         with jax.named_scope(f"block{i}"):

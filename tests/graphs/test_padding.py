@@ -1,5 +1,5 @@
-"""Graphs as fixed-size arrays: rows and slots say all that the graph says, buckets keep padding small, and graphs share
-sizes. The jraph view of them.
+"""Graphs as fixed-size arrays: rows and slots encode the whole graph, buckets keep padding small, and graphs share
+sizes. Also their view as jraph graphs.
 """
 
 import collections
@@ -92,7 +92,7 @@ def test_rows_of_ops_and_tensors_are_consecutive_and_flagged(graph: ComputationG
         assert (tensor[rows] == i).all()
         assert padded.row_ends_tensor[rows].tolist() == [False] * (len(rows) - 1) + [True]
         read = np.flatnonzero((np.asarray(padded.row_kind) == READS).any(1) & (np.asarray(padded.row_tensor) == i))
-        assert set(read.tolist()) <= set(rows.tolist())  # a transfer's walk meets all who read the tensor
+        assert set(read.tolist()) <= set(rows.tolist())  # a transfer's walk meets all readers of the tensor
     assert padded.op_rows[:n].sum() == real.rows
     assert real.rows <= n + t + (len(a.use_op) + len(a.control_target)) // ROW_WIDTH
 
@@ -102,7 +102,7 @@ def test_slots_are_ops_and_then_further_tensors(graph: ComputationGraph) -> None
     a, padded = graph.arrays, pad(graph, SIZES)
     slot_tensor = np.asarray(padded.slot_tensor)
     owned = slot_tensor[slot_tensor < SIZES.tensors]
-    assert sorted(owned.tolist()) == list(range(a.num_tensors))  # a slot each
+    assert sorted(owned.tolist()) == list(range(a.num_tensors))  # one slot each
     for op in range(a.num_ops):
         first = np.flatnonzero(a.producer == op)[:1]
         assert slot_tensor[op] == (first[0] if len(first) else SIZES.tensors)
@@ -167,7 +167,7 @@ def test_too_small_sizes_are_an_error(field: str) -> None:
 
 
 def test_slots_of_further_tensors_are_not_used_up_by_more_ops() -> None:
-    """Padding ops take slots of their own: those of further tensors stand behind them."""
+    """Padding ops take slots behind the ops'; slots of further tensors come after them."""
     graph = ComputationGraph("two", (Op("a", outputs=(Tensor("t", 1), Tensor("u", 1))),))
     real = sizes(graph)
     assert (real.ops, real.slots) == (1, 2)
@@ -198,7 +198,7 @@ def test_sharers_come_after_the_owners_of_their_buffers(graph: ComputationGraph)
     rank = np.argsort(a.topological)[a.producer[tensor[:count]]]
     assert (np.diff(rank) >= 0).all()
     same_op = np.diff(rank) == 0
-    assert (np.diff(tensor[:count])[same_op] > 0).all()  # the first output has the buffer that two want
+    assert (np.diff(tensor[:count])[same_op] > 0).all()  # of two candidates, the first output gets the buffer
 
 
 def test_rows_are_made_once_and_go_with_their_graph() -> None:
@@ -216,7 +216,7 @@ def test_octaves_hold_a_graph_in_powers_of_two(graph: ComputationGraph) -> None:
     to = octave_sizes(graph)
     assert to.ops & (to.ops - 1) == 0
     assert to.ops < 2 * max(len(graph.ops), 8)
-    pad(graph, to)  # which raises if it does not fit
+    pad(graph, to)  # it raises if the graph does not fit
 
 
 # Sizes that graphs share.

@@ -1,4 +1,4 @@
-"""Graphs of dnn-partitioning: read by their content, kept by our format, and refused in one line where broken."""
+"""Graphs of dnn-partitioning: recognised by content, kept in our format, and refused in one line where broken."""
 
 import gzip
 import json
@@ -47,7 +47,7 @@ def test_our_format_keeps_all_of_it(tmp_path: Path) -> None:
 
 
 def test_what_may_be_left_out(tmp_path: Path) -> None:
-    """Keys in any order, none of the machine, and a node that only a CPU can run and has no time on an accelerator."""
+    """Keys in any order, none about the machine, and a node for CPUs alone, without a time on an accelerator."""
     bare = {"id": 5, "cpuLatency": 2, "supportedOnFpga": 0, "layerId": 3}
     graph = read_graph(written(tmp_path, {"edges": [], "nodes": [bare], "comment": "x"}))
     assert graph.machine is None

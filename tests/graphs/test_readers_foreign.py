@@ -1,4 +1,4 @@
-"""Files on which native code crashes, never ends or takes all memory: one line, and the process lives."""
+"""Files on which native code crashes, never ends or takes all memory: one line, and the process survives."""
 
 import gzip
 import signal
@@ -23,7 +23,7 @@ DEEP = f"HloModule m\nENTRY e {{\n  ROOT p = {'(' * 100_000}f32[]{')' * 100_000}
 
 
 def doubling(times: int) -> bytes:
-    """A shape that is computed by doubling a vector: 2^times numbers in ONNX's data propagation."""
+    """A shape computed by doubling a vector: 2^times numbers in ONNX's data propagation."""
     doubled = [node("Concat", [f"s{k}", f"s{k}"], [f"s{k + 1}"], axis=0) for k in range(times)]
     nodes = [node("Identity", ["w"], ["s0"]), *doubled, node("Reshape", ["x", f"s{times}"], ["y"])]
     return model(nodes, {"x": (2, 3)}, weights=[array("w", [2, 3])])
@@ -54,7 +54,7 @@ def nested(depth: int) -> bytes:
 
 @pytest.fixture(autouse=True)
 def no_process_is_left() -> Iterator[None]:
-    """Others' may be there before."""
+    """Other child processes may exist before the test."""
     before = set(psutil.Process().children())
     yield
     assert set(psutil.Process().children()) <= before

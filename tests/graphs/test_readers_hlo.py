@@ -112,7 +112,7 @@ def test_updates_in_place_are_aliases_and_elementwise_ops_may_reuse() -> None:
     outputs = {op.name: op.outputs[0] for op in program.graph.ops}
     assert outputs["first"] == Tensor("first", KIB, alias="sine")
     assert outputs["second"] == Tensor("second", KIB, alias="first")
-    # `second` is read again by the product, `other` by nobody else.
+    # The product reads `second` again; nothing else reads `other`.
     assert outputs["sum"] == Tensor("sum", KIB, reuses="other")
     assert outputs["product"] == Tensor("product", KIB, reuses="sum")
     assert outputs["end"] == Tensor("end", 0)

@@ -50,7 +50,7 @@ def test_a_loop_works_in_place_and_its_body_is_workspace() -> None:
         Tensor("while{1}", KIB, alias="start"),
         Tensor("while{2}", 2 * KIB, alias="table.1"),
     )
-    # `wide` (4 KiB) and `part`, or `narrow`; what the body gives lies in the loop's buffers.
+    # `wide` (4 KiB) and `part`, or `narrow`; the body's results are in the loop's buffers.
     assert loop.workspace_bytes == 5 * KIB
     assert loop.flops == 10 * (1 + 256 + 1)
     assert loop.runtime == 10 * (1 + 256 + 1)
@@ -113,7 +113,7 @@ def test_branches_and_calls() -> None:
     assert choice.outputs[0].bytes == KIB
     assert choice.workspace_bytes == 2 * KIB  # `sine` over `two`
     assert (choice.flops, choice.runtime) == (512, 512.0)
-    # What a call passes on is where it was; what it computes has a buffer of its own.
+    # A value that a call passes on stays in its buffer; a value that it computes has a separate buffer.
     assert called.outputs == (Tensor("called{0}", KIB, alias="a"), Tensor("called{1}", KIB))
     assert (called.workspace_bytes, called.flops) == (0, 256)
 
@@ -184,7 +184,7 @@ def test_an_asynchronous_operation_holds_its_operands_until_its_end() -> None:
     assert done.inputs == ("start{0}", "a", "start{2}")
     assert done.outputs == (Tensor("done", KIB, alias="start{0}"),)
     assert of(program, "sum").inputs == ("b", "done")
-    # a, its copy and b at once; then the sum over b
+    # a, its copy and b together; then the sum over b
     assert peak(program) == 3 * KIB + 4
     early = [op.name for op in program.graph.ops]
     order = [early.index(name) for name in ("a", "start", "done", "b", "sum", "end")]

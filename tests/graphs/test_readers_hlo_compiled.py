@@ -1,4 +1,4 @@
-"""Graphs of programs that XLA compiles here: FLOPs as XLA counts them, schedules that XLA takes, the command line."""
+"""Graphs of programs that XLA compiles here: FLOPs as XLA counts them, schedules that XLA accepts, the command line."""
 
 import functools
 import json
@@ -70,7 +70,7 @@ def test_a_compiled_program_is_a_graph_in_the_order_of_its_schedule(name: str) -
 
 
 def _orders(graph: ComputationGraph) -> list[np.ndarray]:
-    """Two orders that are far apart: what is ready first runs first, and the reverse of that of the reversed graph."""
+    """Two distant orders: by depth below the sources, and by height above the sinks."""
     source, target = graph.arrays.dependencies()
     depth, height = np.zeros(len(graph.ops), int), np.zeros(len(graph.ops), int)
     for before, after in zip(source.tolist(), target.tolist(), strict=True):
@@ -81,7 +81,7 @@ def _orders(graph: ComputationGraph) -> list[np.ndarray]:
 
 
 def accepts(program: HloProgram, names: tuple[str, ...]) -> bool:
-    """Whether XLA takes the names as the schedule of the entry."""
+    """True if XLA accepts the names as the schedule of the entry."""
     from jaxlib import _hlo
 
     module = _hlo.HloModule.from_serialized_hlo_module_proto(program.module.message.SerializeToString())
@@ -91,7 +91,7 @@ def accepts(program: HloProgram, names: tuple[str, ...]) -> bool:
     try:
         schedule.set_sequence(entry, [instructions[name] for name in names])
         schedule.verify()
-    except Exception:  # XLA's own, in a module without types
+    except Exception:  # XLA's own exception, in a module without types
         return False
     return True
 
@@ -121,7 +121,7 @@ def looped(x: jax.Array) -> jax.Array:
 
 @pytest.mark.parametrize("fn", [crossed, looped])
 def test_the_peak_is_the_memory_that_xla_allocates(fn: Callable[..., Any]) -> None:
-    """With a scalar for a result, into whose buffer no temporary fits."""
+    """The program has a scalar result, whose buffer fits no temporary."""
     executable = jax.jit(fn).lower(shape(128, 128)).compile()
     program = read_hlo(executable)
     placement = np.zeros(len(program.graph.ops), int)
@@ -132,7 +132,7 @@ def test_the_peak_is_the_memory_that_xla_allocates(fn: Callable[..., Any]) -> No
 
 
 def _flops(fn: Callable[..., Any], *args: Any) -> tuple[float, float]:
-    """Operations of a compiled program, as we count them and as XLA does."""
+    """FLOPs of a compiled program by our count and by XLA's."""
     executable = jax.jit(fn).lower(*args).compile()
     module = parse_module(executable)
     analysis = executable.cost_analysis()

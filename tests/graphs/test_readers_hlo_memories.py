@@ -1,4 +1,4 @@
-"""Compiled HLO whose values lie in the host's memory or on a chip, and layouts with tiles."""
+"""Compiled HLO with values in the host's memory or on a chip, and layouts with tiles."""
 
 import pytest
 from broken import refusal
@@ -135,7 +135,7 @@ def test_a_loop_saves_to_the_host() -> None:
     assert outputs["loop{1}"] == Tensor("loop{1}", KIB, alias="a")
     assert outputs["loop{2}"] == Tensor("loop{2}", 0, alias="start")
     assert of(program, "start").outputs == (Tensor("start", 0),)
-    assert loop.workspace_bytes <= KIB + 8  # a row for the next step; the four saved rows are the host's
+    assert loop.workspace_bytes <= KIB + 8  # a row for the next step; the four saved rows are in host memory
     assert of(program, "r").outputs[0].bytes == 4 * KIB
 
 

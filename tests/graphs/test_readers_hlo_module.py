@@ -1,4 +1,4 @@
-"""XLA modules as objects: text, protos and live modules; shapes; fingerprints; what is refused, in one line."""
+"""XLA modules as objects: text, protos and live modules; shapes; fingerprints; refusals in one line."""
 
 import functools
 import subprocess

@@ -1,4 +1,4 @@
-"""JAX functions as graphs: ops, names, weights, arguments, and what is refused."""
+"""JAX functions as graphs: ops, names, weights, arguments, and refusals."""
 
 import functools
 import itertools
@@ -116,7 +116,7 @@ def test_training_steps_have_backward_ops_and_keep_every_result() -> None:
     assert len(graph.outputs) == 3
     dots = [op.flops for op in graph.ops if op.type == "dot_general"]
     forward = [2 * 32 * 8 * 16, 2 * 32 * 16 * 4]
-    assert Counter(dots) == Counter([*forward, *forward, forward[1]])  # no gradient of x
+    assert Counter(dots) == Counter([*forward, *forward, forward[1]])  # no gradient by x
     assert sum(op.weight_bytes for op in graph.ops) == 4 * (8 * 16 + 16 * 4)
 
 

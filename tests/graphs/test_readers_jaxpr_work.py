@@ -111,7 +111,7 @@ def test_convolutions_count_padding_and_not_holes(size: int, kernel: int, stride
     out = (size + 2 * (kernel // 2) - kernel) // stride + 1
     assert forward == 2 * 2 * out * out * kernel * kernel * (4 // groups) * 6
     backward = convolution_flops(from_jax(jax.grad(lambda x, w: convolve(x, w).sum(), (0, 1)), *arguments))
-    # Each gradient repeats the forward pairs, less what the image gradient would give to the padding.
+    # Each gradient repeats the forward pairs, minus those of the padding in the image gradient.
     assert len(backward) == 2
     assert all(flops <= forward for flops in backward)
     if stride == 1 or kernel > 1:

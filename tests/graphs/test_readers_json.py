@@ -1,4 +1,4 @@
-"""The format graphrl-graph, recognition of files, and refusals of all broken ones that are not ONNX."""
+"""The format graphrl-graph, recognition of files, and refusals of all broken files but ONNX."""
 
 import gzip
 import json
@@ -84,7 +84,7 @@ names = st.text(st.characters(), min_size=1, max_size=8)  # any character, lone 
 @settings(max_examples=30)
 @given(graphs(), st.lists(names, min_size=40, max_size=40, unique=True), st.floats(0, 1e30), st.integers(0, 2**62))
 def test_round_trip(graph: ComputationGraph, labels: list[str], runtime: float, flops: int) -> None:
-    """Any graph comes back equal, whatever its names are; nothing that is empty or 0 is written."""
+    """Any graph survives the round trip, whatever its names; nothing that is empty or 0 is written."""
     label_of = dict(zip(("x", *graph.tensor_names), labels, strict=False))
 
     def renamed(tensor: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ def test_one_wrong_character_is_one_line_or_another_graph(place: int, character:
 
 
 def test_time_grows_with_the_ops(tmp_path: Path) -> None:
-    """About 0.5 s on one core; the limit only catches what is not linear."""
+    """About 0.5 s on one core; the limit only catches superlinear time."""
     ops = [
         Op(f"op{i}", "MatMul", 1e-3, (f"t{i // 2 - 1}",) if i > 1 else (), (Tensor(f"t{i}", i),)) for i in range(20_000)
     ]

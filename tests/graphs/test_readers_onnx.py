@@ -76,7 +76,7 @@ def test_the_chip_decides_run_times(tmp_path: Path) -> None:
         read_graph(path, chip="abacus")
 
 
-# What happens once.
+# Costs that are counted once.
 def test_weights_are_charged_to_their_first_reader() -> None:
     nodes = [node("MatMul", ["x", "w"], ["h"]), node("MatMul", ["h", "w"], ["i"]), node("Mul", ["i", "w"], ["y"])]
     graph = read(model(nodes, {"x": (4, 4)}, weights=[weight("w", 4, 4), weight("unread", 9)]))
@@ -175,7 +175,10 @@ def test_bytes_of_element_types(dtype: int, size: int) -> None:
 
 # Shapes.
 def test_sizes_that_are_computed_from_shapes() -> None:
-    """How exporters write reshape(x.shape[0] // 2, -1) and expand(-1, ...), which inference alone cannot follow."""
+    """Exporters write reshape(x.shape[0]
+
+    2, -1) and expand(-1, ...) this way; shape inference alone cannot follow.
+    """
     nodes = [
         node("Shape", ["x"], ["shape"]),
         node("Gather", ["shape", "zero"], ["batch"]),
@@ -241,7 +244,7 @@ def test_small_values_that_make_a_large_one_are_not_computed() -> None:
 def test_values_are_computed_up_to_their_limit(
     type: str, data: tuple[int, ...], other: list[int], folded: bool
 ) -> None:
-    """The result has to be small, however many elements there are to choose from."""
+    """The result has to be small, however many elements the data have."""
     weights = [array("data", np.ones(data)), array("other", other)]
     nodes = [node(type, ["data", "other"], ["small"]), node("Relu", ["x"], ["y"])]
     graph = helper.make_graph(nodes, "g", [info("x", (1,))], [info("y", (1,))], weights)

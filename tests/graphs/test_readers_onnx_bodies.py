@@ -1,4 +1,4 @@
-"""ONNX models as graphs: branches whose condition is known, and bodies that are repeated for each tensor."""
+"""ONNX models as graphs: branches with a known condition, and bodies that are repeated for each tensor."""
 
 from collections.abc import Sequence
 
@@ -54,7 +54,7 @@ def test_a_branch_that_shapes_decide_is_taken() -> None:
     taken = read_branch(*SIZE_IS_1, branch(SQUEEZE, PRODUCT))
     assert ops(taken) == [("Squeeze", ("x", "axes"), 128), ("Relu", ("q",), 128)]
     assert taken.inputs == (Tensor("x", 128), Tensor("axes", 8))
-    other = read_branch(*SIZE_IS_1, branch(SQUEEZE, PRODUCT), shape=(4, 3, 8))  # a Squeeze of 3 cannot be
+    other = read_branch(*SIZE_IS_1, branch(SQUEEZE, PRODUCT), shape=(4, 3, 8))  # a Squeeze of 3 is invalid
     assert ops(other) == [("MatMul", ("x", "w"), 384), ("Relu", ("q",), 384)]
     assert [op.weight_bytes for op in other.ops] == [256, 0]
     named = read_branch(*SIZE_IS_1, branch(SQUEEZE, PRODUCT), shape=("batch", "time", 8), dims={"batch": 4, "time": 1})
@@ -117,7 +117,7 @@ def test_a_branch_that_is_not_taken_cannot_be_wrong(other: onnx.GraphProto) -> N
 
 
 def test_results_that_a_branch_does_not_compute() -> None:
-    """Values around it, weights of its own or around it, and the same value twice."""
+    """Values from outside the branch, weights inside or outside of it, and the same value twice."""
     bias = branch_body("bias", [node("Neg", ["x"], ["unread"])], [weight("b", 8)])
     bias.output[0].name = "b"
     neg = node("Neg", ["x"], ["s"])
@@ -142,7 +142,7 @@ def test_results_that_a_branch_does_not_compute() -> None:
 
 
 def test_names_of_branches_stay_unique() -> None:
-    """Both branches, two Ifs and the graph around them use the same names, as do bodies inside."""
+    """Both branches, two Ifs and the outer graph use the same names, as do inner bodies."""
     inner = branch(branch_body("t", [node("Exp", ["s"], ["q"])]), branch_body("e", [node("Neg", ["s"], ["q"])]), ["i"])
     nested = branch_body("nested", [node("Neg", ["x"], ["s"], name="n"), inner])
     first, second = branch(nested, nested), branch(nested, nested, ["r"])
@@ -167,7 +167,7 @@ def test_bodies_in_a_branch_keep_what_they_read() -> None:
 
 
 def test_branches_in_bodies_are_taken() -> None:
-    """In the branch of an unknown condition, in a loop and in a scan; decided around them and inside."""
+    """In the branch of an unknown condition, in a loop and in a scan; conditions known outside of them and inside."""
     exp = branch_body("exp", [node("Exp", ["x"], ["s"])])
     inner = branch(exp, PRODUCT, ["i"])
     unknown = node("If", ["go"], ["q"], then_branch=branch_body("then", [inner]), else_branch=SAME)
@@ -229,7 +229,7 @@ def test_branches_of_different_shapes_are_refused() -> None:
 
 # SequenceMap.
 def test_a_map_runs_its_body_for_each_tensor() -> None:
-    """The last of three parts is smaller; the body's weight is there once."""
+    """The last of three parts is smaller; the body's weight counts once."""
     nodes = [
         node("Constant", [], ["scale"], value_floats=[2.0, 2.0, 2.0]),
         node("MatMul", ["part", "w"], ["m"]),

@@ -1,4 +1,4 @@
-"""What ONNX models declare and users give in dims, against what follows from the inputs."""
+"""Declared shapes of ONNX models and users' dims, against shapes that follow from the inputs."""
 
 import re
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def sizes(graph: ComputationGraph) -> dict[str, int]:
 RELU = node("Relu", ["x"], ["y"])
 
 
-# Declarations that contradict what follows.
+# Declarations that contradict the inferred shapes.
 def test_stale_declarations_do_not_count() -> None:
     nodes = [node("MatMul", ["x", "w"], ["a"]), node("Relu", ["a"], ["b"]), node("MatMul", ["b", "w"], ["y"])]
     declared = [info("a", (1, 8)), info("b", (1, 8), TensorProto.DOUBLE), info("nowhere", (3,)), info("a", (2, 8))]
@@ -118,7 +118,7 @@ def test_inputs_that_are_weights(ir_version: int) -> None:
     assert "declared as DOUBLE [3], but" in refused(data(info("w", (3,), TensorProto.DOUBLE)))
 
 
-# Models that cannot be.
+# Impossible models.
 IMPOSSIBLE: dict[str, tuple[onnx.NodeProto, Sequence[onnx.TensorProto]]] = {
     "Incompatible dimensions for matrix": (node("MatMul", ["x", "w"], ["y"]), [weight("w", 3, 8)]),
     "Incompatible dimensions": (node("Add", ["x", "w"], ["y"]), [weight("w", 3, 8)]),

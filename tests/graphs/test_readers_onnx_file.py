@@ -1,4 +1,4 @@
-"""ONNX files: what is loaded of them, and broken ones."""
+"""ONNX files: lazy loading of weights, and broken files."""
 
 import os
 import random
@@ -19,7 +19,7 @@ from graphrl.graphs.readers.onnx.model import MAX_VALUES, without_weights
 
 
 def test_weights_are_not_loaded(tmp_path: Path) -> None:
-    """64 MB of weights, in the graph, in a Constant and in a body: less than 1 MB is ever held."""
+    """64 MB of weights, in the graph, in a Constant and in a body: less than 1 MB is ever in memory."""
     path = tmp_path / "model.onnx"
     then = branch_body("then", [node("Add", ["m", "b"], ["t"])], [weight("b", 2000, 2000)])
     other = branch_body("else", [node("Identity", ["m"], ["e"])])

@@ -1,4 +1,4 @@
-"""Functions of ONNX models: of another operator set than the model's, with attributes, in bodies."""
+"""Functions of ONNX models: with another operator set than the model's, with attributes, in bodies."""
 
 from collections.abc import Sequence
 from typing import Any

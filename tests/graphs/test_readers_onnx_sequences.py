@@ -1,4 +1,4 @@
-"""ONNX models as graphs: sequences, optionals, maps and text, where sizes are known and where they are not."""
+"""ONNX models as graphs: sequences, optionals, maps and text, with known and unknown sizes."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def graph_of(*nodes: onnx.NodeProto, outputs: tuple[str, ...] = ("y",)) -> Compu
 
 
 def sizes(*nodes: onnx.NodeProto) -> list[int]:
-    """Bytes of what each op gives."""
+    """Bytes of each op's outputs."""
     return [op.outputs[0].bytes for op in graph_of(*nodes).ops]
 
 
@@ -69,10 +69,10 @@ def test_bytes_are_the_sum_of_the_tensors(nodes: list[onnx.NodeProto], expected:
 
 
 def test_sequence_ops_copy_what_they_pass_on() -> None:
-    """CHIP takes a second a byte: a Split and a Concat would take as long."""
+    """CHIP takes a second a byte; a Split and a Concat would take as long."""
     split, at, join = graph_of(TWOS, node("SequenceAt", ["s", "last"], ["t"]), JOIN, outputs=("t", "y")).ops
     assert split.runtime == 160 + 8 + 160
-    assert at.runtime == 32 + 8 + 32  # what it takes
+    assert at.runtime == 32 + 8 + 32  # the tensor it takes, read and written
     assert join.runtime == 160 + 160
     assert split.layer is None
 
@@ -110,7 +110,7 @@ def test_sequences_may_be_results_and_weights() -> None:
 
 
 def test_positions_that_depend_on_data() -> None:
-    """They do not matter among tensors that are all alike."""
+    """Positions do not matter among equal tensors."""
     inputs = [X, info("place", (), TensorProto.INT64)]
     at = node("SequenceAt", ["rows", "place"], ["y"])
     assert read(model([ROWS, at], inputs)).ops[1].outputs == (Tensor("y", 32),)
@@ -202,7 +202,7 @@ def test_a_loop_over_the_tensors_of_a_sequence() -> None:
 
 
 def test_a_loop_that_changes_no_size() -> None:
-    """However often it runs."""
+    """Independent of the number of runs."""
     nodes = [
         node("SequenceAt", ["state", "i"], ["row"]),
         node("Exp", ["row"], ["e"]),
@@ -241,7 +241,7 @@ def test_branches_that_give_sequences_alike() -> None:
     assert [op.outputs[0].bytes for op in graph.ops] == [160, 160]
 
 
-# What nobody reads, text and maps.
+# Unread values, text and maps.
 LABELS = numpy_helper.from_array(np.array(["a", "bcd"], dtype=object), "labels")
 
 
@@ -286,7 +286,7 @@ def test_shapes_of_text_are_constants() -> None:
 
 
 def test_classifiers() -> None:
-    """Their labels and maps count only where they are read."""
+    """Labels and maps count only where they are read."""
 
     def classifier(**labels: Any) -> onnx.NodeProto:
         weights: dict[str, Any] = {"coefficients": [1.0] * 24, "intercepts": [0.0] * 3}

@@ -35,7 +35,7 @@ def test_a_loop_costs_its_body_times_its_trips(trips: int | None, runs: int) -> 
     (op,) = read(model([repeated], inputs, outputs=["y", "stacked"], weights=weights), dims=dims).ops
     assert op.outputs == (Tensor("y", 64), Tensor("stacked", 64 * (3 if dims else runs)))
     assert op.flops == runs * (128 + 16 + 16)
-    assert op.workspace_bytes == 64 + 64 + 1  # the next state, what is given out, and the condition
+    assert op.workspace_bytes == 64 + 64 + 1  # the next state, the stacked output, and the condition
     assert op.inputs == ("trips", "x")
 
 

@@ -18,7 +18,7 @@ from graphrl.graphs.readers import read_graph
 from graphrl.graphs.readers.costgraph import parse_costgraph
 from graphrl.graphs.readers.stg import is_stg, parse_stg
 
-# In the manner of the released data: a source without id, one op after it, and ops that read its tensors.
+# Like the released data: a source without id, one op after it, and ops that read its tensors.
 COSTGRAPH = """\
 node {
   name: "_SOURCE"
@@ -170,7 +170,7 @@ def test_other_files_are_no_standard_task_graphs(head: bytes) -> None:
 
 
 def stg_text(graph: ComputationGraph) -> str:
-    """A graph of single-edge dependencies between two dummies, as the format has it."""
+    """A graph of single-edge dependencies between two dummies, as in the format."""
     source, target = graph.arrays.dependencies()
     n = graph.arrays.num_ops
     rows = [f"{n}", "0 0 0"]

@@ -1,4 +1,4 @@
-"""Workloads by name: GO's shipped graphs, what they hold, and how many ops the page says."""
+"""Workloads by name: GO's shipped graphs, their contents, and their number of ops as documented."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ RNNLM = go.load("rnnlm-2")
 
 
 def counts() -> dict[str, int]:
-    """Ops of all shipped workloads, without making their graphs."""
+    """Ops of all shipped workloads, without building their graphs."""
     counts = {}
     for name, setting in go.WORKLOADS.items():
         rows = storage.contents(go.DATA / storage.file_name(setting.architecture, go.KIND, go.LEVEL))

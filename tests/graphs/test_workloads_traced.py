@@ -1,4 +1,4 @@
-"""The code of GO's workloads at tiny sizes: it trains, and its graphs are what they say."""
+"""The code of GO's workloads at tiny sizes: it trains, and its graphs have the documented properties."""
 
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ def initial(model: Model, seed: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("model", TINY.values(), ids=TINY)
 def test_training_lowers_the_loss(model: Model) -> None:
-    """From about the logarithm of the number of classes, and by what the gradient says of a small step."""
+    """The loss starts near the logarithm of the number of classes, and falls as its gradient predicts."""
     parameters, batch = initial(model, 0), values(model)
     step = jax.jit(training_step(model))
     losses = []
@@ -76,7 +76,7 @@ def test_numbers_change_no_value() -> None:
     [("transformer-xl", "characters"), ("wavenet", "samples"), ("rnnlm", "words"), ("gnmt", "target")],
 )
 def test_outputs_see_nothing_that_lies_ahead(model: str, inputs: str) -> None:
-    """How much another first label changes the loss depends on the first row's logits alone."""
+    """The change of the loss by another first label depends on the first row's logits alone."""
     loss, batch = TINY[model].loss, values(TINY[model])
     weights = Weights(jax.tree.map(lambda x: 3 * x, initial(TINY[model], 0)))
     one, two = batch["labels"].copy(), batch["labels"].copy()
@@ -114,7 +114,7 @@ def test_graphs_hold_every_parameter_once_and_update_it_in_place(model: Model) -
 
 
 def test_parameters_stay_where_their_variables_stand() -> None:
-    """An op elsewhere gets a copy of the parameter: seconds on the way, and room on its device."""
+    """An op on another device gets a copy of the parameter: seconds on the way, and room on its device."""
     graph, _ = workloads.traced(TINY["rnnlm"], "tiny")
     a, n = graph.arrays, len(graph.ops)
     placement = np.zeros(n, int)
@@ -131,7 +131,7 @@ def test_parameters_stay_where_their_variables_stand() -> None:
 
 
 def test_the_script_writes_what_is_shipped(tmp_path: Path) -> None:
-    """From the same JAX, to the byte but for the date and versions."""
+    """Written by the same JAX: equal to the byte except for the date and versions."""
     path = workloads.write("transformer-xl-2", tmp_path)
     shipped = storage.read_program(go.DATA / path.name, 16)
     traced = storage.read_program(path, 16)

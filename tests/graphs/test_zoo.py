@@ -63,7 +63,7 @@ def shaped(draw: st.DrawFn) -> ComputationGraph:
 
 
 def same(a: zoo.ZooProgram, b: zoo.ZooProgram) -> bool:
-    """Whether two programs are equal in everything."""
+    """Checks that two programs are equal in everything."""
     schedules = [{key: order.tolist() for key, order in p.schedules.items()} for p in (a, b)]
     rest = [dataclasses.replace(p, schedules={}) for p in (a, b)]
     return schedules[0] == schedules[1] and rest[0] == rest[1]

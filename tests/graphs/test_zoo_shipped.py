@@ -1,4 +1,4 @@
-"""The model zoo: what the script traces, and what is shipped."""
+"""The model zoo: the programs that the script traces, and those shipped."""
 
 import time
 from pathlib import Path

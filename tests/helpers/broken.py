@@ -1,6 +1,7 @@
-"""Files that no reader may accept: `BROKEN` maps a name to what makes the file, and to words of its one-line error.
+"""Files that no reader may accept: `BROKEN` maps a name to a function that writes the file, and to words of its
+one-line error.
 
-Every error also names the file. `make(folder)` returns the path, which need not be inside the folder. Those that look
+Every error also names the file. `make(folder)` returns the path, which need not be inside the folder. Files that look
 like ONNX are in broken_onnx.py.
 """
 
@@ -27,7 +28,7 @@ BROKEN: dict[str, Broken] = {}
 
 
 def refusal(call: Callable[[], object]) -> str:
-    """What the GraphError says that `call` raises; empty if it raises none."""
+    """Message of the GraphError that `call` raises, or "" if it raises no error."""
     try:
         call()
     except GraphError as error:
@@ -100,7 +101,7 @@ def _output(name: str, says: str, /, **fields: Any) -> None:
     _changed(name, says, lambda graph: graph["ops"][1]["outputs"][0].update(fields))
 
 
-# The file itself.
+# Faults of the file itself.
 def _unreadable(folder: Path) -> Path:
     if os.geteuid() == 0:  # root may read any file, but not the start of its own address space
         return Path("/proc/self/mem")
@@ -143,7 +144,7 @@ _text("integer of 5000 digits", "thousands of digits", json.dumps(TINY).replace(
 _text("key twice", 'key "runtime" of "b" appears twice', json.dumps(TINY).replace('"flops": 7', '"runtime": 3'))
 _text("key twice at the top", 'key "version" appears twice', json.dumps(TINY).replace('"name": "tiny"', '"version": 1'))
 
-# JSON that is no graph.
+# JSON that is not a graph.
 _text("a list", "the top level is a list: must be an object", "[]")
 _text("an empty object", 'has no "format"', "{}")
 _text("another format", 'has no "format"', '{"nodes": [], "edges": []}')

@@ -1,4 +1,4 @@
-"""What a choice for a gradient costs, by live sets, step by step: the twin of `xla.checkpoint.solvers.price`."""
+"""Cost of a choice for a gradient from live sets, step by step: the twin of `xla.checkpoint.solvers.price`."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from graphrl.xla.checkpoint.solvers.level import ARGUMENT, COMPUTED, KEPT, MOVED
 
 
 class Cost(NamedTuple):
-    """What a choice for one level costs, and what it means: what is stored and which values are computed again."""
+    """Cost of a choice for one level, with the places of its values and the values computed again."""
 
     kept: float
     moved: float
@@ -23,7 +23,7 @@ class Cost(NamedTuple):
 
 
 def cost(level: Level, cut: Cut) -> Cost:
-    """The price of a level by sets of live values."""
+    """Prices a level by sets of live values."""
     simulated = _Backward(level, cut)
     stored = simulated.stored
     rerun = _rerun(level, stored) if cut.stretch > 1 else set()
@@ -43,7 +43,7 @@ def cost(level: Level, cut: Cut) -> Cost:
 
 
 def handed_seconds(level: Level, cut: Cut) -> float:
-    """What it takes to write the gradients that segments which are computed again get from later ones."""
+    """Seconds to write the gradients that recomputed segments receive from later segments."""
     if level.trips and cut.again.sum() < 2:
         return 0.0  # jax puts no barrier before a segment that is alone in a step
     total = 0.0
@@ -56,7 +56,7 @@ def handed_seconds(level: Level, cut: Cut) -> float:
 
 
 def _rerun(level: Level, stored: Sequence[int]) -> set[int]:
-    """What a stretch's steps compute before they run backward: for the next step, and for what is stored."""
+    """Values that a stretch's steps compute before they run backward: for the next step, and for stored values."""
     waiting, rerun = [v for v, what in enumerate(stored) if what != COMPUTED], set[int]()
     waiting += [after for after in level.following.tolist() if after >= 0]
     while waiting:
@@ -67,9 +67,9 @@ def _rerun(level: Level, stored: Sequence[int]) -> set[int]:
 
 
 def loop_cost_by_steps(loop: Loop, trips: int, stretch: int, step: Cost, shared: float) -> tuple[float, float, float]:
-    """Bytes that a loop keeps, and at the peaks of its two passes, from lists of what is there, step by step.
+    """Bytes that a loop keeps, and bytes at the peaks of its forward and backward pass, summed step by step.
 
-    `shared` is what a step keeps that the next one keeps, too.
+    `shared`: bytes that one step keeps and the next one keeps, too.
     """
     if stretch == 1:
         return sum(step.kept for _ in range(trips)), step.forward, step.backward
@@ -77,7 +77,7 @@ def loop_cost_by_steps(loop: Loop, trips: int, stretch: int, step: Cost, shared:
     joined = range(trips) if len(stretches[-1]) < stretch else ()
     kept = sum(loop.begin_bytes for _ in stretches) + sum(loop.taken_bytes for _ in joined)
     forward, backward = [], []
-    for steps in stretches[:1]:  # no other one is longer
+    for steps in stretches[:1]:  # no stretch is longer than the first
         slices = steps if len(stretches) > 1 else ()
         sums = loop.sum_bytes if slices else 0.0
         forward.append(step.forward + sum(loop.taken_bytes + loop.given_bytes for _ in slices))
@@ -91,8 +91,9 @@ def loop_cost_by_steps(loop: Loop, trips: int, stretch: int, step: Cost, shared:
 
 
 def _send(level: Level, cut: Cut, stored: list[int]) -> tuple[dict[int, int], float]:
-    """Of what is moved, the value that waits for its copy, and seconds that the pass waits at its end; what no later
-    place of a segment that is computed again can wait for is kept.
+    """For each moved value, the value that waits for its copy; and the seconds that the pass waits at its end.
+
+    Outside of loops, keeps a moved value for which no value at a later place of a recomputed segment can wait.
     """
     n = len(stored)
     firsts = [v for v in range(n) if v == 0 or level.op[v] != level.op[v - 1]]
@@ -114,8 +115,10 @@ def _send(level: Level, cut: Cut, stored: list[int]) -> tuple[dict[int, int], fl
 
 
 def _forward_peak(level: Level, stored: Sequence[int], sent: Mapping[int, int]) -> float:
-    """Values lie in memory from when they are computed until their last reader, or for good if they are kept there;
-    what is moved, until it is gone too.
+    """Peak bytes of the forward pass.
+
+    A value is live from its computation to its last reader; a kept value outside of loops, to the end; a moved value,
+    at least until its copy is done.
     """
     peak, n = level.resident, len(stored)
     for now in range(n):
@@ -140,9 +143,9 @@ class _Backward:
             if self.stored[v] == MOVED and (place == ARGUMENT or not cut.again[cut.segment[place]]):
                 self.stored[v] = KEPT
         self.took: list[float] = []  # seconds of each step
-        self.steps: list[tuple[float, set[int], int | None]] = []  # bytes beside, values read, value computed
-        self.fetched: dict[int, int] = {}  # the step from which a stored value is back
-        self.spans: list[tuple[int, int]] = []  # of steps, by segment
+        self.steps: list[tuple[float, set[int], int | None]] = []  # other bytes, values read, value computed
+        self.fetched: dict[int, int] = {}  # the step from which a moved or kept value is in memory
+        self.spans: list[tuple[int, int]] = []  # first and end step of each segment, the last segment first
         self.seconds, self.computed_again = 0.0, set[int]()
         for s in reversed(range(len(cut.again))):
             places = np.flatnonzero(cut.segment == s).tolist()
@@ -161,12 +164,14 @@ class _Backward:
         self.stored = [what if v in read else COMPUTED for v, what in enumerate(self.stored)]
 
     def peak(self) -> float:
-        """Of live bytes and what is beside them."""
+        """Peak of live bytes, workspace and copies."""
         peaks = [beside + self._live(step) for step, (beside, _, _) in enumerate(self.steps)]
         return self.level.resident + max(peaks, default=0.0)
 
     def waited(self) -> float:
-        """Seconds for which steps wait for what comes back: as it is read, from its segment's begin."""
+        """Seconds that steps wait for moved values; the copy back starts with the segment for recomputed ones, else at
+        the read.
+        """
         clock, free, waited, begins = 0.0, 0.0, 0.0, list[float]()
         back = {v for v, what in enumerate(self.stored) if what == MOVED}
         for step, (_, reads, _) in enumerate(self.steps):
@@ -193,14 +198,16 @@ class _Backward:
         for begin, stop in self.spans:
             for step in range(begin, min(stop, now + 1)):
                 made = self.steps[step][2]
-                if made is not None:  # earlier segments may read it, too, unless each of them makes its own
+                if made is not None:  # earlier segments may read it, too, unless each of them computes it for itself
                     until = stop if level.free[made] or self.stored[made] != COMPUTED else len(self.steps)
                     last = max([s for s in range(begin, until) if made in self.steps[s][1]], default=step)
                     total += level.bytes[made] * (now <= max(step, last))
         return total
 
     def _compute_again(self, places: Sequence[int], kernels: Sequence[int]) -> None:
-        """What kernels need and is not stored is computed first, in order; what is of earlier segments must be kept."""
+        """Recomputes in order the values that kernels need and that are not stored; values of earlier segments are
+        kept.
+        """
         level, again = self.level, set[int]()
         own, later = self._split(places, kernels)
         waiting = [v for reads in own for v in reads]
@@ -228,7 +235,7 @@ class _Backward:
             self.took.append(level.kernel_seconds[q])
 
     def _split(self, places: Sequence[int], kernels: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
-        """What kernels read of their own segment and earlier ones, and of later ones."""
+        """Values that each kernel reads from its own and earlier segments, and those from later segments."""
         reads = [_read_by(self.level, q) for q in kernels]
         own = [[v for v in read if not self._is_later(v, places)] for read in reads]
         return own, [[v for v in read if self._is_later(v, places)] for read in reads]
@@ -237,7 +244,9 @@ class _Backward:
         return bool(self.level.place[v] > places[-1] and not self.level.free[v])
 
     def _held(self, values: Iterable[int], places: Sequence[int], again: Iterable[int]) -> set[int]:
-        """What is in memory of what lies behind some values, those of later segments first; `again` is here."""
+        """Values in memory behind `values`, preferring those that later segments computed; this segment computes
+        `again`.
+        """
         made, held = {value for _, _, value in self.steps}, set[int]()
         for v in values:
             if self.stored[v] == COMPUTED and v in again:
@@ -251,7 +260,9 @@ class _Backward:
         return held
 
     def _keep_what_is_read(self, places: Sequence[int], kernels: Sequence[int]) -> None:
-        """Without a region: a loop keeps what its kernels read; a function, what that is computed from on the way."""
+        """Without a region, a loop keeps the values that its kernels read; a function keeps the values in memory behind
+        them.
+        """
         level = self.level
         for q, own, later in zip(kernels, *self._split(places, kernels), strict=True):
             held = self._held(later, places, ())
@@ -262,7 +273,7 @@ class _Backward:
             self.took.append(level.kernel_seconds[q])
 
     def _memory(self, values: Iterable[int]) -> set[int]:
-        """What is read from memory where some values are: what lies in none is computed on the way."""
+        """Values read from memory for `values`: a value that is not in memory is computed on the way."""
         read = set[int]()
         for v in values:
             in_memory = self.stored[v] != COMPUTED or self.level.solid[v]
@@ -279,6 +290,6 @@ def _read_by(level: Level, kernel: int) -> list[int]:
 
 
 def _copied(level: Level, kernel: int, made: Container[int]) -> float:
-    """Bytes of the copies that a kernel needs of what it reads, but for what its segment has made."""
+    """Bytes of copies that a kernel needs of the values it reads, except those that its segment has computed."""
     copies = level.kernel_copies[level.kernel_from[kernel] : level.kernel_from[kernel + 1]]
     return sum(size for v, size in zip(_read_by(level, kernel), copies, strict=True) if v not in made)

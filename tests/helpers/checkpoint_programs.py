@@ -1,4 +1,4 @@
-"""Small functions of many kinds, for the tests of `graphrl.checkpoint`: and what is the same about them."""
+"""Small functions of many kinds for the tests of `graphrl.checkpoint`, and comparisons of their results."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ def scanned(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def reversed_scan(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """A loop from the end, two steps at once, with results of each step, whose constants are differentiated by too."""
+    """A reverse loop, unrolled by two, with results of each step and gradients of its constants."""
 
     def layer(h: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
         h = jnp.sin(h @ w) * weights[0, 0, 0]
@@ -62,18 +62,18 @@ def nested(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def soft(x: jax.Array) -> jax.Array:
-    """Softplus with a derivative of its own."""
+    """Softplus with a custom derivative."""
     return jnp.log1p(jnp.exp(x))
 
 
 @soft.defjvp
 def _soft_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    return soft(primals[0]), 0.5 * jax.nn.sigmoid(primals[0]) * tangents[0]  # half of it, to be told apart
+    return soft(primals[0]), 0.5 * jax.nn.sigmoid(primals[0]) * tangents[0]  # half the true one, so that they differ
 
 
 @jax.custom_vjp
 def clipped(x: jax.Array) -> jax.Array:
-    """The identity, whose gradient is clipped."""
+    """The identity with a clipped gradient."""
     return x * 1.0
 
 
@@ -81,7 +81,7 @@ clipped.defvjp(lambda x: (clipped(x), jnp.sin(x)), lambda sines, g: (jnp.clip(g,
 
 
 def custom(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """Derivatives of their own, in the function and in the body of a loop."""
+    """Custom derivatives, in the function and in the body of a loop."""
 
     def layer(h: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
         return clipped(soft(h @ w)), None
@@ -102,7 +102,7 @@ def checkpointed(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def dropout(weights: jax.Array, x: jax.Array, key: jax.Array) -> jax.Array:
-    """Random numbers in layers, and in a loop whose state they are."""
+    """Random numbers in layers, and in a loop that carries their state."""
     for w, own in zip(weights, jax.random.split(key, LAYERS), strict=True):
         x = jnp.where(jax.random.bernoulli(own, 0.8, x.shape), jnp.tanh(x @ w), 0.0)
 
@@ -115,7 +115,7 @@ def dropout(weights: jax.Array, x: jax.Array, key: jax.Array) -> jax.Array:
 
 
 def tokens(table: jax.Array, tokens: jax.Array, mask: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Integers and booleans come in and, beside the loss, go out."""
+    """Integer and boolean arguments, and integer and boolean results in addition to the loss."""
     h = jnp.tanh(table[0][tokens]) @ table[1]
     h = jnp.where(mask[:, None], h, 0.0)
     order = jnp.argsort(h[:, 0])
@@ -123,7 +123,7 @@ def tokens(table: jax.Array, tokens: jax.Array, mask: jax.Array) -> tuple[jax.Ar
 
 
 def options(weights: jax.Array, x: jax.Array, *, scale: Any, bias: Mapping[str, jax.Array]) -> jax.Array:
-    """Arguments by name, one of them a number of Python."""
+    """Arguments by name, one of them a Python number."""
     return jnp.square(mlp(weights, x * scale + bias["b"][None]) - 1.0)
 
 
@@ -134,7 +134,7 @@ def several(weights: jax.Array, x: jax.Array) -> dict[str, Any]:
 
 
 def branching(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """Branches, a loop with an end of its own over what has no gradient, and one of a fixed length."""
+    """Branches, a loop of unknown length over values without gradient, and one of fixed length."""
     steps = lax.while_loop(lambda n: n < 3, lambda n: n + 1, 0)
     h = lax.cond(steps > 2, lambda h: jnp.sin(h @ weights[0]), lambda h: jnp.cos(h), x)
     h = lax.switch(steps - 2, [jnp.sin, lambda h: jnp.tanh(h @ weights[1]), jnp.cos], h)
@@ -142,7 +142,7 @@ def branching(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def calls(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """Calls in calls, and what computes nothing."""
+    """Nested calls, and functions that compute nothing."""
 
     @jax.jit
     def inner(h: jax.Array, w: jax.Array) -> jax.Array:
@@ -154,7 +154,7 @@ def calls(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def pulled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function's results and, for a cotangent of each that has one, the gradient by its first argument."""
+    """A function's results and the gradient by its first argument, with a cotangent for each result that has one."""
 
     def run(first: Any, *others: Any) -> Any:
         results, pull = jax.vjp(lambda first: fn(first, *others), first)
@@ -170,13 +170,13 @@ def _cotangent(result: jax.Array) -> Any:
 
 
 def kept_bytes(fn: Callable[..., Any], *args: Any) -> int:
-    """Bytes that jax really keeps between the passes, beside arguments."""
+    """Bytes that jax keeps between the passes in addition to arguments."""
     residuals: Any = saved_residuals(fn, *args)
     return sum(aval.size * aval.dtype.itemsize for aval, why in residuals if not why.startswith("from the argument"))
 
 
 def assert_same(ours: Any, theirs: Any, *, bits: bool = False) -> None:
-    """The same tree of the same types; numbers to the bit, or else to 1e-6 of the largest in their array."""
+    """Checks that trees have equal types, and equal bits or numbers within 1e-6 of the largest in their array."""
     assert str(jax.tree.structure(ours)) == str(jax.tree.structure(theirs))
     for own, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert jax.typeof(own) == jax.typeof(other)

@@ -1,4 +1,4 @@
-"""Running the command in the process of the tests."""
+"""Runs the command in the process of the tests."""
 
 import pytest
 
@@ -8,12 +8,12 @@ from graphrl.solvers.rules.plan_builder import prepare
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled_lists() -> None:
-    """Nothing is said of compiling list schedules, here and in processes that tests start."""
+    """Compiles list schedules first, so that neither tests nor their processes print lines about it."""
     prepare()
 
 
 def check_failure(arguments: list[str], code: int, fault: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Runs the command: the exit code, one line on stderr that names the fault, nothing on stdout."""
+    """Runs the command and checks its exit code, one line on stderr that names the fault, and an empty stdout."""
     assert main(arguments) == code
     out, err = capsys.readouterr()
     assert out == ""

@@ -1,4 +1,4 @@
-"""Rows of comparisons: made by hand, and those of files."""
+"""Rows of comparisons: hand-written ones, and rows of files."""
 
 import dataclasses
 import json
@@ -67,25 +67,25 @@ ROWS = [
 
 
 def read_rows(path: str | Path) -> list[Row]:
-    """The rows of a file; a last line that was cut short is dropped from it."""
+    """The rows of a file; an incomplete last line is removed from it."""
     with open_store(path, RUNS) as store:
         return list(store.rows.values())
 
 
 def json_lines(rows: Sequence[Row]) -> str:
-    """The rows as a file holds them."""
+    """The rows in the format of files."""
     return "".join(json.dumps(row.to_dict(), allow_nan=False) + "\n" for row in rows)
 
 
 def read_again(value: dict) -> Row:
-    """The row that the JSON says."""
+    """The row after a round trip through JSON."""
     return Row.from_dict(json.loads(json.dumps(value)))
 
 
 def rows_by_seed(
     graphs: Sequence[ComputationGraph], problem: Problem, label: str, by_seed: Sequence[Sequence[float | None]]
 ) -> list[Row]:
-    """Rows with such values, by seed and graph, the first of these; None failed."""
+    """Rows with these values, by seed and by graph, for the first graphs; None is a failed run."""
     return [
         dataclasses.replace(
             row_of(run, value=value, excess=None if value is None else 0, bound=1.0, seconds=2.0, compile_seconds=0.5),

@@ -24,7 +24,7 @@ def diamond(name: str = "diamond", runtime: float = 2.0) -> ComputationGraph:
 
 
 def chain(length: int) -> ComputationGraph:
-    """Ops one after the other: there is but one order."""
+    """A chain of ops, which has a single order."""
     ops = [Op(f"o{i}", "", 1.0, (f"t{i - 1}",) if i else (), (Tensor(f"t{i}", 1),)) for i in range(length)]
     return ComputationGraph(f"chain{length}", tuple(ops))
 
@@ -37,5 +37,5 @@ def runs_of(*methods: str, seeds: int = 1, graphs: tuple[ComputationGraph, ...] 
 
 
 def replace_solver(monkeypatch: pytest.MonkeyPatch, solve: Callable[[Task], Plan]) -> None:
-    """Makes every method this one."""
+    """Replaces every method by this one."""
     monkeypatch.setattr(execute_module, "find_solver", lambda name: solve)

@@ -23,7 +23,7 @@ def problem(devices: int) -> Problem:
 
 
 def seen(graph: ComputationGraph, devices: int = 2, to: Sizes | None = None, **options: Any) -> Any:
-    """After choices drawn at random, with which odd ops may be fused."""
+    """Observation after randomly drawn choices, with only odd ops fusible."""
     n, generator = len(graph.ops), np.random.default_rng(0)
     drawn = [generator.integers(0, count, n).astype(np.int32) for count in (devices, LEVELS, FUSIONS)]
     start = Choices(*drawn[:2])
@@ -45,7 +45,7 @@ class Renumbered(NamedTuple):
 
 
 def renumbered(observation: Any, seed: int) -> Renumbered:
-    """Other numbers for the same ops, real ones and padding mixed; the order stays that of the same ops."""
+    """The same ops renumbered, real ops and padding mixed; their order stays the same."""
     n = observation.mask.shape[0]
     old = np.random.default_rng(seed).permutation(n)
     new = np.append(np.argsort(old), n)  # edges of padding stay where they are
@@ -82,14 +82,14 @@ def padded(choices: Choices, n: int) -> dict[str, jax.Array]:
 
 
 def keys_of(graph: ComputationGraph, priority: Any, levels: int = LEVELS) -> np.ndarray:
-    """`[n]` float32: of ops of equal priority the first in the graph's order has the largest key."""
+    """Keys `[n]` float32: among ops of equal priority the first in the graph's order has the largest key."""
     a = graph.arrays
     keys = np.asarray(priority) * a.num_ops + a.num_ops - 1 - a.rank
     return keys.astype(np.float32) / np.float32(levels * a.num_ops)
 
 
 def order_of(graph: ComputationGraph, problem: Problem, placement: Any, keys: np.ndarray) -> np.ndarray:
-    """On the host; the key of a transfer is the largest of the ops that wait for it."""
+    """The order on the host; a transfer's key is the largest of the ops that wait for it."""
     a, placement = graph.arrays, np.asarray(placement)
     transfers = np.zeros((a.num_tensors, problem.devices), np.float32)
     np.maximum.at(transfers, (a.use_tensor, placement[a.use_op]), keys[a.use_op])

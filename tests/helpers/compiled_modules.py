@@ -13,18 +13,18 @@ from graphrl.graphs.padding import PaddedGraph, Sizes, pad_batch
 
 GRAPHS, LANES = 2, 20
 L = GRAPHS * LANES
-# Larger than the graphs are, so that every state array is larger than anything else that a step makes.
+# Larger than the graphs, so that every state array is larger than all other results of a step.
 SIZES = Sizes(ops=160, tensors=168, slots=160 + 80, rows=240, uses=320, controls=40, shares=0)
 SLOTS, BLOCKS = slot_layout(SIZES)
 IN_PLACE = ("scatter", "dynamic-update-slice")
-# As tests/conftest.py does not compile; since jax 0.11 there is no other way.
+# Compiler options as for users, unlike tests/conftest.py; since jax 0.11 there is no other way.
 AS_FOR_USERS: dict[str, str | bool] = {"xla_cpu_use_fusion_emitters": True} if jax.__version_info__ < (0, 11) else {}
 NO_WORK = ("get-tuple-element", "tuple", "parameter", "bitcast", "constant")
 
 
 class Instruction(NamedTuple):
     name: str
-    elements: int  # of the largest array in its result
+    elements: int  # elements of the largest array in its result
     opcode: str
     calls: tuple[str, ...]  # computations
     text: str
@@ -36,7 +36,7 @@ _CALLS = re.compile(r"(?:calls|to_apply|body|condition|\w+_computations?)=(?:\{(
 
 
 class Module:
-    """The text of a lowered program's HLO module, compiled as it is for users."""
+    """The text of a lowered program's HLO module, compiled as for users."""
 
     def __init__(self, lowered: jax.stages.Lowered) -> None:
         text = lowered.compile(compiler_options=AS_FOR_USERS).as_text()
@@ -59,7 +59,7 @@ class Module:
         return [loop for loop in whiles if carries in loop.text.split(" while(")[0]]
 
     def body(self, loop: Instruction) -> list[Instruction]:
-        """The body of a while, loops and calls inside it included, but not what is fused."""
+        """The body of a while, nested loops and calls included, but not fused computations."""
         names = [name.strip("% ") for name in re.findall(r"body=(%?[\w.\-]+)", loop.text)]
         every: list[Instruction] = []
         while names:
@@ -69,7 +69,7 @@ class Module:
         return every
 
     def made_anew(self, loop: Instruction, elements: int) -> list[str]:
-        """What in a loop writes a whole array of at least `elements` elements: all but updates in place."""
+        """Instructions in a loop that write a whole array of at least `elements` elements: all but updates in place."""
         return [
             instruction.text
             for instruction in self.body(loop)

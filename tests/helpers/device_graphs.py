@@ -37,8 +37,10 @@ def compiled(problem: Problem, form: str = "rows") -> Callable[..., DeviceCosts]
 
 
 def random_graph(rng: np.random.Generator, max_ops: int = 20) -> ComputationGraph:
-    """Ops in any order with no, one or several outputs, zero bytes and seconds, hubs of data and control edges, control
-    edges beside data edges, external inputs, kept tensors, workspace, weights, aliases and reuses.
+    """Random graphs with every feature of the cost model.
+
+    Ops in any order with no, one or several outputs, zero bytes and seconds, hubs of data and control edges, both kinds
+    of edges between the same ops, external inputs, kept tensors, workspace, weights, aliases and reuses.
     """
     ops: list[Op] = []
     tensors = [Tensor("x", 4), Tensor("y", 9)]
@@ -116,7 +118,7 @@ def random_decisions(
 
 
 def resized(decisions: Decisions, to: Sizes, rng: np.random.Generator) -> Decisions:
-    """The decisions for graphs padded to larger sizes: what they say of padding is any."""
+    """The decisions for graphs padded to larger sizes; those of padding are random."""
 
     def grown(values: jax.Array, axis: int, size: int) -> np.ndarray:
         shape = list(np.shape(values))
@@ -133,7 +135,7 @@ def resized(decisions: Decisions, to: Sizes, rng: np.random.Generator) -> Decisi
 def of_graph(
     decisions: Decisions, graph: ComputationGraph, index: int, lane: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A lane's decisions as the host takes them: placement `[n]`, op keys `[n]`, transfer keys `[t, devices]`."""
+    """A lane's decisions in the host's form: placement `[n]`, op keys `[n]`, transfer keys `[t, devices]`."""
     n, t = graph.arrays.num_ops, graph.arrays.num_tensors
     return (
         np.asarray(decisions.placement)[:n, index, lane],
@@ -152,7 +154,7 @@ def host_order(events: np.ndarray, graph: ComputationGraph, devices: int, ops: i
 
 
 def check(graph: ComputationGraph, costs: DeviceCosts, padded: PaddedGraph, at: tuple[int, int], want: tuple) -> None:
-    """Holds one lane of device costs against the host's; `want` is problem, placement, op keys and transfer keys."""
+    """Checks one lane of device costs against the host's; `want` is problem, placement, op keys and transfer keys."""
     problem, placement, op_keys, transfer_keys = want
     order = exact.decode(graph, problem, placement, op_keys, transfer_keys)
     events = np.asarray(costs.events)[:, *at]

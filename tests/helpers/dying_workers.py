@@ -1,4 +1,4 @@
-"""What a worker process of a comparison runs first in a test: in a module that a spawned process can import."""
+"""Faults of worker processes of a comparison, in a module that a spawned process can import."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from graphrl.solvers.base import Task
 
 
 def die_of_diamonds() -> None:
-    """In a worker: list scheduling of a diamond kills it, as running out of memory would."""
+    """Kills the worker in list scheduling of a diamond, as running out of memory would."""
     from graphrl.methods import find_solver as find
 
     def find_solver(name: str):  # type: ignore[no-untyped-def]
@@ -25,7 +25,7 @@ def die_of_diamonds() -> None:
 
 
 def sleep_a_minute() -> None:
-    """In a worker: every run takes a minute."""
+    """Makes every run in the worker take a minute."""
 
     def find_solver(name: str):  # type: ignore[no-untyped-def]
         return lambda task: time.sleep(60)

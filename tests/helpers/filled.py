@@ -1,4 +1,4 @@
-"""Parameters of which none is special: no bias that is 0 and no layer that starts small."""
+"""Generic parameters: no bias is 0 and no layer starts small."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def filled(module: nn.Module, *arguments: Any) -> Any:
-    """Of a Linen module, without compiling its `init`."""
+    """Random parameters of a Linen module, without compiling its `init`."""
     return drawn(jax.eval_shape(module.init, jax.random.key(0), *arguments)["params"])
 
 
@@ -18,9 +18,9 @@ def applied(module: nn.Module, params: Any, *arguments: Any) -> Any:
 
 
 def drawn(shapes: Any) -> Any:
-    """Arrays of these shapes, from normal distributions, each as large as keeps the size of what it is multiplied with.
+    """Normally distributed arrays of these shapes, scaled to preserve the size of the values that they multiply.
 
-    Those of equal names and shapes are not equal.
+    Arrays of equal names and shapes differ.
     """
     generator = np.random.default_rng(0)
 

@@ -1,4 +1,4 @@
-"""Graphs and problems that try every rule of fusion."""
+"""Graphs and problems that exercise every rule of fusion."""
 
 import random
 from typing import Any
@@ -16,7 +16,7 @@ TYPES = ["add", "mul", "Relu", "multiply", "reshape", "reshape", "reduce_sum", "
 
 @st.composite
 def fusable_graphs(draw: st.DrawFn, max_ops: int = 9) -> ComputationGraph:
-    """Graphs of which many ops may be inlined, with all that can forbid it."""
+    """Graphs with many ops that may be inlined, and with every obstacle to it."""
     inputs = [Tensor("x", 4), Tensor("y", 2)]
     tensors, ops = list(inputs), list[Op]()
     for i in range(draw(st.integers(1, max_ops))):
@@ -48,7 +48,7 @@ def fusable_graphs(draw: st.DrawFn, max_ops: int = 9) -> ComputationGraph:
 
 @st.composite
 def fusion_problems(draw: st.DrawFn, max_ops: int = 9) -> FusionProblem:
-    """Problems whose limits bind now and then."""
+    """Problems with limits that sometimes bind."""
     graph = draw(fusable_graphs(max_ops))
     return fusion_problem(
         graph, CHIP, max_ops=draw(st.sampled_from([1, 2, 3, 4, 64])), max_arguments=draw(st.sampled_from([1, 2, 3, 40]))
@@ -57,13 +57,13 @@ def fusion_problems(draw: st.DrawFn, max_ops: int = 9) -> FusionProblem:
 
 @st.composite
 def fusion_priorities(draw: st.DrawFn, problem: FusionProblem) -> np.ndarray:
-    """`[n]` int64, from 0 to 3."""
+    """Priorities `[n]` int64, from 0 to 3."""
     n = problem.num_ops
     return np.array(draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)), np.int64)
 
 
 def chain_graph(types: str, width: int = 8) -> ComputationGraph:
-    """Ops one after the other, each of as many bytes, with as many operations."""
+    """A chain of ops of these types; each writes `width` bytes in `width` operations."""
     names = types.split()
     ops = [
         Op(f"{i}", kind, 1.0, (f"t{i - 1}" if i else "x",), (Tensor(f"t{i}", width),), flops=width)
@@ -73,7 +73,9 @@ def chain_graph(types: str, width: int = 8) -> ComputationGraph:
 
 
 def viewed_graph() -> ComputationGraph:
-    """Two reshapes in a row that are aliases; the first may be inlined; and an op that takes over the second."""
+    """Two reshapes in a row that are aliases, the first of which may be inlined; and an op that reuses the second's
+    buffer.
+    """
     ops = (
         Op("make", "dot_general", outputs=(Tensor("a", 8),), flops=1),
         Op("view", "reshape", inputs=("a",), outputs=(Tensor("b", 8, alias="a"),)),
@@ -85,7 +87,7 @@ def viewed_graph() -> ComputationGraph:
 
 
 def turned_graph() -> ComputationGraph:
-    """An addition that takes over what it reads, of which it reads the transpose as well, which may be inlined."""
+    """An addition that reuses the buffer of its operand, and also reads its transpose, which may be inlined."""
     ops = (
         Op("make", "dot_general", outputs=(Tensor("a", 8),), flops=1),
         Op("turn", "transpose", inputs=("a",), outputs=(Tensor("b", 8),)),

@@ -1,4 +1,4 @@
-"""What tests ask of a program that was read from compiled HLO, and HLO text that is parsed in this process."""
+"""Queries of a program read from compiled HLO, and HLO text parsed in this process."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +30,7 @@ def peak(program: HloProgram, order: Sequence[int] | None = None) -> int:
 
 
 def proto(text: str) -> bytes:
-    """The serialized module of whole HLO text, by jaxlib's parser in this process: a process of its own takes 0.2 s."""
+    """The serialized module of whole HLO text, by jaxlib's parser in this process: a separate process takes 0.2 s."""
     from jaxlib._hlo import hlo_module_from_text  # type: ignore[import-not-found]
 
     return hlo_module_from_text(with_header(text.encode()).decode()).as_serialized_hlo_module_proto()
@@ -41,5 +41,5 @@ def module_of(text: str) -> HloModule:
 
 
 def program_of(text: str, **options: Any) -> HloProgram:
-    """What `read_hlo` makes of whole HLO text."""
+    """The program that `read_hlo` reads from whole HLO text."""
     return read_hlo(proto(text), **options)

@@ -1,7 +1,7 @@
-"""Programs that a changed schedule could spoil: what each shows under `jax.jit` it has to show under `graphrl.jit`.
+"""Programs that a changed schedule could spoil: `graphrl.jit` has to show the same as `jax.jit`.
 
-A case is a function that is given what to compile with, and returns all that a user sees of its programs; `same` makes
-a test of it. `scripts/reproduce_real_programs.py --sections same-results` makes a table of these tests.
+A case is a function that receives the compiler, and returns all that a user sees of its programs; `same` turns it into
+a test. `scripts/reproduce_real_programs.py --sections same-results` tabulates these tests.
 """
 
 import dataclasses
@@ -21,18 +21,18 @@ import graphrl
 from graphrl.xla.hook import available
 
 N = 256
-SECONDS = 0.2  # of a search: what counts is that the order is another one, not how good it is
+SECONDS = 0.2  # of a search: the order has to be another one, not a good one
 DELETED, KEPT, IN_PLACE, ELSEWHERE = "deleted", "kept", "in place", "elsewhere"
 
 
 @dataclasses.dataclass(frozen=True)
 class Compiler:
-    """Compiles by jax, or by graphrl.
+    """Compiles with jax, or with graphrl.
 
     Attributes:
       jit: as `jax.jit`.
       compile: a function that `jit` gave, and arguments -> the executable.
-      reports: of all programs that graphrl has compiled.
+      reports: reports of all programs that graphrl has compiled.
     """
 
     jit: Callable[..., Any]
@@ -42,17 +42,17 @@ class Compiler:
 
 _LOST = ((DELETED, KEPT), (IN_PLACE, ELSEWHERE))
 
-# What a user can see of a case's programs: arrays, texts, numbers, in a pytree.
+# A case's results as a user sees them: arrays, texts and numbers in a pytree.
 Case = Callable[[Compiler], Any]
 
 
 def jax_s() -> Compiler:
-    """jax's own."""
+    """Compiles with jax."""
     return Compiler(jax.jit, lambda jitted, *args: jitted.lower(*args).compile())
 
 
 def graphrl_s(seconds: float) -> Compiler:
-    """graphrl's, which looks for each order so long."""
+    """Compiles with graphrl, which searches each order for `seconds`."""
     functions, executables = [], []
     options: Mapping[str, Any] = {"seconds": seconds, "cache": False}
 
@@ -71,8 +71,8 @@ def graphrl_s(seconds: float) -> Compiler:
 
 
 def same(case: Case) -> Callable[..., None]:
-    """The test that a case shows the same to the bit; where graphrl keeps an argument that jax deletes, as its
-    documentation says that it may, the donation is noted as lost.
+    """A test that a case shows the same to the bit. Where graphrl keeps an argument that jax deletes, as its
+    documentation allows, the donation is noted as lost.
     """
 
     @pytest.mark.skipif(available() is not None, reason=str(available()))
@@ -92,7 +92,7 @@ def same(case: Case) -> Callable[..., None]:
 
 
 def observed(case: Case, compiler: Compiler) -> list[str]:
-    """Lines of text that say all that the case shows to the bit, warnings and what it raises included."""
+    """Lines of text that show a case's results to the bit, its warnings and its errors."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         shown = case(compiler)
@@ -114,19 +114,19 @@ def _line(leaf: Any) -> str:
 
 
 def differences(theirs: Sequence[str], ours: Sequence[str]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Pairs of lines that differ: those that show a lost donation, and all others."""
+    """Pairs of lines that differ: those of a lost donation, and all others."""
     pairs = [(a, b) for a, b in itertools.zip_longest(theirs, ours, fillvalue="") if a != b]
     lost = [(a, b) for a, b in pairs if any(a.endswith(repr(u)) and b.endswith(repr(v)) for u, v in _LOST)]
     return lost, [pair for pair in pairs if pair not in lost]
 
 
 def fates(arrays: Any) -> list[str]:
-    """What became of each array that was donated, or was not."""
+    """State of each array that was donated, or was not."""
     return [DELETED if leaf.is_deleted() else KEPT for leaf in jax.tree.leaves(arrays)]
 
 
 def raised(call: Callable[[], Any]) -> str:
-    """The kind of error that a call ends in; "nothing" if it ends well."""
+    """Name of the error type that a call raises; "nothing" if it returns."""
     try:
         jax.block_until_ready(call())
     except Exception as error:
@@ -135,8 +135,8 @@ def raised(call: Callable[[], Any]) -> str:
 
 
 def wide(x: jax.Array) -> jax.Array:
-    """`[N]` -> `[N]`: four branches with `[N, N]` between; XLA's default schedule has all of them at once, so that
-    another order needs less.
+    """`[N]` -> `[N]`: four branches with `[N, N]` between. In XLA's default schedule all of them are live together, so
+    that another order needs less.
     """
     return functools.reduce(jnp.add, branches(x))
 

@@ -11,7 +11,7 @@ from tiny_agent import train_tiny
 
 from graphrl.training import checkpoints
 
-# what is called at the moment, and whether the process dies before or after
+# the function called at the moment; True if the process dies after its call, False if before
 MOMENTS: dict[str, tuple[Any, str, bool]] = {
     "half": (checkpoints, "save", False),
     "all": (checkpoints, "write_document", True),
@@ -20,7 +20,7 @@ MOMENTS: dict[str, tuple[Any, str, bool]] = {
 
 
 def kill_at(moment: str, checkpoint: Path) -> None:
-    """Has the process die at the moment of a checkpoint that is written for the first time."""
+    """Kills the process at the given moment of the first write of a checkpoint."""
     place, name, after = MOMENTS[moment]
     call: Callable[..., Any] = getattr(place, name)
     temporary = checkpoint.with_name(f".{checkpoint.name}.tmp")

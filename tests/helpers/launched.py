@@ -1,4 +1,4 @@
-"""The launchers of scripts/ in this process: it has imported everything, and compiles only once what tests share."""
+"""The launchers of scripts/ in this process: imports and shared programs are loaded and compiled once."""
 
 import importlib
 import subprocess
@@ -14,7 +14,7 @@ Launch = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Launch:
-    """Runs a launcher by its system, in the test's folder with --out out; gives what a process would."""
+    """Runs a launcher by its system, in the test's folder with --out out; returns a process's result."""
     monkeypatch.chdir(tmp_path)
 
     def run(system: str, *options: str) -> subprocess.CompletedProcess[str]:

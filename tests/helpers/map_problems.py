@@ -1,4 +1,4 @@
-"""Chips and map problems that try every feature, and what a map costs, told rule by rule from the graph's names."""
+"""Chips and map problems that exercise every feature, and the cost of a map, rule by rule from the graph's names."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ WORKED_GRAPH = ComputationGraph(
 
 @st.composite
 def chips(draw: st.DrawFn) -> MemoryChip:
-    """Of one to four memories, small enough that capacity binds on small graphs."""
+    """Chips of one to four memories, small enough that capacity binds on small graphs."""
     capacities = sorted(draw(st.lists(st.sampled_from([0, 4, 8, 13, 21, 34]), max_size=3)), reverse=True)
     memories = [
         ChipMemory(
@@ -40,7 +40,7 @@ def chips(draw: st.DrawFn) -> MemoryChip:
 
 @st.composite
 def problems(draw: st.DrawFn, max_ops: int = 8) -> MapProblem:
-    """A graph with work of its own on a chip, in the graph's order or in another."""
+    """A map problem of a graph with random FLOPs on a chip, in the graph's order or in another."""
     graph = draw(graphs(max_ops))
     ops = tuple(dataclasses.replace(op, flops=draw(st.integers(0, 20))) for op in graph.ops)
     graph = dataclasses.replace(graph, ops=ops)
@@ -48,7 +48,7 @@ def problems(draw: st.DrawFn, max_ops: int = 8) -> MapProblem:
 
 
 def another_order(graph: ComputationGraph) -> list[int]:
-    """The highest ready index first."""
+    """An order that always runs the ready op of highest index."""
     order: list[int] = []
     before = graph.arrays.predecessors
     while len(order) < len(graph.ops):
@@ -64,7 +64,7 @@ def asked(draw: st.DrawFn, problem: MapProblem) -> tuple[np.ndarray, np.ndarray]
 
 
 def naive_latency(problem: MapProblem, weights: np.ndarray, outputs: np.ndarray) -> float:
-    """The latency of a map, told from the graph's names."""
+    """The latency of a map from the graph's names."""
     graph, chip = problem.graph, problem.chip
     memory_of = {tensor.name: 0 for tensor in graph.inputs}
     size_of = {tensor.name: tensor.bytes for tensor in graph.inputs}
@@ -89,7 +89,7 @@ def naive_latency(problem: MapProblem, weights: np.ndarray, outputs: np.ndarray)
 
 
 def naive_pages(problem: MapProblem, weights: np.ndarray, outputs: np.ndarray) -> np.ndarray:
-    """Pages that every memory holds in every step: `[M, n]` int64, told from the graph's names."""
+    """Pages in every memory at every step: `[M, n]` int64, from the graph's names."""
     graph, page, n = problem.graph, problem.chip.page, problem.steps
     pages = np.zeros((problem.memories, n), np.int64)
     step_of = {graph.ops[index].name: step for step, index in enumerate(problem.order)}

@@ -1,4 +1,4 @@
-"""ONNX models made by hand."""
+"""Hand-written ONNX models."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -60,9 +60,9 @@ def loop(
     gives: Sequence[str] = ("t",),
     outputs: Sequence[str] = ("y",),
 ) -> onnx.NodeProto:
-    """A Loop over a state, which is `start` first and then the first that the body gives; the rest is stacked.
+    """A Loop over a state, which is `start` first and then the body's first result; the other results are stacked.
 
-    The body has the number of its run as "i".
+    The body receives the number of its iteration as "i".
     """
     inputs = [info("i", (), TensorProto.INT64), info("go", (), TensorProto.BOOL), state]
     results = [onnx.ValueInfoProto(name=name) for name in ("on", *gives)]
@@ -87,5 +87,5 @@ def refused(data: Content, **options: object) -> str:
 def branch_body(
     name: str, nodes: Sequence[onnx.NodeProto], weights: Sequence[onnx.TensorProto] = ()
 ) -> onnx.GraphProto:
-    """A body; each reads x (or w) from around it."""
+    """A body; each reads x (or w) from the outer graph."""
     return helper.make_graph(nodes, name, [], [onnx.ValueInfoProto(name=nodes[-1].output[0])], weights)

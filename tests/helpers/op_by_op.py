@@ -1,4 +1,4 @@
-"""A JAX function op by op in any order of its graph's ops: what the graph of `from_jax` predicts, made true.
+"""Runs a JAX function op by op in any order of its graph's ops, as the graph of `from_jax` predicts.
 
 Every op runs alone and to its end, and a value is freed when the last op that reads it has run.
 """
@@ -15,11 +15,11 @@ from graphrl.graphs.roofline import DEFAULT_CHIP, find_chip
 
 
 class OpByOp:
-    """A traced function, and the values that live while it is evaluated.
+    """A traced function, and its live values during evaluation.
 
     Attributes:
-      live_bytes: of all values that ops wrote and that are still needed, by place in the order: when the op there has
-        written its own and before what it read is freed. That is what memory rules compare with the peak.
+      live_bytes: bytes of all values that ops wrote and that are still needed, by place in the order: when the op there
+        has written its own values and before its operands are freed. Memory rules compare this number with the peak.
     """
 
     def __init__(self, fn: Callable[..., Any], args: Sequence[Any]) -> None:
@@ -34,7 +34,7 @@ class OpByOp:
         """Evaluates the ops in an order and gives the function's results; `watch` is called after each."""
         flat, self._values, live = self._flat, dict[Result, Any](), 0
         reads = Counter(value for index in self._ops for value in flat.nodes[index].inputs)
-        reads.update(value for value in flat.outputs if isinstance(value, Result))  # these never come to nought
+        reads.update(value for value in flat.outputs if isinstance(value, Result))  # these counts never reach 0
         self.live_bytes = []
         for index in (self._ops[op] for op in order):
             node = flat.nodes[index]

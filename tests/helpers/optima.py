@@ -1,11 +1,11 @@
-"""The optimum of tiny graphs by every placement and every order: what solvers are compared with.
+"""The optimum of tiny graphs by every placement and every order, the reference for solvers.
 
-Neither bounds nor any solver's ideas are used. What is left out loses nothing:
-- devices are alike, so of placements that differ by their names alone one is tried;
-- a beginning of an order is given up where it is no better than the best complete plan: makespan and peak only grow;
+Uses neither bounds nor ideas of any solver. Pruning is lossless:
+- devices are alike, so one placement is tried of those that differ by a renaming of devices;
+- a prefix of an order is abandoned where it is no better than the best complete plan: makespan and peak only grow;
 - and where the same ops and transfers have run before with the same clocks, ends and buffers, and no worse a makespan
-  and peak: all that follows is the same;
-- where memory does not matter, a transfer that holds nobody up (`free`) runs at once.
+  and peak: all continuations are the same;
+- where memory does not matter, a transfer that delays nothing (`free`) runs immediately.
 """
 
 import math
@@ -24,12 +24,12 @@ Rank = tuple[float, float]  # bytes above the limit, objective
 
 
 def optimum(graph: ComputationGraph, problem: Problem) -> float:
-    """The least objective of all plans, bytes or seconds; under a memory limit of those of least excess."""
+    """The least objective of all plans, bytes or seconds; under a memory limit, among the plans of least excess."""
     return least_rank(graph, problem)[1]
 
 
 def least_rank(graph: ComputationGraph, problem: Problem) -> Rank:
-    """The least rank of all plans, as `Plan.rank` has it."""
+    """The least rank of all plans, as defined by `Plan.rank`."""
     best: Rank = (math.inf, math.inf)
     for placement in placements(len(graph.ops), problem.devices):
         best = _Orders(graph, problem, placement, best).best
@@ -37,7 +37,7 @@ def least_rank(graph: ComputationGraph, problem: Problem) -> Rank:
 
 
 def placements(num_ops: int, devices: int) -> Iterator[np.ndarray]:
-    """Placements `[n]` of which every other is a renaming of devices; everything on one device first."""
+    """Placements `[n]` up to a renaming of devices; everything on one device first."""
     placement = np.zeros(num_ops, np.int64)
     while True:
         yield placement.copy()
@@ -52,7 +52,7 @@ def placements(num_ops: int, devices: int) -> Iterator[np.ndarray]:
 
 
 class _Clocks(NamedTuple):
-    """Seconds: when devices and their outgoing links are free, the ends of slots, and the latest end of an op."""
+    """Seconds at which devices and their outgoing links are free and slots end, and the latest end of an op."""
 
     free: tuple[float, ...]
     link: tuple[float, ...]
@@ -61,7 +61,7 @@ class _Clocks(NamedTuple):
 
 
 class _Orders:
-    """All orders of a placement; `best` is the least rank that was met, or the one that was known before."""
+    """All orders of a placement; `best` is the least rank so far, at first the given one."""
 
     def __init__(self, graph: ComputationGraph, problem: Problem, placement: np.ndarray, best: Rank) -> None:
         self._problem, self.best = problem, best
@@ -79,7 +79,7 @@ class _Orders:
         self._extend((), 0, max(self._walk.live), _Clocks(none, none, {}, 0.0))
 
     def _extend(self, order: tuple[int, ...], ran: int, peak: int, clocks: _Clocks) -> None:
-        """Tries all that can follow; `ran` is the set of slots that have run, as bits."""
+        """Tries all continuations; `ran` is the set of slots that have run, as bits."""
         objective = clocks.makespan if self._problem.objective == "makespan" else peak
         rank = (max(0.0, peak - self._limit), objective)
         if rank >= self.best or self._was_reached(order, ran, rank, clocks):
@@ -112,10 +112,10 @@ class _Orders:
         return _Clocks(tuple(free), tuple(link), {**clocks.end, slot: end}, makespan)
 
     def _was_reached(self, order: tuple[int, ...], ran: int, rank: Rank, clocks: _Clocks) -> bool:
-        """Whether the same state was reached at no worse a rank."""
+        """True if the same state was reached before at no worse a rank."""
         state: tuple[Hashable, ...] = (ran, self._walk.sizes() if self._memory else None)
         if self._problem.objective == "makespan":
-            # under rendezvous everything waits for the clock of a device: ends before them all do not matter
+            # under rendezvous everything waits for the clock of a device: ends before all clocks do not matter
             first = min(clocks.free) if self._problem.transfer == "rendezvous" else -1.0
             waited = (slot for slot in sorted(order) if any(not ran >> after & 1 for after in self._after[slot]))
             ends = tuple((slot, clocks.end[slot]) for slot in waited if clocks.end[slot] > first)

@@ -1,4 +1,4 @@
-"""Small graphs for the decoders of `Ordering-v0`, all of one padded size, and what their orders are by plain Python."""
+"""Small graphs for the decoders of `Ordering-v0`, all of one padded size, and their orders by plain Python."""
 
 import itertools
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, sizes
 
-# without and with shared buffers: those cost compile time
+# without and with shared buffers, which cost compile time
 SIZES = Sizes(ops=8, tensors=24, slots=8 + 24, rows=32, uses=40, controls=16, shares=0)
 SHARING = Sizes(ops=24, tensors=40, slots=24 + 24, rows=72, uses=72, controls=40, shares=24)
 
@@ -38,7 +38,7 @@ def all_orders(graph: ComputationGraph) -> Iterator[tuple[int, ...]]:
 
 
 def padded_orders(orders: list[tuple[int, ...]], ops: int) -> np.ndarray:
-    """`[s, ops]` int32, as `Rollout.order`."""
+    """Orders `[s, ops]` int32, in the format of `Rollout.order`."""
     out = np.full((len(orders), ops), ops, np.int32)
     for row, order in zip(out, orders, strict=True):
         row[: len(order)] = order
@@ -46,7 +46,7 @@ def padded_orders(orders: list[tuple[int, ...]], ops: int) -> np.ndarray:
 
 
 def plain_log_prob(graph: ComputationGraph, priorities: np.ndarray, order: tuple[int, ...]) -> float:
-    """Eq. 8 step by step, in float64."""
+    """Log-probability by eq. 8, step by step, in float64."""
     waits: dict[int, set[int]] = {op: set() for op in range(graph.arrays.num_ops)}
     for source, target in zip(*graph.arrays.dependencies(), strict=True):
         waits[int(target)].add(int(source))
@@ -60,6 +60,6 @@ def plain_log_prob(graph: ComputationGraph, priorities: np.ndarray, order: tuple
 
 
 def exact_peak(graph: ComputationGraph, order: np.ndarray) -> int:
-    """Bytes, by the host's own cost."""
+    """Peak bytes by the host's exact cost."""
     placement = np.zeros(graph.arrays.num_ops, np.int64)
     return int(max(exact.evaluate(graph, Problem(), placement, order[: graph.arrays.num_ops]).peak_memory))

@@ -35,11 +35,11 @@ def edge(source: int, reader: int, cost: float, **more: Any) -> dict[str, Any]:
 def file_of(
     nodes: list[dict[str, Any]], edges: list[dict[str, Any]], accelerators: int = 2, cpus: int = 1, size: float = 100.0
 ) -> dict[str, Any]:
-    """What a file holds."""
+    """The content of a file."""
     return {"maxSizePerFPGA": size, "maxFPGAs": accelerators, "maxCPUs": cpus, "nodes": nodes, "edges": edges}
 
 
-# A training step of two layers: 1 -> 2 forward, 4 -> 3 backward, and the layers' weights and gradients stay together.
+# A training step of two layers: 1 -> 2 forward, 4 -> 3 backward; a layer's weights and gradients are colocated.
 TRAINING = file_of(
     [
         node(1, 3.0, colorClass=1),
@@ -52,7 +52,7 @@ TRAINING = file_of(
 
 
 def random_pipeline(seed: int, ops: int, *, cpus: bool = True, training: bool = False) -> ComputationGraph:
-    """A random graph with colocation, ops that only CPUs run or cannot run, and transfers of their own seconds.
+    """A random graph with colocation, ops that only CPUs run or cannot run, and transfers with separate seconds.
 
     Times are multiples of 1/8, so that sums are exact.
     """
@@ -90,7 +90,7 @@ def costs_of(graph: ComputationGraph, problem: Problem, placement: list[int]) ->
 
 
 def least(graph: ComputationGraph, problem: Problem, allowed: Callable[[np.ndarray], bool] = lambda _: True) -> float:
-    """The least largest load, by trying all placements `[n]` that are allowed."""
+    """The least maximum load over all allowed placements `[n]`."""
     colocation = Pipeline.of(graph, problem).colocation
     values = [np.inf]
     for places in itertools.product(range(problem.devices), repeat=int(colocation.max()) + 1):

@@ -1,4 +1,4 @@
-"""Programs in processes of their own, which find the graphrl that is tested, not the one of a checkout."""
+"""Programs in separate processes, which find the graphrl under test, not the one of a checkout."""
 
 import os
 import subprocess
@@ -12,23 +12,23 @@ PACKAGE = Path(graphrl.__file__).parents[1]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Of a process that finds the graphrl that is tested, and what several test files share."""
+    """Environment of a process that finds the graphrl under test, and the modules that test files share."""
     return os.environ | {"PYTHONPATH": os.pathsep.join((str(PACKAGE), str(Path(__file__).parent)))} | more
 
 
 def run_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python in a folder, until it ends, with these arguments."""
+    """Runs Python in a folder with these arguments until it ends."""
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
 
 
 def run_script(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A script of the repository."""
+    """Runs a script of the repository."""
     return run_python(folder, str(ROOT / "scripts" / f"{name}.py"), *arguments)
 
 
 def check_fault(done: subprocess.CompletedProcess[str], fault: str) -> None:
-    """It has failed, and the last line that it printed says why."""
+    """Checks that the process failed, and that its last line names the fault."""
     assert done.returncode != 0
     assert fault in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr

@@ -14,7 +14,7 @@ ROW = st.lists(st.integers(0, 20), max_size=3)
 
 @st.composite
 def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kernels: int = 5) -> Level:
-    """A level of at most so many values, places and kernels; a loop's has arguments that it carries."""
+    """A level of at most the given numbers of values, places and kernels; a loop's level has carried arguments."""
     p = draw(st.integers(1, places))
     carried = draw(st.integers(0, 2)) if trips else 0
     own = sorted(draw(st.lists(st.integers(0, p - 1), min_size=1, max_size=values - carried)))
@@ -88,14 +88,14 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
 
 
 def _following(draw: Any, values: int, carried: int) -> np.ndarray:
-    """Of some carried values, another one that the next step has in its place."""
+    """For each carried value, the value that takes its place in the next step, or -1."""
     following = np.full(values, -1)
     following[:carried] = draw(st.lists(st.integers(-1, values - 1), min_size=carried, max_size=carried))
     return following
 
 
 def chain(random: np.random.Generator, values: int, places: int) -> Gradient:
-    """Values, each computed from the one before and sometimes from one more; the backward pass reads them in turn."""
+    """A chain: each value reads the one before and sometimes one more; the backward pass reads them in reverse."""
     place = np.sort(np.append(np.arange(places), random.integers(0, places, values - places)))
     reads = [sorted({v - 1, int(random.integers(0, v))}) if v else [] for v in range(values)]
     kernels = [sorted({v, max(v - 1, 0)}) for v in range(values - 1, -1, -1)]
@@ -148,7 +148,7 @@ def chain(random: np.random.Generator, values: int, places: int) -> Gradient:
 
 @st.composite
 def cuts(draw: Any, level: Level, kinds: Sequence[int] = (COMPUTED, KEPT, MOVED)) -> Cut:
-    """What might happen to a level."""
+    """Any choice for a level."""
     n, p = len(level.bytes), len(level.apart)
     keep = draw(st.lists(st.sampled_from(kinds), min_size=n, max_size=n))
     starts = draw(st.lists(st.booleans(), min_size=p, max_size=p))
@@ -171,8 +171,9 @@ def gradients(draw: st.DrawFn, /, **sizes: int) -> Gradient:
 
 
 def looped(outer: Level, inner: Level, slices: Sequence[int], unrolled: int) -> Gradient:
-    """A level behind a loop of two values: a result, and all that the loop keeps. Of the loop's slices the bytes taken,
-    given and pulled, of its sums, and of what a stretch begins with.
+    """A level behind a loop of two values: a result, and all values that the loop keeps.
+
+    `slices`: bytes of the loop's slices taken, given and pulled, of its sums, and at the start of a stretch.
     """
     more = {name: getattr(outer, name) for name in Level._fields}
 

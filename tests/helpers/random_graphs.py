@@ -1,4 +1,4 @@
-"""Hypothesis strategies for graphs, problems and plans that try every feature of the cost model."""
+"""Hypothesis strategies for graphs, problems and plans that exercise every feature of the cost model."""
 
 import dataclasses
 import random

@@ -1,4 +1,4 @@
-"""Programs whose memory is mostly values that are cheap to compute again."""
+"""Programs whose memory is mostly values that are cheap to recompute."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from graphrl.graphs.readers.hlo.reader import HloProgram
 from graphrl.graphs.topology import least_first
 
 # `wide` (4 MB) is a function of the parameter (1 kB); it is read early by `early`, and late through a view by `late`.
-# In between runs a product of 4 MB, which needs `early` only.
+# Between them runs a product of 4 MB, which needs `early` only.
 HAND = """HloModule hand, is_scheduled=true, entry_computation_layout={(f32[256]{0})->f32[1024,1024]{1,0}}
 
 %wide_body (p: f32[256]) -> f32[1024,1024] {
@@ -46,7 +46,7 @@ ENTRY %main (x: f32[256]) -> f32[1024,1024] {
 }
 """
 
-# The same, but `wide` is an outer product of two parameters, and only computed again in the class of dear values.
+# The same, but `wide` is an outer product of two parameters, recomputed only in the class of expensive values.
 OUTER = (
     HAND.replace("(f32[256]{0})->", "(f32[1024,1]{1,0}, f32[1,1024]{1,0})->")
     .replace("ENTRY %main (x: f32[256])", "ENTRY %main (x: f32[1024,1], y: f32[1,1024])")
@@ -60,8 +60,9 @@ OUTER = (
 
 
 def network(layers: int = 6, channels: int = 16, size: int = 32, batch: int = 8) -> tuple[Any, tuple[Any, ...]]:
-    """A training step of a small convolutional network, and its abstract arguments. Every layer's output is kept for
-    the gradient, and so is what comes of it: normalised, and through a sigmoid.
+    """A training step of a small convolutional network, and its abstract arguments.
+
+    The gradient keeps every layer's output, also normalised and after a sigmoid.
     """
 
     def shape(*sizes: int) -> jax.ShapeDtypeStruct:

@@ -9,7 +9,7 @@ SIZES = Sizes(ops=32, tensors=32, slots=32, rows=48, uses=64, controls=0, shares
 
 
 def random_dag(seed: int, ops: int = 30) -> ComputationGraph:
-    """Each op reads up to two of the eight before it."""
+    """A random DAG: each op reads up to two of the eight before it."""
     rng = np.random.default_rng(seed)
     drawn = []
     for i in range(ops):

@@ -6,8 +6,10 @@ from graphrl.graphs.graph import ComputationGraph
 
 
 def optimum(graph: ComputationGraph, devices: int) -> float:
-    """The shortest makespan, by dynamic programming over what has started and what still runs: at each moment some
-    ready op starts on a free device, or time goes on to the next end. No priorities, no keys, no placement.
+    """The shortest makespan, by dynamic programming over the started and the running ops.
+
+    At each moment some ready op starts on a free device, or time advances to the next end. No priorities, no keys, no
+    placement.
     """
     arrays = graph.arrays
     source, target = arrays.dependencies()

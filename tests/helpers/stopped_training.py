@@ -1,4 +1,4 @@
-"""`graphrl train tiny ...` that is slow to compile its first update (or other function): WHICH, ARGUMENT..."""
+"""`graphrl train tiny ...` with a slow compilation of its first update (or other function): WHICH, ARGUMENT..."""
 
 import dataclasses
 import hashlib
@@ -14,7 +14,7 @@ from graphrl.learning.learner import Learner
 
 
 def slow_to_compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function; while it is traced for the first time, Python runs no signal handler, as while XLA compiles."""
+    """Wraps a function: while it is first traced, Python runs no signal handler, as while XLA compiles."""
     traced: list[bool] = []
 
     def slow(*arguments: Any) -> Any:
@@ -29,7 +29,7 @@ def slow_to_compile(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def slow_learner(config: TinyConfig) -> Learner:
-    """The tiny agent's, slow in what the first argument names."""
+    """The tiny agent's learner, slow in the function that the first argument names."""
     learner = tiny_learner(config)
     slow: dict[str, Any] = {WHICH: slow_to_compile(getattr(learner, WHICH))}
     return learner._replace(**slow)

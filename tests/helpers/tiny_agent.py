@@ -1,4 +1,4 @@
-"""A real but tiny agent for tests of the training loop: from a graph's run times it learns their mean."""
+"""A real but tiny agent for tests of the training loop: it learns the mean of a graph's run times from the times."""
 
 import dataclasses
 import sys
@@ -25,7 +25,7 @@ from graphrl.training.run import Result, run_config, train
 
 @dataclasses.dataclass(frozen=True)
 class TinyConfig:
-    """Settings of every type that there is."""
+    """Settings of every supported type."""
 
     rate: float = 0.05
     width: int = 4
@@ -83,7 +83,7 @@ def tiny_learner(config: TinyConfig) -> Learner:
 
 
 def tiny_batch(graphs: Sequence[ComputationGraph], to: Sizes) -> dict[str, np.ndarray]:
-    """Means of the run times of a quarter of the ops each, and of all."""
+    """Mean run times of each quarter of the ops as features, and of all ops as the target."""
     runtime = [graph.arrays.runtime / 50 for graph in graphs]
     features = [[part.mean() for part in np.array_split(one, 4)] for one in runtime]
     target = [one.mean() for one in runtime]
@@ -107,7 +107,7 @@ def train_tiny(folder: Path, *settings: str, resume: bool = False) -> Result:
     return train("tiny", TINY, config, folder, resume=resume)
 
 
-if __name__ == "__main__":  # for tests that kill it: FOLDER SETTING...; --distributed joins others
+if __name__ == "__main__":  # for tests that kill it: FOLDER SETTING...; with --distributed it joins other processes
     from graphrl.training import devices
 
     arguments = [argument for argument in sys.argv[2:] if argument != "--distributed"]

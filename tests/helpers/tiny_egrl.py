@@ -1,8 +1,8 @@
-"""Graphs, a chip and settings of `graphrl train egrl` for seconds, the same in all tests so that they share what is
-compiled.
+"""Graphs, a chip and settings of `graphrl train egrl` for seconds, equal in all tests so that they share compiled
+programs.
 
-Half of the ops compute for so long that it does not matter where their weights lie. First come, first served, their
-weights take the fast memory all the same: a policy that asks the slow one for them is half as fast again.
+Half of the ops compute for so long that the memory of their weights does not matter. First come, first served, their
+weights take the fast memory all the same: a policy that puts them into the slow one is 1.5 times as fast.
 """
 
 import json
@@ -21,7 +21,7 @@ CHIP = MemoryChip(
 
 
 def graph(seed: int) -> ComputationGraph:
-    """A chain; half of its ops, which ones is random, compute for long."""
+    """A chain; a random half of its ops compute for long."""
     long = np.random.default_rng(seed).permutation(OPS) < OPS // 2
     ops = [
         Op(
@@ -37,8 +37,8 @@ def graph(seed: int) -> ComputationGraph:
 
 
 def settings(folder: Path, train: int = 3, held_out: int = 2) -> list[str]:
-    """Settings of a run, whose graphs and chip are written into a folder: those for training have seeds from 0 on, the
-    others from 100.
+    """Settings of a run; writes its chip and its graphs into a folder, with seeds from 0 for training, from 100 for
+    validation and from 200 for testing.
     """
     names: dict[str, list[str]] = {}
     for name, first, count in (("train", 0, train), ("validation", 100, held_out), ("test", 200, held_out)):

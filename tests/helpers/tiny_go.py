@@ -1,4 +1,4 @@
-"""A small GO: its network and settings, and a policy of it."""
+"""A small GO: its settings, its network and an untrained policy."""
 
 import dataclasses
 import functools
@@ -19,6 +19,6 @@ TINY = dataclasses.replace(TINY, ppo=dataclasses.replace(TINY.ppo, environments=
 
 
 def untrained(settings: GoSettings) -> Policy:
-    """A policy that has seen no graph yet."""
+    """An untrained policy."""
     params = jax.jit(functools.partial(Policy.initial, settings))(jax.random.key(0))
     return Policy(settings, jax.tree.map(np.asarray, params))

@@ -1,4 +1,4 @@
-"""Settings of `graphrl train regal` for seconds, the same in all tests so that they share what is compiled."""
+"""Settings of `graphrl train regal` for seconds, equal in all tests so that they share compiled programs."""
 
 REGAL = [
     "data.train=regal-like:12x8@10000",

@@ -1,5 +1,7 @@
-"""A toy of the shape of memory maps: at every op of a graph some choices of one of three, best where a target says; and
-networks for it, every op for itself, so that they compile in a second.
+"""A toy problem in the form of memory maps, and networks for it.
+
+At every op of a graph some choices of one of three options, best where they equal a target. The networks treat every op
+separately, so that they compile in a second.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +20,7 @@ CHOICES, OPTIONS, FEATURES = 2, 3, 5
 
 
 class Seen(NamedTuple):
-    """What networks see."""
+    """A network's observation."""
 
     graph: jraph.GraphsTuple  # nodes [n + 1, F + CHOICES * OPTIONS]
     mask: jax.Array  # [n] bool
@@ -52,19 +54,19 @@ def stacked(*instances: Instance) -> Instance:
 
 
 def start(graph: Instance) -> jax.Array:
-    """What an episode begins with."""
+    """State at the start of an episode: choice 0 everywhere."""
     return jnp.zeros(graph.target.shape, jnp.int32)
 
 
 def observe(graph: Instance, before: jax.Array) -> Any:
-    """The graph with the last map beside the features."""
+    """The graph with the last map appended to the features."""
     last = jax.nn.one_hot(before, OPTIONS).reshape(len(before), -1)
     nodes = jnp.concatenate([graph.graph.nodes, jnp.pad(last, ((0, 1), (0, 0)))], -1)
     return Seen(graph.graph._replace(nodes=nodes), graph.mask)
 
 
 def evaluate(graph: Instance, action: jax.Array) -> jax.Array:
-    """The share of choices that are as the target."""
+    """The share of choices that equal the target."""
     right = (action == graph.target) & graph.mask[:, None]
     return right.sum(dtype=jnp.float32) / (graph.mask.sum(dtype=jnp.float32) * CHOICES)
 

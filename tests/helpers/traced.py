@@ -1,4 +1,4 @@
-"""What tests ask of a traced function."""
+"""Queries of a traced function."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.graphs.roofline import Chip
 
-# One second an operation or byte, whichever are more, and no launch: run times in whole seconds.
+# One second per operation or byte, whichever is more, and no launch: run times in whole seconds.
 TOY = Chip("toy", flops_per_second=1.0, bytes_per_second=1.0)
 
 
 def shape(*sizes: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
-    """An argument that is traced and never made."""
+    """An abstract argument for tracing."""
     return jax.ShapeDtypeStruct(sizes, dtype)
 
 

@@ -1,4 +1,4 @@
-"""Training in processes of its own, one or several together, and what came of it."""
+"""Training in separate processes, one or several together, and its results."""
 
 import os
 import socket
@@ -19,7 +19,7 @@ ENVIRONMENT = os.environ | {
 
 
 def start(command: Sequence[str], **environment: str) -> subprocess.Popen[str]:
-    """Python with these arguments."""
+    """Starts Python with these arguments."""
     return subprocess.Popen(
         [sys.executable, "-P", *command],
         env=ENVIRONMENT | environment,
@@ -30,7 +30,7 @@ def start(command: Sequence[str], **environment: str) -> subprocess.Popen[str]:
 
 
 def start_together(command: Sequence[str], count: int = 2) -> list[subprocess.Popen[str]]:
-    """The same in several processes of one device each, which find one another by the environment."""
+    """Starts the same in several processes of one device each, which find one another by the environment."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         address = f"localhost:{probe.getsockname()[1]}"
@@ -39,7 +39,7 @@ def start_together(command: Sequence[str], count: int = 2) -> list[subprocess.Po
 
 
 def finish(*processes: subprocess.Popen[str]) -> str:
-    """Waits for their end; gives the last line that they have printed, the same in all (Gloo prints too)."""
+    """Waits for their end; returns the last line that they printed, the same in all (Gloo prints too)."""
     lines = set()
     try:
         for process in processes:
@@ -55,13 +55,13 @@ def finish(*processes: subprocess.Popen[str]) -> str:
 
 
 def final_state(folder: Path) -> dict[str, np.ndarray]:
-    """The leaves of the last checkpoint by their places."""
+    """The leaves of the last checkpoint by their paths."""
     last = sorted(folder.glob("step-*"))[-1]
     return {str(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(read(last).state)}
 
 
 def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray], tolerance: float = 0.0) -> None:
-    """That two final states are equal, to a tolerance relative and absolute."""
+    """Checks that two final states are equal, to a tolerance relative and absolute."""
     assert one.keys() == other.keys()
     for name in one:
         np.testing.assert_allclose(one[name], other[name], rtol=tolerance, atol=tolerance, err_msg=name)

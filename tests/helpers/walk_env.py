@@ -1,4 +1,4 @@
-"""A tiny environment: walk along a line to its end. For what stands around environments."""
+"""A tiny environment, a walk along a line to its end, to test wrappers and adapters."""
 
 from typing import Any, NamedTuple
 

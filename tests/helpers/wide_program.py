@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 BRANCHES, ROWS, WIDTH = 16, 2048, 512
-BYTES = 4 * ROWS * WIDTH  # of what every branch holds until it is reduced
+BYTES = 4 * ROWS * WIDTH  # of every branch's product until it is reduced
 
 
 def wide(branches: int = BRANCHES) -> tuple[Any, tuple[Any, ...]]:
@@ -30,5 +30,5 @@ def broken() -> None:
 
 
 def allocator() -> None:
-    """Raises what the environment says of the C library's allocator."""
+    """Raises the environment's setting of the C library's allocator."""
     raise ValueError(os.environ.get("MALLOC_MMAP_THRESHOLD_"))

@@ -1,7 +1,8 @@
 """A program that uses graphrl where the libraries of its extras cannot be imported.
 
 `python without_extras.py '["onnx", ...]'` in a folder with `tiny.json`, `model.onnx` and `module.hlo` runs everything
-that needs no extra, then what needs each, and prints the exit codes and standard errors of the latter as JSON.
+that needs no extra, then each feature that needs one, and prints the exit codes and standard errors of the latter as
+JSON.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ class Refusal(importlib.abc.MetaPathFinder):
         self._packages = packages
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Raises for what is refused, and leaves all else to the next finder."""
+        """Raises for refused packages, and leaves all others to the next finder."""
         if name.partition(".")[0] in self._packages:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
@@ -44,7 +45,7 @@ def run(arguments: list[str]) -> tuple[int, str]:
 
 
 def run_what_needs_none() -> str:
-    """Training, plans of JSON and JAX, `jit` and `checkpoint`; the standard error of the training."""
+    """Runs training, plans of JSON and JAX, `jit` and `checkpoint`; returns the standard error of the training."""
     import jax
     import jax.numpy as jnp
 

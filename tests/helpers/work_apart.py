@@ -1,4 +1,4 @@
-"""Work that a test has done in spawned processes: in a module that they can import."""
+"""Work that a test does in spawned processes, in a module that they can import."""
 
 import os
 import time
@@ -16,7 +16,7 @@ def die(item: int) -> None:
 
 
 def stay(path: Path) -> None:
-    """Writes which process it is in, and stays."""
+    """Writes the id of its process, and sleeps."""
     path.with_suffix(".new").write_text(str(os.getpid()))
     path.with_suffix(".new").rename(path)
     time.sleep(600)

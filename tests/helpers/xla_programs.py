@@ -1,4 +1,4 @@
-"""Small programs with and without headroom for the tests of `graphrl.xla`, and where their plans go."""
+"""Small programs with and without headroom for the tests of `graphrl.xla`, and the folder of their plans."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +13,9 @@ N = 256
 
 
 def branches(x: jax.Array) -> jax.Array:
-    """`[N]` -> `[N]`: four branches, each with `[N, N]` intermediates that nothing else needs. XLA's default schedule
-    has all of them at once: 1 MiB of temporaries where 0.26 would do.
+    """`[N]` -> `[N]`: four branches, each with `[N, N]` intermediates that nothing else needs.
+
+    XLA's default schedule has all of them live together: 1 MiB of temporaries where 0.26 would do.
     """
     total = jnp.zeros_like(x)
     for k in range(4):
@@ -24,7 +25,7 @@ def branches(x: jax.Array) -> jax.Array:
 
 
 def chain(x: jax.Array) -> jax.Array:
-    """`[N]` -> `[N]`: 1.5 MiB op by op, where there is only one order."""
+    """`[N]` -> `[N]`: 1.5 MiB op by op, with a single possible order."""
     big = jnp.outer(jnp.repeat(x, 2), jnp.repeat(x, 3))
     for k in range(6):
         big = jnp.sort(jnp.sin(big), axis=k % 2)
@@ -32,12 +33,12 @@ def chain(x: jax.Array) -> jax.Array:
 
 
 def vector(seed: int = 0) -> jax.Array:
-    """`[N]`."""
+    """A vector `[N]`."""
     return jax.random.normal(jax.random.key(seed), (N,))
 
 
 def temporaries(executable: jax.stages.Compiled | graphrl.Executable) -> int:
-    """Bytes, as XLA says."""
+    """Bytes of temporaries by XLA's report."""
     analysis = executable.memory_analysis()
     assert analysis is not None
     return int(analysis.temp_size_in_bytes)
@@ -45,7 +46,7 @@ def temporaries(executable: jax.stages.Compiled | graphrl.Executable) -> int:
 
 @pytest.fixture
 def plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder for plans; and jax's cache on disk, which would answer in XLA's place, keeps nothing."""
+    """An empty folder for plans; jax's cache on disk, which would answer in XLA's place, stores nothing."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     least = jax.config.values["jax_persistent_cache_min_compile_time_secs"]
     jax.config.update("jax_persistent_cache_min_compile_time_secs", float("inf"))
@@ -55,6 +56,6 @@ def plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def loose_numerics() -> Iterator[None]:
-    """optax, Flax and Keras promote types, as JAX lets them by default."""
+    """Allows type promotion: optax, Flax and Keras need jax's default."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield

@@ -1,4 +1,6 @@
-"""Evolution and policy gradient together: what a generation counts, keeps and shares; it learns; it is reproducible."""
+"""Evolution and policy gradient together: counts, population and shared experience of a generation; learning;
+reproducibility.
+"""
 
 import dataclasses
 import functools
@@ -38,14 +40,14 @@ _generation = jax.jit(collaborative.generation, static_argnums=(0, 1, 2), donate
 
 
 def functions(settings: Settings) -> tuple[Any, Any]:
-    """`init` and `generation`, jitted, of the toy."""
+    """`init` and `generation` of the toy, jitted."""
     return tuple(functools.partial(function, settings, DOMAIN, NETWORKS) for function in (_init, _generation))  # type: ignore[return-value]
 
 
 def run(
     settings: Settings, generations: int, instances: Any = ONE, seed: int = 0
 ) -> tuple[State, list[dict[str, float]]]:
-    """The state after some generations, and what each recorded."""
+    """The state after some generations, and each generation's metrics."""
     init, generation = functions(settings)
     key = jax.random.key(seed)
     state, history = init(instances, key), []
@@ -101,7 +103,7 @@ def test_variants_run_count_and_repeat(name: str) -> None:
     assert history[-1]["evaluations"] == 3 * settings.rollouts * 2
     assert all(np.isfinite(value) for metrics in history for value in metrics.values())
     assert (state.params["policy"] is None) == (name == "chromosomes alone")
-    if name == "learners alone":  # of a quarter of a gradient step a generation at least one is made
+    if name == "learners alone":  # at a quarter of a gradient step a generation, at least one step is done
         first, second = (run(settings, generations, TWO)[0].params["policy"] for generations in (0, 1))
         assert any(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a != b).any()), first, second)))
     if state.learners is not None:
@@ -119,7 +121,7 @@ def test_a_generation_compiles_once() -> None:
 
 
 def learners_in_the_population(state: State) -> int:
-    """How many of the networks are the first learner's."""
+    """Number of networks that equal the first learner's."""
     learner = jax.tree.map(lambda leaf: leaf[0], state.learners.states.params["actor"])  # type: ignore[union-attr]
     same = jax.tree.map(
         lambda many, one: (many == one[None]).all(range(1, many.ndim)), state.population.networks, learner
@@ -142,7 +144,7 @@ def test_a_checkpoint_goes_on_to_the_same_bits(tmp_path: Path) -> None:
 
 
 def search(mesh: Mesh, instances: Any) -> Learner:
-    """The toy's, whose devices share the state."""
+    """The toy's learner, whose devices share the state."""
 
     def update(state: State, key: jax.Array, batch: Any) -> tuple[State, dict[str, jax.Array]]:
         return collaborative.generation(SMALL, DOMAIN, NETWORKS, state, key, batch, mesh)[:2]

@@ -1,4 +1,4 @@
-"""Evolution: who is chosen, what children and mutants are, seeding and migration; it improves networks of any kind."""
+"""Evolution: selection, children and mutants, seeding and migration; it improves networks of any kind."""
 
 import operator
 from typing import Any
@@ -31,7 +31,7 @@ FITNESS = jnp.asarray([0.1, 0.9, 0.3, 0.9, 0.5, 0.2, 0.8, 0.0])
 
 
 def weights(count: int, seed: int = 0) -> dict[str, jax.Array]:
-    """Networks whose entries tell them apart."""
+    """Networks with distinct entries."""
     rng = np.random.default_rng(seed)
     shapes = {"kernel": (count, 40, 5), "bias": (count, 30)}
     return {name: jnp.asarray(rng.normal(size=shape), jnp.float32) for name, shape in shapes.items()}
@@ -87,7 +87,7 @@ def test_mutants_of_the_paper_are_noisy_everywhere_and_those_of_the_code_in_few_
 
 
 def generation(fitness: Any, settings: EvolutionSettings, seed: int) -> tuple[Population, Population, jax.Array, Any]:
-    """A population of 5 networks and 3 chromosomes, the next, the priors that the networks seed, and who was chosen."""
+    """A population of 5 networks and 3 chromosomes, the next one, the priors that networks seed, and the selection."""
     before = Population(weights(5), chromosomes(3))
     priors = jax.random.uniform(jax.random.key(5), (5, 1, 6, 2, 3))
     after, chosen = next_generation(settings, jax.random.key(seed), before, jnp.asarray(fitness), priors)
@@ -122,7 +122,7 @@ def test_a_network_seeds_the_prior_of_a_chromosomes_child(seed: int) -> None:
         np.testing.assert_array_equal(after.chromosomes.temperature[place], before.chromosomes.temperature[parent])
     for place in np.flatnonzero(~chosen.kept[:5]):
         other = int(chosen.second[place])
-        if other >= 5:  # a chromosome gives a network nothing: the place has the elite's copy
+        if other >= 5:  # a chromosome gives nothing to a network: the place has the elite's copy
             np.testing.assert_array_equal(one(after.networks, place), one(before.networks, 0))
 
 
@@ -153,7 +153,7 @@ def test_migrants_take_the_weakest_places_and_leave_elites_alone() -> None:
     newcomers = jax.tree.map(lambda leaf: leaf + 100, weights(3, 1))
 
     def places_of(count: int, networks: Any) -> list[bool]:
-        """Which networks are not what they were, after so many newcomers."""
+        """Flags of the networks that `count` newcomers have changed."""
         few = Population(networks, None)
         after = evolution.migrated(few, FITNESS, chosen, jax.tree.map(lambda leaf: leaf[:count], newcomers)).networks
         places = range(len(networks["bias"]))
@@ -165,8 +165,9 @@ def test_migrants_take_the_weakest_places_and_leave_elites_alone() -> None:
 
 
 def test_regals_policy_evolves() -> None:
-    """REGAL's network, and for fitness BRKGA's gain with its proposals: generations, one program, and on other random
-    numbers the fittest is better than the policy that evolution began with.
+    """Evolves REGAL's network, with BRKGA's gain by its proposals as the fitness.
+
+    Generations share one program; on other random numbers the fittest is better than the initial policy.
     """
     settings = EvolutionSettings(strength=0.3)
     step = jax.jit(chex.assert_max_traces(next_generation, n=1), static_argnums=0)
@@ -197,7 +198,7 @@ _GRAPHS = instances([regal_like(seed, num_ops=12) for seed in range(3)], None, N
 
 
 def _reward(params: Params, key: jax.Array, graph: ProposalParams) -> jax.Array:
-    """Of one graph, by one sample of the policy's proposals."""
+    """Reward of one graph by one sample of the policy's proposals."""
     reset_key, action_key, step_key = jax.random.split(key, 3)
     state, first = _ENV.reset(reset_key, graph)
     action = played(_CONFIG, action_key, _POLICY.apply(params, first.observation))
@@ -205,20 +206,20 @@ def _reward(params: Params, key: jax.Array, graph: ProposalParams) -> jax.Array:
 
 
 def _worth(params: Params, key: jax.Array) -> jax.Array:
-    """The mean over graphs and sixteen samples: `[]` float32."""
+    """The mean reward over graphs and sixteen samples: `[]` float32."""
     keys = jax.random.split(key, (16, 3))
     return jax.vmap(jax.vmap(_reward, (None, 0, 0)), (None, 0, None))(params, keys, _GRAPHS).mean()
 
 
 @jax.jit
 def regal_fitness(population: Params) -> jax.Array:
-    """`[m]` float32, always with the same random numbers."""
+    """Fitness `[m]` float32, always with the same random numbers."""
     return jax.vmap(_worth, (0, None))(population, jax.random.key(1))
 
 
 @jax.jit
 def held_out(params: Params) -> jax.Array:
-    """`[]` float32, with others, and more."""
+    """Mean reward `[]` float32, with other random numbers and two keys."""
     return jnp.stack([_worth(params, jax.random.key(seed)) for seed in (2, 3)]).mean()
 
 

@@ -1,4 +1,4 @@
-"""PPO: its parts against their definitions, the same numbers on any devices, and that it learns."""
+"""PPO: its parts against their definitions, equal results on any number of devices, and learning."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ from graphrl.networks.base import NEVER, Network, network
 
 
 class Mlp(nn.Module):
-    """Two hidden layers; one output is a number."""
+    """An MLP of two hidden layers; a single output is a scalar."""
 
     outputs: int
     width: int = 64
@@ -56,7 +56,7 @@ class WalkValue(nn.Module):
 
 
 class OpLogits(nn.Module):
-    """Of `Ordering-v0`: a logit an op."""
+    """Policy network of `Ordering-v0`: one logit per op."""
 
     @nn.compact
     def __call__(self, seen: Any) -> jax.Array:
@@ -98,7 +98,7 @@ def walked(devices: int, updates: int = 3, **options: Any) -> Any:
 
 
 def trajectory(rng: np.random.Generator, shape: tuple[int, int, int]) -> Trajectory:
-    """Random numbers; some steps end an episode, some of these only cut it."""
+    """A random trajectory; some steps end an episode, of which some truncate it."""
     value, reward, after = (jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(3))
     done = rng.random(shape) < 0.3
     following = jnp.where(jnp.asarray(done & (rng.random(shape) < 0.5)), 0.0, after)
@@ -161,12 +161,12 @@ def test_environments_go_on_after_an_episode_and_returns_are_of_whole_ones() -> 
             so_far *= 1 - done[t, g, a]
         assert float(after.earned[g, a]) == pytest.approx(so_far)
     ended = np.asarray(happened.observation.position)[1:][done[:-1]]
-    assert set(ended.tolist()) <= {0, 1}  # of a reset
+    assert set(ended.tolist()) <= {0, 1}  # from a reset
     assert (np.asarray(happened.following)[done & (reward == np.asarray(LINES)[None, :, -1:])] == 0).all()
 
 
 def test_the_first_step_is_that_of_the_policy_gradient() -> None:
-    """Before anything moved, the clipped surrogate's gradient is that of advantage * log-probability."""
+    """Before any update, the clipped surrogate's gradient is that of advantage * log-probability."""
     settings = dataclasses.replace(WALKING, epochs=1, minibatches=1, entropy=0.0, value=0.0, normalised=False)
     env, keys, size = Walk(), jax.random.split(KEY, 2), 2 * 8 * 4
     runner = begin(env, keys, LINES, settings)
@@ -180,7 +180,7 @@ def test_the_first_step_is_that_of_the_policy_gradient() -> None:
 
     gradient = jax.jit(jax.grad(plain))(state.params["policy"])
     length = np.sqrt(sum(float(jnp.square(leaf).sum()) for leaf in jax.tree.leaves(gradient)))
-    for ratio in ("joint", "choice"):  # of one choice they are the same
+    for ratio in ("joint", "choice"):  # with one choice they are the same
         learn = functools.partial(ppo.improve, dataclasses.replace(settings, ratio=ratio), WALK, state, keys, happened)
         _, metrics = jax.jit(jax.vmap(lambda _, learn=learn: learn(), axis_name=AXIS))(jnp.zeros(1))
         assert float(metrics["gradient_norm"][0]) == pytest.approx(length, rel=1e-4)
@@ -252,7 +252,7 @@ def test_it_learns_orders_for_graphs_that_it_has_not_seen() -> None:
     _, first = env.reset(KEY, jax.tree.map(lambda leaf: leaf[0], seen))
     untrained = jax.vmap(ORDERING.policy.init, (0, None))(jax.random.split(KEY, 8), first.observation)
     earned = functools.partial(ppo.play, env, ORDERING.policy, instances=unseen, key=KEY, steps=14)
-    before = jax.vmap(lambda params: earned(params)[:, 0])(untrained).mean(0)  # one alone may be lucky
+    before = jax.vmap(lambda params: earned(params)[:, 0])(untrained).mean(0)  # a single seed may be lucky
     better = np.asarray(earned(training.learner.params["policy"])[:, 0] - before)
     assert float(metrics["return"][-5:].mean()) > float(metrics["return"][:5].mean()) + 0.1
     assert better.mean() > 2 * better.std(ddof=1) / np.sqrt(len(better))

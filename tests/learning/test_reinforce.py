@@ -1,4 +1,4 @@
-"""REINFORCE: probabilities of masked choices, the gradient against the exact one, and a bandit that is learned."""
+"""REINFORCE: probabilities of masked choices, the gradient against the exact one, and a bandit that it learns."""
 
 import dataclasses
 
@@ -41,7 +41,7 @@ def test_samples_follow_the_logits() -> None:
 
 
 def loss(batch: Batch, weights: Weights) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """On one device: an axis of size 1."""
+    """The loss on one device: an axis of size 1."""
     both = jax.vmap(lambda _: reinforce.loss(batch, weights), axis_name=AXIS, axis_size=1)(None)
     value, metrics = jax.tree.map(lambda x: x[0], both)
     return value, metrics
@@ -106,4 +106,4 @@ def test_outliers_are_clipped() -> None:
         slope = jax.grad(lambda x: loss(batch(x, actions, reward, jnp.float32(0)), weights)[0])
         return float(jnp.abs(slope(logits(0, 2, 3))).sum())
 
-    assert size(2.0) / size(1e9) == pytest.approx(2 / 50**0.5, rel=1e-4)  # the outlier is that many deviations away
+    assert size(2.0) / size(1e9) == pytest.approx(2 / 50**0.5, rel=1e-4)  # the outlier's distance in deviations

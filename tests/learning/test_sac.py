@@ -1,4 +1,4 @@
-"""SAC for many choices: what targets, noise and relaxed actions are; a critic and an actor that learn."""
+"""SAC for many choices: targets, noise and relaxed actions; a critic and an actor that learn."""
 
 import functools
 from typing import Any
@@ -21,7 +21,7 @@ LOGITS = jnp.asarray(np.random.default_rng(0).normal(size=(1, 8, 2, 3)), jnp.flo
 
 
 def random_batch(key: jax.Array, tried: int = 24) -> Batch:
-    """Random actions on one graph, as a bandit has them."""
+    """Random actions on one graph, as in a bandit."""
     action = jax.random.randint(key, (tried, *GRAPH.target.shape), 0, toy.OPTIONS)
     reward = jax.vmap(toy.evaluate, (None, 0))(GRAPH, action)
     observation = jax.tree.map(lambda leaf: leaf[None], toy.observe(GRAPH, toy.start(GRAPH)))
@@ -52,13 +52,13 @@ def test_a_bandit_is_learned_from_random_actions() -> None:
 
 
 def constant(values: Any) -> Network:
-    """A network that always says its parameters."""
+    """A network whose output is its parameters."""
     return Network(lambda key, observation: jnp.asarray(values, jnp.float32), lambda params, observation: params)
 
 
 @pytest.mark.parametrize("endless", [False, True])
 def test_targets_are_the_rewards_and_where_episodes_go_on_what_follows(endless: bool) -> None:
-    """With constant networks: the actor's 6 real ops have an entropy of 2 ln 3 each, the critic says 4 and 3."""
+    """With constant networks: the actor's 6 real ops have an entropy of 2 ln 3 each, the critic returns 4 and 3."""
     networks = ActorCritic(constant(np.zeros((8, 2, 3))), constant([4.0, 3.0]))
     settings = SacSettings(following_entropy=0.1, reward_scale=5.0, reward_shift=2.0, critic_rate=1e-9)
     batch = random_batch(jax.random.key(0))

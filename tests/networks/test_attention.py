@@ -1,6 +1,6 @@
-"""Topoformer's attention, its ablations and the decoder of appendix B: padding and numbers change nothing.
+"""Topoformer's attention, its ablations and the decoder of appendix B: padding and renumbering change nothing.
 
-That probabilities of orders sum to 1: test_topoformer_orders.py.
+Probabilities of orders sum to 1: test_topoformer_orders.py.
 """
 
 import functools
@@ -24,7 +24,7 @@ from graphrl.networks.topological_attention import GRAPHS, EncoderName, HeadGrou
 
 
 class Pairs(NamedTuple):
-    """What a network sees of one graph."""
+    """A network's observation of one graph."""
 
     nodes: jax.Array  # [n, F]
     relation: jax.Array  # [n, n] uint8
@@ -32,7 +32,7 @@ class Pairs(NamedTuple):
 
 
 def pairs(graph: ComputationGraph, ops: int | None = None) -> Pairs:
-    """Of a graph, padded to `ops`."""
+    """Inputs of a graph, padded to `ops`."""
     ops = len(graph.ops) if ops is None else ops
     real = np.arange(ops) < len(graph.ops)
     seen = Pairs(padded_order_features(graph, ops), padded_relations(graph, ops), real)  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def priorities(name: EncoderName, **settings: Any) -> Network:
 
 @functools.cache
 def params(name: EncoderName, **settings: Any) -> Any:
-    """Any parameters: `init` would take seconds to compile."""
+    """Random parameters: `init` would take seconds to compile."""
     return drawn(jax.eval_shape(priorities(name, **settings).init, jax.random.key(0), pairs(GRAPH, 27)))
 
 
@@ -107,7 +107,7 @@ def test_additive_heads_are_those_of_the_graph_attention_network() -> None:
 
 
 def autodiff(scoring: str, relation: Any, bits: Any, left: Any, right: Any, values: Any) -> jax.Array:
-    """One head as it is defined, for JAX to differentiate."""
+    """One head by its definition, for JAX to differentiate."""
     scores = left @ right.T if scoring == "dot" else jnp.where(left + right.T > 0, 1.0, 0.2) * (left + right.T)
     allowed = jnp.asarray([[int(bits) >> int(code) & 1 for code in row] for row in relation], bool)
     weights = jax.nn.softmax(jnp.where(allowed, scores, -1e9), axis=1)
@@ -153,7 +153,7 @@ def test_padding_and_numbering_change_no_priority(name: EncoderName) -> None:
     padded = np.asarray(apply(params(name), pairs(GRAPH, 27)))
     np.testing.assert_allclose(padded[:20], plainly, rtol=1e-3, atol=1e-4)
     assert np.isfinite(padded).all()
-    order = np.random.default_rng(0).permutation(27)  # padding ops move too
+    order = np.random.default_rng(0).permutation(27)  # padding ops change, too
     mixed = np.asarray(apply(params(name), renumbered(pairs(GRAPH, 27), order)))
     np.testing.assert_allclose(mixed, padded[order], rtol=1e-3, atol=1e-4)
 
@@ -264,7 +264,7 @@ def decoder_params() -> Any:
 
 
 def logits(seen: Pairs, ready: np.ndarray, *ends: int) -> np.ndarray:
-    """Of one step, after an order with these ends."""
+    """Logits of one step, after an order with these first and last ops."""
     prepared = net().prepare(decoder_params(), seen)
     return np.asarray(net().step(decoder_params(), prepared, jnp.asarray(ends, jnp.int32), jnp.asarray(ready)))
 

@@ -1,4 +1,4 @@
-"""Attention along segments: who sees whom, what gradients pass, memory linear in the sequence; superposition on it."""
+"""Attention along segments: visible segments, gradients, memory linear in the sequence; superposition on it."""
 
 import functools
 from typing import Any
@@ -32,7 +32,7 @@ def attended(x: jax.Array, mask: jax.Array, *, cached: bool = True) -> jax.Array
 
 @functools.cache
 def influence(*, cached: bool, by_gradient: bool) -> np.ndarray:
-    """Whether output i depends on input j, of eight elements: `[8, 8]` bool."""
+    """Dependence of output i on input j, of eight elements: `[8, 8]` bool."""
     x, real = sequence(8), jnp.ones(8, bool)
     if by_gradient:
         slope = jax.jit(jax.jacobian(lambda x: attended(x, real, cached=cached)))(x)
@@ -98,7 +98,7 @@ def test_memory_is_linear_in_the_sequence_in_training_too() -> None:
     params = filled(module, jnp.zeros((64, 8)), jnp.ones(64, bool))
 
     def temporary(n: int) -> int:
-        """Bytes that the gradient of a sequence takes, beside its arguments."""
+        """Bytes that the gradient of a sequence takes in addition to its arguments."""
 
         def loss(params: Any, x: jax.Array) -> jax.Array:
             return jnp.square(applied(module, params, x, jnp.ones(n, bool))).sum()
@@ -109,7 +109,7 @@ def test_memory_is_linear_in_the_sequence_in_training_too() -> None:
 
     small, large = temporary(1024), temporary(8192)
     assert large < 9 * small
-    assert large < 40 * (8192 * 8 * 4)  # arrays of the sequence; with the weights of all its segments they are 87
+    assert large < 40 * (8192 * 8 * 4)  # arrays as large as the sequence; with all segments' weights: 87
 
 
 # Superposition

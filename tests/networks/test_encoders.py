@@ -1,4 +1,4 @@
-"""The graph networks and their heads: they see structure; neither padding nor the order of ops changes anything."""
+"""The graph networks and their heads: they see structure; neither padding nor the order of ops changes the outputs."""
 
 import dataclasses
 import functools
@@ -61,7 +61,7 @@ def larger(graph: ComputationGraph) -> Sizes:
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_neither_padding_nor_the_order_of_ops_changes_anything(name: str) -> None:
-    """In one order alone, as the recurrent network reads ops of equal depth in the order of their numbers."""
+    """Ops are renumbered once: the recurrent network reads ops of equal depth in the order of their numbers."""
     net, place = jitted(ENCODERS[name]), [2, 0, 3, 1]
     shuffled = dataclasses.replace(CHAIN, ops=tuple(CHAIN.ops[i] for i in place))
     params = net.init(jax.random.key(0), seen(CHAIN))
@@ -81,7 +81,7 @@ def test_messages_reach_as_far_as_there_are_rounds_in_both_directions(rounds: in
     params = net.init(jax.random.key(1), observation)
 
     def reach(op: int) -> list[bool]:
-        """Which ops the features of `op` have an influence on."""
+        """Flags of the ops that the features of `op` influence."""
 
         def of(features: jax.Array) -> jax.Array:
             nodes = observation.graph.nodes.at[op].set(features)
@@ -156,7 +156,7 @@ def test_means_of_the_neighbours_of_a_diamond() -> None:
     np.testing.assert_array_equal(neighbour_mean(values, receivers, senders)[:, 0], [3, 8, 8, 0])
 
 
-# GraphSAGE as GO has it
+# GraphSAGE in GO's variant
 
 SENDERS, RECEIVERS = (jnp.array(ends, jnp.int32) for ends in ([0, 1, 2, 5], [1, 2, 3, 5]))  # 0 -> 1 -> 2 -> 3, 4 alone
 NODES = jax.random.normal(jax.random.key(0), (5, 3))
@@ -199,7 +199,7 @@ def test_it_sees_as_far_as_there_are_rounds_in_both_directions(neighbours: Neigh
     apply, _ = outputs(2, neighbours)
     base = apply(NODES, SENDERS, RECEIVERS)
     for op, distance in ((0, [0, 1, 2, 3, 9]), (3, [3, 2, 1, 0, 9]), (4, [9, 9, 9, 9, 0])):
-        # one change may move no maximum: of several, some do
+        # a single change may move no maximum: of several, some do
         others = [NODES.at[op, feature].add(by) for feature in range(3) for by in (-20.0, 20.0)]
         moved = [apply(nodes, SENDERS, RECEIVERS) - base for nodes in others]
         reached = np.abs(np.asarray(moved)).sum((0, 2)) > 1e-6

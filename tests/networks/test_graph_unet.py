@@ -1,4 +1,4 @@
-"""The Graph U-Net, its actor and critic: padding changes nothing, renumbering renumbers, pooling keeps the best."""
+"""The Graph U-Net, its actor and critic: padding changes nothing, renumbering permutes, pooling keeps the best."""
 
 import functools
 from typing import Any
@@ -28,13 +28,13 @@ def seen(padded: int = OPS) -> Seen:
 
 
 def outputs(module: nn.Module, *observations: Any) -> list[np.ndarray]:
-    """Of the same parameters."""
+    """Outputs for all observations with the same parameters."""
     params, apply = filled(module, observations[0]), jax.jit(functools.partial(applied, module))
     return [np.asarray(apply(params, each)) for each in observations]
 
 
 def acted(observation: Seen, order: np.ndarray | None = None) -> Acted:
-    """With a random action, the same for a padded and for a renumbered graph."""
+    """The observation with a random action, the same for a padded and for a renumbered graph."""
     action = jax.random.normal(jax.random.key(3), (OPS, CHOICES, OPTIONS))
     action = action if order is None else action[order]
     return Acted(observation, jnp.pad(action, ((0, len(observation.mask) - OPS), (0, 0), (0, 0)), constant_values=7.0))
@@ -77,7 +77,7 @@ def test_levels_join_what_is_two_edges_apart() -> None:
 
 
 def test_attention_is_graph_attention_in_both_directions() -> None:
-    """Against a loop over nodes, senders and heads that follows the formula."""
+    """Against a loop over nodes, senders and heads by the formula."""
     rng = np.random.default_rng(0)
     nodes = rng.normal(size=(5, 3)).astype(np.float32)
     senders = np.triu(rng.random((5, 5)) < 0.5).astype(np.float32)
@@ -97,7 +97,7 @@ def test_attention_is_graph_attention_in_both_directions() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 25.0])
 def test_gradients_of_attention_are_those_of_a_softmax(scale: float) -> None:
-    """Also of scores up to its bound, whose exponentials are large."""
+    """Also for scores up to their bound, whose exponentials are large."""
     nodes, senders = jnp.asarray([[1.0, 0.0], [0.9, 0.5], [0.8, -0.5]]), jnp.tril(jnp.ones((3, 3)))
     weights, module = jnp.asarray([[1.0, 2.0], [3.0, -1.0], [0.5, 1.0]]), BidirectionalAttention(2, 1)
     ends = dict.fromkeys(("receiver", "sender"), jnp.full((2, 1), scale))

@@ -28,7 +28,7 @@ CHAIN = chain_graph("dot_general mul exp reshape reduce_sum")  # 8 B each: mul, 
 
 
 def chain_plan(**options: Any) -> Plan:
-    """Kernels of the chain, on the chip of the tests."""
+    """Kernels of the chain, on the tests' chip."""
     return graphrl.optimize(CHAIN, fuse="all", chip=CHIP, evaluations=1, method="given", **options)
 
 

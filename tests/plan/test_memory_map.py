@@ -1,4 +1,4 @@
-"""The memory map that a user gets: its file comes back, and what does not fit is refused in one line."""
+"""The memory map that a user gets: round trips of its file, and invalid ones are refused in one line."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Plans: costs, decisions, ranks, what `check` finds wrong; and their files, refused in one line if broken."""
+"""Plans: costs, decisions, ranks and faults found by `check`; and their files, refused in one line if broken."""
 
 import copy
 import dataclasses

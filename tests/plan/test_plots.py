@@ -1,4 +1,4 @@
-"""Pictures of plans and of memory maps: what they say, and that odd ones can be drawn."""
+"""Pictures of plans and of memory maps: their content, and edge cases."""
 
 import dataclasses
 import json

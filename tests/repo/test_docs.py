@@ -1,4 +1,4 @@
-"""What the pages say holds: their code runs, their commands are ones, their links and paths lead somewhere.
+"""Claims of the pages are true: their code runs, their commands parse, their links and paths exist.
 
 The pages themselves are built by `make docs`, with every warning an error.
 """
@@ -34,7 +34,7 @@ PAGES = [
 ]
 FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TEXTS = {path: path.read_text(encoding="utf-8") for path in [*PAGES, *RESULTS]}
-# Split, so that this file does not have what it looks for.
+# Split, so that this file does not match its own pattern.
 CITATIONS = re.compile("|".join(("DES" + "IGN", "fac" + "ts/", "pap" + "ers/", r"\bissue" + r" #?\d")))
 
 
@@ -44,7 +44,7 @@ def blocks(path: Path, language: str) -> list[str]:
 
 
 def commands() -> list[str]:
-    """Every command of the pages and of the tables of results, once, without the environment before it."""
+    """Every command of the pages and of the tables of results, once, without environment variables in front of it."""
     lines = [line for path in PAGES for code in blocks(path, "shell") for line in code.splitlines()]
     heads = [re.findall(r"^Command: .*", TEXTS[path], re.MULTILINE)[0].split(" Seed")[0] for path in RESULTS]
     spans = [span for head in heads for span in re.findall(r"`([^`]+)`", head) if not span.startswith("-")]
@@ -62,12 +62,12 @@ def shown(path: object) -> str:
 
 
 class Parsed(Exception):
-    """The command line is one."""
+    """Raised once a command line is parsed."""
 
 
 @pytest.fixture
 def only_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs end once their command line is read, in a `Parsed`."""
+    """Programs end with `Parsed` once their command line is read."""
     parse = argparse.ArgumentParser.parse_args
 
     def parse_and_end(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> None:
@@ -86,7 +86,7 @@ def test_the_readme_is_read_in_two_minutes() -> None:
 
 @pytest.mark.parametrize("path", PYTHON, ids=shown)
 def test_python_of_the_pages_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From top to bottom, in less time than the page says."""
+    """Runs the code from top to bottom, in less time than the page states."""
     if "graphrl.compile" in TEXTS[path] and available() is not None:
         pytest.skip(str(available()))
     monkeypatch.chdir(tmp_path)
@@ -104,7 +104,7 @@ def test_commands_are_ones(command: str) -> None:
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("graphrl train ")])
 def test_settings_of_training_are_ones(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings are listed in place of a training."""
+    """Commands list their settings instead of training."""
     monkeypatch.chdir(ROOT)
     assert main([*shlex.split(command)[1:], "--settings"]) == 0
 
@@ -120,7 +120,7 @@ CHEAP = [c for c in COMMANDS if re.match(r"graphrl (optimize|compare|convert) (?
 
 @pytest.mark.parametrize("command", CHEAP)
 def test_cheap_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On smaller graphs, for less time, in one process; comparisons with methods that need no compilation."""
+    """With smaller graphs, less time, one process, and only methods that need no compilation."""
     monkeypatch.chdir(tmp_path)
     relu = onnx.helper.make_node("Relu", ["x"], ["y"])
     onnx.save(onnx_models.model([relu], [onnx_models.info("x", (4,))], ["y"]), "model.onnx")
@@ -165,7 +165,7 @@ def test_other_commands_are_ones(command: str) -> None:
 
 
 def targets() -> set[str]:
-    """Of the Makefile."""
+    """Targets of the Makefile."""
     return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -180,7 +180,7 @@ def test_links_and_paths_lead_somewhere(path: Path) -> None:
 
 
 def test_names_of_modules_lead_somewhere() -> None:
-    """Those in backticks, in code and pages alike: `costs.device.evaluate`, `graphrl.learning.learner`."""
+    """Checks names in backticks, in code and pages alike: `costs.device.evaluate`, `graphrl.learning.learner`."""
     rooms = "|".join(path.stem for path in PACKAGE.iterdir() if not path.stem.startswith("_"))
     dotted = re.compile(rf"`(?:graphrl\.)?((?:{rooms})(?:\.\w+)+)")
     names = [
@@ -194,7 +194,10 @@ def test_names_of_modules_lead_somewhere() -> None:
 
 
 def leads_somewhere(name: str) -> bool:
-    """Whether it names a module, or one that mentions what follows; files (`progress.py`) and settings are others'."""
+    """True if it names a module, or a module that mentions the rest.
+
+    Also true for file names (`progress.py`) and settings.
+    """
     if name.endswith(".py") or name in SETTINGS:
         return True
     module, rest = PACKAGE, name.split(".")
@@ -222,7 +225,7 @@ def test_results_say_where_they_come_from(path: Path) -> None:
     assert re.match(r"Command: .*`.+ Seeds?: .+\. Hardware: .+\. Date: \d{4}-\d\d-\d\d( to .+)?\.$", head)
     assert any(line.startswith("| ") for line in rest)
     assert any(f"results/{path.name}" in TEXTS[page] for page in PAGES), "no page shows it"
-    # Where pages are not built, what they include does not show: they link it.
+    # Where pages are not built, included text does not show: they link it.
     pages = [page for page in PAGES if f"{{include}} ../results/{path.name}" in TEXTS[page]]
     assert [page.name for page in pages if f"](../results/{path.name})" not in TEXTS[page]] == []
 
@@ -245,7 +248,7 @@ def test_no_file_cites_what_a_reader_does_not_have() -> None:
 
 
 def texts() -> Iterator[Path]:
-    """The text files that are ours."""
+    """The text files of the project."""
     endings = {".py", ".cpp", ".md", ".toml", ".ipynb", ".txt", ".json", ".lock", ""}
     for folder in ("graphrl", "scripts", "tests", "docs", "notebooks", ".ci"):
         yield from (p for p in sorted((ROOT / folder).rglob("*")) if p.suffix in endings and p.is_file())

@@ -1,7 +1,7 @@
-"""Imports run downwards only: the rooms of the house and who may know whom. No two files import each other.
+"""Imports run downwards only, through the floors of rooms below; no two files import each other.
 
-Every import counts, also those inside functions and under TYPE_CHECKING: what is hidden from the interpreter at start
-is still knowledge of a higher room.
+Every import counts, also those inside functions and under TYPE_CHECKING: an import hidden from the interpreter at start
+is still a dependency on a higher room.
 """
 
 import ast
@@ -15,8 +15,8 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "graphrl"
 MOST_MODULES, MOST_WITH_ONE_NEIGHBOUR = 350, 30
 
-# From the top floor down. A module may import from its own room and from the floors below; rooms on one floor do not
-# know one another, but for the top floor, which is one program in several files.
+# From the top floor down. A module may import from its own room and from the floors below. Rooms on one floor do not
+# import one another, except on the top floor, which is one program in several files.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("", "__main__", "cli", "commands", "bench", "compare"),  # "" is graphrl itself: the public names
     ("xla",),
@@ -50,8 +50,9 @@ def module_of(path: Path, package: Path) -> str:
 
 
 def imports(source: str, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
-    """Line and dotted target of every import of `graphrl` in `source`, relative ones resolved: of `from a import b` it
-    is a.b, whether b is a module or a name in a.
+    """Line and dotted target of every import of `graphrl` in `source`, relative ones resolved.
+
+    The target of `from a import b` is a.b, for a module or a name b in a.
     """
     for node in ast.walk(ast.parse(source)):
         targets: list[str] = []
@@ -61,7 +62,7 @@ def imports(source: str, module: str, is_package: bool) -> Iterator[tuple[int, s
             base = _resolve(node, module, is_package)
             targets = [f"{base}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE.fullmatch(node.value):
-            # Imported by name, or kept to be: as in a registry, "graphrl.room.module:NAME".
+            # Imported by name, or a name stored for a later import: as in a registry, "graphrl.room.module:NAME".
             targets = [node.value.partition(":")[0]] if room_of(node.value) in FLOOR_OF else []
         yield from ((node.lineno, t) for t in targets if t.split(".")[0] == "graphrl")  # type: ignore[attr-defined]
 
@@ -86,7 +87,7 @@ def package_imports(package: Path) -> dict[str, list[tuple[int, str]]]:
 
 
 def violations(package: Path) -> list[str]:
-    """One line for every import that does not run downwards, and for every module that stands in no room."""
+    """One line for every import that does not run downwards, and for every module in no known room."""
     faults = []
     for module, targets in package_imports(package).items():
         room = room_of(module)
@@ -155,7 +156,7 @@ def test_imports_downwards_are_allowed(tmp_path: Path) -> None:
 
 
 def imported_files(package: Path) -> dict[str, set[str]]:
-    """By module: the other modules of the package that it imports, in whatever way."""
+    """For each module: the other modules of the package that it imports, in whatever way."""
     modules = package_imports(package)
     return {
         module: {name if name in modules else name.rpartition(".")[0] for _, name in targets}
@@ -165,7 +166,7 @@ def imported_files(package: Path) -> dict[str, set[str]]:
 
 
 def circles(package: Path) -> list[list[str]]:
-    """Groups of modules that import one another, straight or through others, each sorted."""
+    """Groups of modules that import one another, directly or through others, each sorted."""
     files = imported_files(package)
     reached = {module: _reached(module, files) for module in files}
     groups = {frozenset(one for one in reached[module] if module in reached[one]) for module in files}
@@ -173,7 +174,7 @@ def circles(package: Path) -> list[list[str]]:
 
 
 def _reached(module: str, files: Mapping[str, set[str]]) -> set[str]:
-    """All that a module imports, straight or through others."""
+    """All modules that a module imports, directly or through others."""
     reached: set[str] = set()
     waiting = list(files[module])
     while waiting:
@@ -205,7 +206,7 @@ def test_a_circle_is_found(tmp_path: Path, sources: dict[str, str], circle: list
 
 
 def test_files_are_chapters() -> None:
-    """There are few modules, and few that only one file of their own folder imports."""
+    """Limits the number of modules, and of those with a single importer in the same folder."""
     files = imported_files(PACKAGE)
     importers: dict[str, list[str]] = {module: [] for module in files}
     for module, imported in files.items():

@@ -1,4 +1,4 @@
-"""What `make train` runs: `graphrl train` with scripts/train.toml, and `graphrl evaluate`."""
+"""Commands of `make train`: `graphrl train` with scripts/train.toml, and `graphrl evaluate`."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_the_graphs_that_it_is_compared_on_are_of_no_training() -> None:
 def test_the_commands_of_the_makefile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As they stand there, on fewer and smaller graphs, with fewer steps and evaluations."""
+    """The Makefile's commands, on fewer and smaller graphs, with fewer steps and evaluations."""
     monkeypatch.chdir(tmp_path)
     (recipe,) = re.findall(r"^train: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     train, evaluate = re.findall(r"graphrl (.*)", recipe.replace("\\\n", ""))

@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom in a fresh kernel: a notebook that no job runs is wrong within a month."""
+"""Every notebook runs from top to bottom in a fresh kernel: an untested notebook is wrong within a month."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from graphrl.xla.hook import available
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(path.name for path in FOLDER.glob("*.ipynb"))
-OF_XLA = {"bigger_batch.ipynb"}  # it needs the hook for schedules, and what it shows is what XLA does for users
-# What takes minutes of a notebook is done for seconds here: that it runs is what is tested, not what is learned.
+OF_XLA = {"bigger_batch.ipynb"}  # it needs the hook for schedules, and it shows XLA's behaviour for users
+# Cells that take minutes run for seconds here: the test covers execution, not learning results.
 SHORTER = {
     "bigger_batch.ipynb": {
         "STAGES = ((16, 1), (24, 2), (40, 2), (80, 2))": "STAGES = ((16, 1), (24, 2))",
@@ -68,7 +68,7 @@ def test_they_are_there() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NOTEBOOKS)
-@pytest.mark.filterwarnings("ignore")  # of the notebook machinery in this process; the kernel is another one
+@pytest.mark.filterwarnings("ignore")  # of the notebook libraries in this process; the kernel is another process
 def test_notebook_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
@@ -76,7 +76,7 @@ def test_notebook_runs(
         if available() is not None:
             pytest.skip(str(available()))
         request.getfixturevalue("users_xla")
-        # What an earlier run left in jax's cache on disk would have no report.
+        # A program from an earlier run in jax's cache on disk would have no report.
         monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))

@@ -1,4 +1,4 @@
-"""What is shipped is what stands here: the wheel, the links, the lock."""
+"""The shipped package equals the repository: the wheel, the links, the lock."""
 
 import json
 import re
@@ -91,7 +91,7 @@ def test_public_names_are_sorted_and_there(installed: Path, tmp_path: Path) -> N
 
 
 def test_without_extras_all_else_runs_and_one_line_names_the_extra(installed: Path, tmp_path: Path, model: str) -> None:
-    (tmp_path / "model.onnx").write_bytes(b"\x08\x08")  # its first bytes say what it is
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x08")  # its first bytes identify the format
     (tmp_path / "module.hlo").write_text("HloModule m\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}")
     extra_of = {_package(r): extra for extra in EXTRAS for r in PROJECT["optional-dependencies"][extra]}
     extra_of["distributed"] = extra_of["dask"]

@@ -20,7 +20,7 @@ from reproduce.accelerator.job import Job, measure
 from reproduce.accelerator.page import page_text, write_curves
 
 SCRIPT = ROOT / "scripts" / "accelerator.py"
-# What a machine with jax, flax, optax, chex and numba may lack.
+# Packages that a machine with jax, flax, optax, chex and numba may lack.
 ABSENT = (
     *("ortools", "dask", "distributed", "pymetis", "tensorboardX", "psutil", "onnx", "orbax", "msgspec"),
     *("flashbax", "jraph"),
@@ -59,7 +59,7 @@ def refused(folder: Path, packages: Sequence[str] = ABSENT) -> dict[str, str]:
 def run_accelerator(
     folder: Path, *options: str, seconds: int, environment: dict[str, str] | None = None
 ) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]], str]:
-    """The script on the CPU in small, its rows and its page."""
+    """Runs the script on the CPU at a small size; returns its result, its rows and its page."""
     page = folder / "page.md"
     command = [sys.executable, str(SCRIPT), "--platform", "cpu", "--seconds", str(seconds), "--output", str(page)]
     environment = environment or os.environ | {"PYTHONPATH": str(PACKAGE)}
@@ -72,11 +72,11 @@ def run_accelerator(
 
 
 class Enough(BaseException):
-    """There are as many rows as a test needs."""
+    """Raised once a test has enough rows."""
 
 
 def measured_here(section: str, part: str = "", most: int = 1000) -> list[dict[str, Any]]:
-    """The rows of a part, made in this process, of which nothing has failed; it ends after `most` of them."""
+    """The rows of a part, measured in this process without errors; the part ends after `most` rows."""
     rows: list[dict[str, Any]] = []
 
     def write(row: dict[str, Any]) -> None:
@@ -139,7 +139,7 @@ def test_training_has_a_curve(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_rows_name_the_packages_that_are_missing(tmp_path: Path) -> None:
-    """Nothing but jraph is missed, and only where it is needed; msgspec, which reads settings, is there."""
+    """Only jraph is missing, and only where it is needed; msgspec, which reads settings, is there."""
     parts = ["rollouts", *(f"training:{agent}" for agent in ("regal", "go", "egrl", "topoformer"))]
     environment = refused(tmp_path, [name for name in ABSENT if name != "msgspec"])
     done = subprocess.run(
@@ -161,7 +161,7 @@ def test_a_section_that_is_cut_says_so(tmp_path: Path) -> None:
 
 
 def test_wheels_come_first(tmp_path: Path) -> None:
-    """A package of a wheel is what the processes import: here a graphrl that cannot be."""
+    """Processes import a wheel's package: here a jraph that raises."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     with zipfile.ZipFile(wheels / "jraph-9-py3-none-any.whl", "w") as wheel:

@@ -1,4 +1,4 @@
-"""Models of every kind as functions with abstract arguments, of inference and of a training step."""
+"""Models of every kind as functions with abstract arguments, for inference and for a training step."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""Resident size of processes: it rises by what XLA says, for its own schedules and for one that it is given."""
+"""Resident size of processes: it rises by XLA's figure, for its own schedules and for a given one."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 WIDE = Recipe("wide_program:wide")
-NOISE = 12 * 2**20  # bytes: threads, kernels' scratch, and what malloc had to spare
+NOISE = 12 * 2**20  # bytes: threads, kernels' scratch, and malloc's free memory
 
 
 def test_the_rise_falls_as_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The script of the tables on checkpoints: its programs, its search for batches, what it writes, and its faults."""
+"""The script of the tables on checkpoints: its programs, its search for batches, its files, and its faults."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The script of EGRL's tables: what it writes, that it goes on where it was, and its faults."""
+"""The script of EGRL's tables: its files, resumption after a stop, and its faults."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The script of the tables of placement: what it writes, and its faults."""
+"""The script of the tables of placement: its files, and its faults."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ __all__ = ["launch"]
 
 
 def measured(launch: Launch, *arguments: str) -> list[dict[str, Any]]:
-    """What a quick run has measured, of which nothing has failed."""
+    """The lines measured by a quick run, without errors."""
     done = launch("go", "--quick", *arguments)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in Path("out/measured.jsonl").read_text().splitlines()]
@@ -102,7 +102,7 @@ def test_out_of_memory_is_said_as_in_the_paper() -> None:
 
 
 def test_intervals_are_of_graphs_and_not_of_their_cases() -> None:
-    """Two graphs whose cases are alike say no more with eight cases each than with one."""
+    """Two graphs whose cases are alike have the same interval with eight cases each as with one."""
     values, graphs = np.array([0.0, 1.0]), np.array(["a", "b"])
     assert interval(values, graphs) == interval(np.repeat(values, 8), np.repeat(graphs, 8)) == (0.0, 1.0)
     assert interval(np.full(4, 2.0), np.array(["a", "a", "a", "b"])) == (2.0, 2.0)
@@ -114,7 +114,7 @@ def test_fusion_alone_and_with_placement_and_order(launch: Launch, tmp_path: Pat
     assert kernels["anneal"] <= kernels["flips"] <= kernels["xla"] <= kernels["single"] <= kernels["none"]
     searches = {line["key"]["search"]: line["value"]["value"] for line in lines if "search" in line["key"]}
     assert searches["all three"] < searches["placement"]
-    assert searches["one after the other"] <= kernels["flips"]  # where it begins: all on one device
+    assert searches["one after the other"] <= kernels["flips"]  # its start: all on one device
     page = (tmp_path / "out" / "go-table3.md").read_text()
     assert "| transformer-xl-2 | 526 | 151.68 | 120.23 |" in page
     assert "policy of `go`: 4 steps of imitation on 2 programs, " in page
@@ -149,7 +149,7 @@ def test_pre_trained_without_an_architecture(launch: Launch, tmp_path: Path) -> 
 
 
 def test_policies_of_the_command_line_or_those_there_are(tmp_path: Path) -> None:
-    """Each in a file of its own, which its method names and its column does not."""
+    """Each policy has a separate file, which its method names and its column does not."""
     entries = [with_policy(entry_of(text, 10.0), None, tmp_path) for text in ("go:finetune=50@600", "gdp", "auto")]
     files = [Path(entry.method.partition("checkpoint=")[2]) for entry in entries[:2]]
     assert entries[0].method.startswith("go:finetune=50,checkpoint=")
@@ -181,7 +181,7 @@ def test_parts_of_the_network(launch: Launch, tmp_path: Path) -> None:
     lines = measured(launch, "--sections", "ablations")
     played = {(line["key"]["method"], line["key"]["graph"]): line["value"]["makespan"] for line in lines[1:]}
     graphs = {graph for _, graph in played}
-    assert len(graphs) == 4 + 4 + 1  # of the kinds that are learned from, of the one held out, programs
+    assert len(graphs) == 4 + 4 + 1  # of the kinds that are trained on, of the held-out kind, programs
     for graph in graphs:
         hint, drawn, moved = (played[f"go:rounds={how}", graph] for how in ("0", "1,tries=0", "1,tries=256"))
         assert moved <= drawn <= hint

@@ -1,4 +1,4 @@
-"""GO's policy where it decides fusion: where it begins, what its choices mean, and that it learns what to inline."""
+"""GO's policy where it decides fusion: its start, the meaning of its choices, and that it learns which to inline."""
 
 import numpy as np
 import pytest
@@ -72,7 +72,7 @@ def test_a_policy_imitates_where_flips_end() -> None:
     params = begun(fuse_by("xla", problem), ONE_DEVICE, policy.config)
     choices = best_drawn(policy, params, lambda plan: fused(problem, plan).seconds, rounds=1, samples=1)
     np.testing.assert_array_equal(fused(problem, choices).inlined, best.inlined)
-    other = pairs(20)  # which it has not seen
+    other = pairs(20)  # an unseen graph
     params = begun(fuse_by("xla", other), ONE_DEVICE, policy.config)
     choices = best_drawn(policy, params, lambda plan: fused(other, plan).seconds, rounds=1, samples=1)
     np.testing.assert_array_equal(fused(other, choices).inlined, fuse_by("flips", other).inlined)

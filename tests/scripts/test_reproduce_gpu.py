@@ -1,4 +1,4 @@
-"""Compiling for a GPU, as far as that goes without its packages: messages, and who is asked for an order."""
+"""Compiling for a GPU, as far as possible without its packages: messages, and the programs asked for an order."""
 
 from pathlib import Path
 

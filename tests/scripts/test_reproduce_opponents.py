@@ -1,4 +1,4 @@
-"""The script of the tables: what it writes, that it goes on where it was, and its faults."""
+"""The script of the tables on other methods: its files, resumption after a stop, and its faults."""
 
 import json
 import os

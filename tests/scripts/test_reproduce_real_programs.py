@@ -1,4 +1,4 @@
-"""The script of the tables on real programs: what it writes, that it goes on where it was, and its faults."""
+"""The script of the tables on real programs: its files, resumption after a stop, and its faults."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(available() is not None, reason=str(available())
 
 
 def cells(text: str, first: str) -> list[str]:
-    """The cells of the one line of a table that begins so."""
+    """The cells of the only line of a table that starts with `name`."""
     (line,) = [line for line in text.splitlines() if line.startswith(f"| {first} |")]
     return [cell.strip() for cell in line.strip("|").split("|")]
 
@@ -30,7 +30,7 @@ def cells(text: str, first: str) -> list[str]:
 def test_every_section_is_written_and_goes_on_where_it_was(
     tmp_path: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(same_results, "_QUICK", "cholesky")  # one case: the suite has them all
+    monkeypatch.setattr(same_results, "_QUICK", "cholesky")  # one case: the suite tests all of them
     program = "cell/training/b2"
     options = ("--quick", "--programs", program, "--methods", "list")
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # as scripts run

@@ -1,4 +1,4 @@
-"""The script of REGAL's tables: its arithmetic, which graphs it takes, what it writes, and its faults."""
+"""The script of REGAL's tables: its arithmetic, its choice of graphs, its files, and its faults."""
 
 import math
 import re
@@ -23,7 +23,7 @@ from graphrl.training.data import DataConfig
 
 __all__ = ["launch"]
 
-CONFIG = RegalConfig(hint="none", rounds=1, width=4, preference=40.0)  # untrained, it proposes the uniform only
+CONFIG = RegalConfig(hint="none", rounds=1, width=4, preference=40.0)  # untrained, it proposes uniformly
 GRAPHS = load_graphs(["regal-like:10x2"])
 WAYS = ("untrained", "evolution", "reinforce")
 
@@ -81,7 +81,7 @@ def test_tables_and_pictures(launch: Launch) -> None:
     out = Path("out")
     training = out / "training"
     training.mkdir(parents=True)
-    for name in ("message-passing-none", *WAYS):  # which else would be trained
+    for name in ("message-passing-none", *WAYS):  # otherwise it would be trained
         untrained(Policy, CONFIG).save(training / f"synthetic-{name}-0.msgpack")
     options = ["--quick", "--seeds", "1", "--sections", "synthetic,time,limits,evolved,overhead"]
     options += ["--methods", "brkga,regal,regal-hint untrained,list"]
@@ -92,11 +92,11 @@ def test_tables_and_pictures(launch: Launch) -> None:
     assert {path.name for path in out.iterdir()} == {"runs.jsonl", "policies", "training", *texts, *pictures}
     assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
     table = (out / "regal-synthetic.md").read_text()
-    # it is standard BRKGA
+    # uniform proposals are standard BRKGA
     assert "| brkga | +0.00% |" in table
     assert "| regal | +0.00% |" in table
     assert "| regal-hint untrained | " in table
-    assert "| regal-hint untrained | +0.00% |" not in table  # it is what is around the hint
+    assert "| regal-hint untrained | +0.00% |" not in table  # it proposes around the hint
     assert re.search(r"- regal matches or beats BRKGA on \d+\.\d% of the graphs \(goal: at least 87%: \w+\)", table)
     assert re.search(r"- BRKGA with .* regal with 400", (out / "regal-limits.md").read_text())
     evolved = (out / "regal-evolved.md").read_text()

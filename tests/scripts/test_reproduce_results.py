@@ -1,4 +1,4 @@
-"""The files of results: what stands over their tables."""
+"""The files of results: the headers of their tables."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The script of Topoformer's tables: its arithmetic, what it writes, and its faults."""
+"""The script of Topoformer's tables: its arithmetic, its files, and its faults."""
 
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def test_tables_and_pictures(launch: Launch) -> None:
     assert table.count("- greedy against ") == table.count("- sample against greedy") == 2
     measured = read_rows(out / "runs.jsonl")
     assert not [row for row in measured if row.error]
-    options[2] = "table1"  # what is timed anew needs no second run
+    options[2] = "table1"  # the timed part needs no second run
     assert launch("topoformer", *options).returncode == 0
     assert read_rows(out / "runs.jsonl") == measured
 

@@ -1,4 +1,4 @@
-"""The script that says whether a change has changed plans."""
+"""The script that detects changes of plans between versions."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ def test_it_tells_what_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(same_plans, "CASES", [("layered:12@1", {}, ("list", "given"))])
-    monkeypatch.setattr(same_plans, "keep_compiled", lambda: None)  # it sets what the whole process has
+    monkeypatch.setattr(same_plans, "keep_compiled", lambda: None)  # it changes settings of the whole process
     before, after = tmp_path / "before.json", tmp_path / "after.json"
     monkeypatch.setattr(sys, "argv", ["same_plans.py", "--out", str(before)])
     same_plans.main()

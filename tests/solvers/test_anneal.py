@@ -1,4 +1,4 @@
-"""Annealing over topological orders: what it keeps of memory is exact, and it finds good orders."""
+"""Annealing over topological orders: its memory profile is exact, and it finds good orders."""
 
 import itertools
 
@@ -28,7 +28,7 @@ def profile_of(graph: ComputationGraph) -> Profile:
 
 
 def annealed(graph: ComputationGraph, windows: int, temperature: float, seed: int = 0) -> Chain:
-    """A chain after some windows; after each of them its memory is that of its order."""
+    """A chain after some windows; checks after each of them that its memory is that of its order."""
     flow, profile = Flow(graph), profile_of(graph)
     weighed = WeighedBuffers(flow).arrays(flow)
     (chain,) = load(np.array([flow.topological]), profile, [np.random.SeedSequence(seed)])
@@ -53,7 +53,7 @@ def assert_topological(flow: Flow, order: np.ndarray) -> None:
 def test_a_chain_keeps_the_exact_memory(ops: int) -> None:
     graph = layered(ops, 1)
     first, second = (annealed(graph, 6, HOT, seed) for seed in range(2))
-    assert (first.order != second.order).any()  # chains go their own ways
+    assert (first.order != second.order).any()  # chains diverge
 
 
 @settings(max_examples=50)

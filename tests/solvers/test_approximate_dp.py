@@ -99,7 +99,7 @@ def test_known_optima(family: Callable[[int, int], KnownPeak]) -> None:
 
 
 def test_hub_with_many_readers_and_many_inputs() -> None:
-    """Counters of 40 need six bits; the graph needs all leaves at once."""
+    """Counters of 40 need six bits; all leaves are live together."""
     leaves = [Op(f"leaf{i}", inputs=("hub",), outputs=(Tensor(f"t{i}", 3),)) for i in range(40)]
     ops = (Op("hub", outputs=(Tensor("hub", 5),)), *leaves, Op("sum", inputs=tuple(f"t{i}" for i in range(40))))
     assert solve(Task(ComputationGraph("hub", ops), ONE, ANY, 0), width=8).value == 5 + 40 * 3
@@ -125,7 +125,7 @@ def test_wider_beams_are_better_on_the_mean() -> None:
     assert first != other
 
 
-# Time, evaluations and memory are kept to, and it may be stopped
+# It keeps limits of time, evaluations and memory, and it may be stopped
 
 
 def test_keeps_to_the_time_and_always_has_a_plan() -> None:

@@ -1,4 +1,4 @@
-"""The default method: never worse than its parts, within its budget, and stopped without losing what it has."""
+"""The default method: never worse than its parts, within its budget, and stopped without losing its plan."""
 
 import dataclasses
 from collections.abc import Callable
@@ -53,7 +53,9 @@ def test_etf_is_tried_where_it_is_quick_for_the_time(seconds: float, is_tried: b
 
 @pytest.mark.parametrize(("runtimes", "optimum"), [([1, 1, 1, 1], 2), ([1, 1, 1], 2), ([2, 2, 2], 4)])
 def test_auto_stops_at_an_optimum(runtimes: list[float], optimum: float) -> None:
-    """At the bound; at its next whole number; and where CP-SAT proves one above it: lists would be played on."""
+    """Stops at the bound, at the next whole number, and where CP-SAT proves an optimum above it; list search would
+    continue.
+    """
     graph = ComputationGraph("apart", tuple(Op(f"op{i}", runtime=seconds) for i, seconds in enumerate(runtimes)))
     plan = graphrl.optimize(graph, objective="makespan", devices=2, transfer="free", seconds=60)
     assert plan.value == plan.bound == optimum

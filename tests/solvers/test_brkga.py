@@ -186,7 +186,7 @@ def test_brkga_beats_random_search_and_neither_beats_the_bound() -> None:
     assert np.mean(gains) > 0.02  # measured: 0.046
 
 
-# Tuned BRKGA, BRKGA from plain plans, BRKGA with options; the grid and what is stored of it
+# Tuned BRKGA, BRKGA from plain plans, BRKGA with options; the grid and its stored results
 
 
 def test_the_warm_start_is_never_lost() -> None:
@@ -260,7 +260,7 @@ def test_quantiles_have_the_right_distribution() -> None:
     assert bool(jnp.all((quantiles >= 0) & (quantiles < 1)))
     assert bool(jnp.all(jnp.diff(quantiles, axis=-1) >= 0))
     below = betainc(alpha[..., None], beta[..., None], np.asarray(quantiles, np.float64))
-    # float32 cannot tell values near 1: there a distribution with much mass at 1 looks discrete
+    # float32 cannot resolve values near 1: there a distribution with much mass at 1 looks discrete
     inside = quantiles < 1 - 1e-6
     assert np.abs(np.where(inside, below - np.asarray(wanted), 0.0)).max() < 0.003
 
@@ -277,7 +277,7 @@ def test_uniform_words_are_uniform_and_independent() -> None:
     assert chi_square < 63 + 5 * np.sqrt(2 * 63)
     bits = ((words[..., None] >> np.arange(32, dtype=np.uint32)) & 1).mean((0, 1, 2))
     assert np.all(np.abs(bits - 0.5) < 5 * 0.5 / np.sqrt(words.size))
-    for axis in (0, 1, 2):  # neighbours along genes, graphs and lanes do not go together
+    for axis in (0, 1, 2):  # neighbours along genes, graphs and lanes are uncorrelated
         a, b = (np.take(values, range(k, values.shape[axis] - 1 + k), axis).ravel() for k in (0, 1))
         assert abs(np.corrcoef(a, b)[0, 1]) < 5 / np.sqrt(a.size)
 
@@ -317,7 +317,7 @@ def test_an_exhaustive_search_over_keys_finds_the_optimum() -> None:
         assert values.min() == best
         assert bound <= best + 1e-9
         gaps += values.max() > best
-    assert gaps >= 8  # on most graphs solutions differ (not on chains): the search has something to find
+    assert gaps >= 8  # on most graphs solutions differ (not on chains), so a search can improve
 
 
 def test_search_over_keys_finds_the_optimum_of_graphs_too_large_to_enumerate() -> None:

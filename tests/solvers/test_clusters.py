@@ -19,7 +19,7 @@ DEAR = Problem("makespan", 4, latency=0.5, bandwidth=1.0)
 
 
 def chains(count: int, length: int, *, grouped: bool = False) -> ComputationGraph:
-    """Chains of ops of 1 s, which take turns in the order; `grouped`: the first op of each stands with its last."""
+    """Chains of ops of 1 s, which take turns in the order; `grouped`: a chain's first and last op are colocated."""
     ops = []
     for step in range(length):
         for chain in range(count):
@@ -72,9 +72,10 @@ def test_small_and_dense_graphs_have_none_nor_have_other_transfers() -> None:
 def test_searches_leave_one_device_by_moving_clusters(
     method: str, transfer: Transfer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chains that exchange nothing: a plan may be as short as their run times over the devices. A search that begins
-    with all on one device moves whole ones; without clusters no move gains under rendezvous, as a part of a chain costs
-    a transfer, and few gain elsewhere.
+    """Chains that exchange nothing: a plan may be as short as their run times over the devices.
+
+    A search that starts with all ops on one device moves whole chains. Without clusters no move gains under rendezvous,
+    as a part of a chain costs a transfer, and few gain elsewhere.
     """
     graph = chains(120, 20)
     problem = dataclasses.replace(DEAR, transfer=transfer, latency=20.0)
@@ -99,7 +100,7 @@ def test_the_policy_sees_a_graph_of_clusters() -> None:
     assert len(view.graph.ops) == len(np.unique(group)) == 30
     assert view.graph.arrays.runtime.sum() == pytest.approx(600)
     crossing = view.cluster[:-6] != view.cluster[6:]
-    assert view.graph.arrays.tensor_bytes.sum() == crossing.sum()  # of chains a byte each, none against the order
+    assert view.graph.arrays.tensor_bytes.sum() == crossing.sum()  # a byte per edge of a chain, none against the order
     params, played = seen(view, DEAR, placement, Policy.default(DEAR).config)
     assert np.array_equal(np.asarray(params.start.placement)[view.cluster], placement)
     assert played.ops.shape[0] == len(params.order)

@@ -1,4 +1,4 @@
-"""Ops that are colocated: what keeps them together under makespan and peak memory, and what refuses them."""
+"""Colocated ops: methods that keep them together under makespan and peak memory, and methods that refuse them."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_plans_keep_groups_together(method: str, problem: Problem) -> None:
 
 
 def test_bundled_sends_keep_groups_together_and_gain() -> None:
-    """Also in `auto`, which is of it where it leads."""
+    """Also in `auto`, which runs it where it leads."""
     problem = PROBLEMS[0]
     first = exact.evaluate(GROUPED, problem, *quick_plan(GROUPED, problem)).makespan
     for method in ("anneal-ops", "auto"):
@@ -59,7 +59,7 @@ def test_bundled_sends_keep_groups_together_and_gain() -> None:
 
 
 def test_under_link_auto_moves_groups_where_that_leads() -> None:
-    """As it does where groups are large: there `anneal-schedule` hardly leaves its start."""
+    """Groups are large here: `anneal-schedule` hardly leaves its start."""
     workload = go.load("transformer-xl-4")
     problem = Problem("makespan", workload.devices, "link", latency=2e-6, bandwidth=16e9)
     makespans = {}
@@ -84,7 +84,7 @@ def test_methods_that_place_ops_one_by_one_say_so(method: str) -> None:
 
 
 def test_the_only_plan_is_found() -> None:
-    """Two chains of which one group holds everything but a long op: it alone can be elsewhere, and should."""
+    """Two chains, and a group of all ops but a long one: this op alone can move, and should."""
     ops = [Op("a", runtime=1.0, outputs=(Tensor("x", 1),)), Op("b", runtime=1.0, inputs=("x",)), Op("c", runtime=2.0)]
     graph = grouped(ComputationGraph("pair", tuple(ops)), {"a": 0, "b": 0})
     for method in ("list", "etf", "anneal-schedule"):

@@ -42,7 +42,7 @@ def every_problem(rng: np.random.Generator) -> list[Problem]:
 
 @pytest.mark.parametrize("part", range(2))
 def test_equals_exhaustive_search(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    if part % 2:  # nothing is known but a poor plan, so that the models do all the work
+    if part % 2:  # only a poor plan is known, so that the models do all the work
         monkeypatch.setattr(solver, "schedule", given_order)
         monkeypatch.setattr(solver, "lower_bound", lambda graph, problem: 0.0)
     rng = np.random.default_rng(part)

@@ -42,8 +42,9 @@ def test_both_forms_agree_on_larger_graphs(seed: int) -> None:
 
 
 def test_an_output_that_takes_over_a_buffer_makes_two_states_of_one_set() -> None:
-    """y takes over x's 9 bytes if z has read x, else it has its own 1 byte and x goes: the same ops have run, but not
-    the same bytes are live while big runs.
+    """y takes over x's 9 bytes if z has read x, else it has its own 1 byte and x is freed.
+
+    Equal sets of ops have run, with different bytes live while `big` runs.
     """
     graph = ComputationGraph(
         "sets",

@@ -1,4 +1,4 @@
-"""Rules and searches for fusion: what each inlines, where flipping ends, and what memory forbids."""
+"""Rules and searches for fusion: the ops that each inlines, local optima of flips, and the limit of memory."""
 
 import itertools
 from typing import Any
@@ -20,7 +20,7 @@ from graphrl.solvers.fusion.rules import RULES, candidates, fuse_by, largest_ker
 
 
 def forked() -> ComputationGraph:
-    """big = broadcast of x (80 B from 4), read by two sums; small = exp of y (8 B from 8), read by two; one of one."""
+    """big: broadcast of x (80 B from 4), read by two sums; small: exp of y (8 B from 8), read by both; one: by one."""
     ops = (
         Op("big", "broadcast_in_dim", inputs=("x",), outputs=(Tensor("big0", 80),)),
         Op("small", "exp", inputs=("y",), outputs=(Tensor("small0", 8),), flops=8),
@@ -109,14 +109,17 @@ def test_flipping_fuses_a_long_chain_up_to_the_limits() -> None:
     assert len(fusion.members) == 4  # 200 ops in kernels of at most 64
 
 
-# Fusion chosen by its plans
+# Fusion chosen by plans of its kernels
 
 
 TERMS = 12
 
 
 def sum_of_products() -> ComputationGraph:
-    """A sum of twelve products of 8 B each. Fused, one kernel reads all twelve; single ops need a product and a sum."""
+    """A sum of twelve products of 8 B each.
+
+    Fused, one kernel reads all twelve; single ops need a product and a sum.
+    """
     ops = [Op(f"make{i}", "dot_general", inputs=("x",), outputs=(Tensor(f"m{i}", 8),), flops=8) for i in range(TERMS)]
     for i in range(1, TERMS):
         last = f"s{i - 1}" if i > 1 else "m0"
@@ -133,7 +136,7 @@ def planned(fuse: str, **options: Any) -> Plan:
 
 def test_what_does_not_fit_fused_is_fused_less() -> None:
     flips, joint = (planned(fuse, memory_limit=60) for fuse in ("flips", "joint"))
-    assert flips.excess > 0  # twelve products and their sum are 104 B at once
+    assert flips.excess > 0  # twelve products and their sum are 104 B together
     assert joint.excess == 0
     assert joint.evaluations <= 2000
     unfused = planned("none", memory_limit=60)

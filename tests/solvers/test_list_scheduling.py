@@ -47,7 +47,7 @@ def cost(graph: ComputationGraph, problem: Problem) -> float:
 
 
 def layered(n: int, seed: int) -> ComputationGraph:
-    """Random ops that read one to four of the some 2 sqrt(n) ops before them."""
+    """Random ops that read one to four of the about 2 sqrt(n) ops before them."""
     rng = np.random.default_rng(seed)
     ops = []
     for i in range(n):
@@ -72,7 +72,7 @@ def test_schedules_are_valid_and_between_the_bound_and_one_device(graph: Computa
 
 
 def check_builder(b: Builder, graph: ComputationGraph, problem: Problem, plan: PlacedOrder) -> exact.Costs:
-    """That a plan is valid, its clocks those of the exact costs, and its memory at most the estimate."""
+    """Checks that a plan is valid, its clocks those of the exact costs, and its memory at most the estimate."""
     placement, order = plan
     costs = exact.evaluate(graph, problem, placement, order)
     ends = dict(zip(order.tolist(), costs.end.tolist(), strict=True))
@@ -100,7 +100,7 @@ def test_every_rule_builds_what_the_exact_costs_say(data: st.DataObject) -> None
     prices, targets = st.sampled_from([0.0, 0.25, 1.0]), st.sampled_from([0.0, 9.0, math.inf])
     least = data.draw(st.sampled_from([START, FINISH, BYTES]))
     choice = Choice(least, data.draw(prices), data.draw(prices), data.draw(targets))
-    b = builder(graph, problem)  # makes plans one after the other
+    b = builder(graph, problem)  # computes plans one after the other
     check_builder(b, graph, problem, in_order(b, graph.arrays.topological, choice))
     for local_first in (False, True):
         check_builder(b, graph, problem, highest_level_first(b, choice, local_first=local_first))
@@ -248,7 +248,7 @@ def test_ten_thousand_ops_in_seconds(problem: Problem) -> None:
 
 def test_many_inputs_are_sent_in_the_order_in_which_they_are_written() -> None:
     count = 500
-    runtimes = np.random.default_rng(0).integers(0, 2, count).astype(float).tolist()  # many are written at once
+    runtimes = np.random.default_rng(0).integers(0, 2, count).astype(float).tolist()  # many are written together
     writers = [Op(f"w{i}", runtime=runtimes[i], outputs=(Tensor(f"t{i}", 1),)) for i in range(count)]
     graph = ComputationGraph("fan-in", (*writers, Op("last", inputs=tuple(f"t{i}" for i in range(count)))))
     order = np.append(np.random.default_rng(1).permutation(count), count)
@@ -285,7 +285,8 @@ def test_known_optima_of_rules(solve: Solver) -> None:
 
 
 def test_hlfet_goes_by_level_and_etf_by_start() -> None:
-    # x goes to device 0 and its tensor takes 4 s to device 1. y has the higher level; z can start at once on device 1.
+    # x goes to device 0 and its tensor takes 4 s to device 1. y has the higher level; z can start immediately on device
+    # 1.
     ops = (
         Op("x", runtime=1.0, outputs=(Tensor("x0", 4),)),
         Op("y", runtime=5.0, inputs=("x0",)),

@@ -1,4 +1,4 @@
-"""Lists of ops under free transfers: how one is played, and the search over them."""
+"""Lists of ops under free transfers: their execution, and the search over them."""
 
 from typing import Any
 
@@ -27,8 +27,10 @@ def annealed(
 
 
 def played_slowly(graph: ComputationGraph, listed: np.ndarray, devices: int) -> list[float]:
-    """When each device is free in the end, by the rule alone: the first device that is free takes the first op of the
-    list that could run by then, or waits for the next one that can.
+    """End of each device's work by the rule alone.
+
+    The first device that is free takes the first op of the list that could run by then, or waits for the next one that
+    can.
     """
     a, free, ends = graph.arrays, [0.0] * devices, dict[int, float]()
     while len(ends) < a.num_ops:
@@ -95,13 +97,13 @@ def test_it_packs_random_dags_without_a_gap(seed: int) -> None:
 
 
 def test_more_evaluations_are_never_worse() -> None:
-    """Rounds begin anew from the first list, and the best list stays."""
+    """Rounds restart from the first list, and the best list is kept."""
     values = [annealed(random_dag(1, 12), 3, count, "anneal-list:hot=100").value for count in (1, 1200, 3600, 9000)]
     assert values == sorted(values, reverse=True)
 
 
 def test_the_size_of_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even one list each, as on graphs of more ops than a chunk has."""
+    """Chunks too small for one list, as on graphs with more ops than a chunk holds."""
     whole = annealed(packed(46), 8, 5_000)
     monkeypatch.setattr(search, "CHUNK", 1)
     assert annealed(packed(46), 8, 5_000).order == whole.order
@@ -109,7 +111,7 @@ def test_the_size_of_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def waiting(count: int) -> ComputationGraph:
-    """Where a device had better wait: short ops are followed by two long ones, and beside each is one that fills."""
+    """A graph where a device should wait: short ops precede two long ones each, and a filler op competes with them."""
     ops = list[Op]()
     for i in range(count):
         after = (f"b{i - 1}", f"c{i - 1}") if i else ()

@@ -1,4 +1,4 @@
-"""Searches for memory maps: valid answers within the budget, the same for the same seed, and how good they are."""
+"""Searches for memory maps: valid answers within the budget, the same for the same seed, and their quality."""
 
 import itertools
 
@@ -19,11 +19,11 @@ from graphrl.plan.memory_map import MemoryMap
 from graphrl.solvers.base import Budget, Interrupted
 from graphrl.solvers.maps.task import MapTask
 
-SEARCHES = [name for name in MAP_METHODS if name not in ("cp-sat", "egrl", "egrl-policy")]  # EGRL: test_egrl
+SEARCHES = [name for name in MAP_METHODS if name not in ("cp-sat", "egrl", "egrl-policy")]  # EGRL: test_egrl.py
 
 
 def solved(method: str, problem: MapProblem, budget: Budget, seed: int = 0) -> MemoryMap:
-    """What a method finds, checked."""
+    """The method's map, checked."""
     memory_map = find_map_solver(method)(MapTask(problem, budget, seed))
     memory_map.check(problem.graph)
     assert budget.evaluations is None or memory_map.evaluations <= budget.evaluations
@@ -32,7 +32,7 @@ def solved(method: str, problem: MapProblem, budget: Budget, seed: int = 0) -> M
 
 
 def best_of_all(problem: MapProblem) -> float:
-    """The least latency of all maps, by trying each."""
+    """The least latency of all maps, by enumeration."""
     n, m = problem.steps, problem.memories
     places = np.flatnonzero(np.concatenate([problem.has_weights, problem.has_outputs]))
     row = np.zeros(2 * n, np.int64)
@@ -111,7 +111,7 @@ def test_cp_sat_proves_a_bound_below_every_map() -> None:
 
 @pytest.mark.parametrize("method", ["auto", "cp-sat"])
 def test_memories_may_differ_by_any_factor(method: str) -> None:
-    flash = ChipMemory("flash", None, 8e7, 1e-9)  # for reading alone
+    flash = ChipMemory("flash", None, 8e7, 1e-9)  # usable for reading only
     chip = MemoryChip("micro", 1e9, (flash, ChipMemory("sram", 26_214_400, 2e9, 2e9)))
     memory_map = solved(method, map_problem(WORKLOADS["resnet50"](), chip), Budget(seconds=2.0))
     assert memory_map.bound is not None

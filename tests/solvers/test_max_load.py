@@ -1,4 +1,4 @@
-"""The objective max_load: what a placement costs on the host and on the device, its bound, and what is refused."""
+"""The objective max_load: costs of a placement on the host and on the device, its bound, and refusals."""
 
 import dataclasses
 import json
@@ -87,7 +87,7 @@ def test_what_a_placement_must_keep() -> None:
 
 
 def some_placement(graph: ComputationGraph, problem: Problem, rng: np.random.Generator) -> np.ndarray:
-    """A placement that keeps colocation; where ops can run is left to chance."""
+    """A placement that keeps colocation; devices are random, even where ops cannot run."""
     pipeline = Pipeline.of(graph, problem)
     return rng.integers(problem.devices, size=len(graph.ops))[pipeline.colocation].astype(np.int32)
 
@@ -127,7 +127,7 @@ def test_ops_that_are_not_together_are_counted() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_placement_is_below_the_bound(seed: int) -> None:
-    """Without transfers the bound of groups that can be divided is often met."""
+    """Without transfers the bound of groups that can be divided is often reached."""
     graph = random_pipeline(seed, 6, cpus=seed % 2 == 0)
     problem = Problem("max_load", 2 + seed % 2, cpus=(seed + 1) % 2)
     assert lower_bound(graph, problem) <= least(graph, problem)
@@ -182,7 +182,7 @@ def test_plans_are_written_and_read(tmp_path: Path) -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each layer on an accelerator of its own: 4 + 6 ms and 1 + 2 ms of transfers."""
+    """Each layer on a separate accelerator: 4 + 6 ms and 1 + 2 ms of transfers."""
     path = tmp_path / "training.json"
     path.write_text(json.dumps(TRAINING))
     command = ["optimize", str(path), "--objective", "max_load", "--evaluations", "50"]
@@ -195,7 +195,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_comparisons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Graphs of one machine are compared on it; others need to be told which."""
+    """Graphs of one machine are compared on it; for different machines the user has to give --devices."""
     for name, accelerators in (("one", 2), ("two", 2), ("three", 3)):
         (tmp_path / f"{name}.json").write_text(json.dumps({**TRAINING, "maxFPGAs": accelerators}))
     command = ["compare", *(str(tmp_path / f"{name}.json") for name in ("one", "two", "three"))]

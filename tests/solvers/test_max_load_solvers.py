@@ -87,7 +87,7 @@ def test_memory_limits_are_kept_where_they_can_be(seed: int) -> None:
 
 @pytest.mark.parametrize("method", SEARCHES)
 def test_larger_graphs(method: str) -> None:
-    """Never behind equal stages, and the same again where no time ends it."""
+    """Never worse than equal stages, and reproducible where no time limit ends it."""
     graph, problem = instance(4, 60)
     plan = solved(graph, problem, method, seconds=1.0 if method in ("auto", "cp-sat") else 60.0)
     if method != "greedy-load":
@@ -97,8 +97,8 @@ def test_larger_graphs(method: str) -> None:
 
 
 def test_annealing_parts_what_is_contiguous() -> None:
-    """a -> b -> c -> d of 3, 1, 1 and 3 s, nothing to pay: each contiguous split has 4 s or more on two devices, as
-    has any; with e (2 s, alone) 5 s is the least, which a, e | b, c, d and others have.
+    """a -> b -> c -> d of 3, 1, 1 and 3 s, without transfer costs: each contiguous split has 4 s or more on two
+    devices, as has any placement. With e (2 s, isolated) 5 s is the least, which a, e | b, c, d and others reach.
     """
     ops = []
     for index, seconds in enumerate([3.0, 1.0, 1.0, 3.0]):

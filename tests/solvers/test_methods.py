@@ -1,4 +1,4 @@
-"""The registry of methods: what is in it, options of a method, and that every one gives a plan."""
+"""The registry of methods: its entries, options of a method, and a plan from every one."""
 
 import dataclasses
 import re
@@ -50,7 +50,7 @@ def test_every_registered_solver_is_there() -> None:
 
 
 def test_no_solver_is_registered_that_has_no_line() -> None:
-    list(describe())  # imports all that have
+    list(describe())  # imports all modules of methods
     ours = {name for name, solver in SOLVERS.items() if solver.search.__module__.startswith("graphrl.")}  # not a test's
     assert ours == set(METHODS)
 
@@ -99,7 +99,7 @@ ONE_DEVICE = (
 
 
 NEED_FILES = ("split", "go", "go+")
-SMALLER = {"hdp": "hdp:hidden=8,groups=4,children=4"}  # whose networks are large by default
+SMALLER = {"hdp": "hdp:hidden=8,groups=4,children=4"}  # its networks are large by default
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method not in NEED_FILES])
@@ -138,7 +138,7 @@ SEARCHES = [
 
 
 def interrupted_plan(solve: Solver, graph: ComputationGraph, problem: Problem) -> Plan:
-    """The plan of an `Interrupted` that comes with the second progress report."""
+    """The plan of an `Interrupted` at the second progress report."""
     reports = 0
 
     def stop(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
@@ -164,7 +164,7 @@ def test_searches_repeat_keep_their_budget_and_give_a_plan_when_interrupted(meth
     assert lower_bound(graph, problem) * (1 - 1e-9) <= plan.value
     assert plan.evaluations <= 1_000
     assert solve(Task(graph, problem, Budget(evaluations=1))).evaluations == 1
-    if method != "anneal-list:hot=100":  # which reaches the bound
+    if method != "anneal-list:hot=100":  # it reaches the bound
         interrupted_plan(solve, graph, problem).check(graph)
 
 

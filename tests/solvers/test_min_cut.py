@@ -71,7 +71,7 @@ def test_a_buffer_much_larger_than_the_rest() -> None:
     first = Op("first", outputs=(Tensor("large", 1000 * total),))
     last = Op("last", inputs=("large",), after=tuple(op.name for op in ops))
     passes = Passes(ComputationGraph("heavy", (first, *ops, last)), 0)
-    passes.bound = 0  # so that passes go on
+    passes.bound = 0  # so that passes continue
     for _ in range(30):
         order = passes.next(lambda: False)
         exact.evaluate(passes._graph, Problem(), np.zeros(62, np.int64), order)  # raises if it is not topological

@@ -1,4 +1,4 @@
-"""The oracle of tiny graphs, by naive enumeration with exact costs."""
+"""The oracle of tiny graphs against naive enumeration with exact costs."""
 
 import dataclasses
 import itertools

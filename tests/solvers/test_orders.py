@@ -1,4 +1,4 @@
-"""Orders of one device, by rule and at random: topological, true to their rules, and what the papers measured."""
+"""Orders of one device, by rule and at random: topological, by their rules, and with the papers' measured results."""
 
 import dataclasses
 import itertools
@@ -86,7 +86,7 @@ def test_best_of_is_the_least(graph: ComputationGraph) -> None:
 
 
 def test_ties_of_best_of() -> None:
-    """All orders of equal ops have one peak: XLA takes its list's, Inductor the given one."""
+    """All orders of equal ops have one peak: XLA takes its list scheduler's, Inductor the given one."""
     graph = program("a 100; b 100; c 100; d 100 a b c")
     assert names("xla", graph) == names("xla-list", graph) == "c b a d"
     assert names("xla-dfs", graph) == "a b c d"
@@ -101,9 +101,9 @@ DIAMOND = "a 10; b 10 a; c 10 a; d 10 b; e 10 c; f 10 d e"
     [
         ("depth-first", DIAMOND, "a b d c e f"),
         ("breadth-first", DIAMOND, "a b c d e f"),
-        ("alap", "s 1; a 1; b 1 a; c 1 b; d 1 c s", "a b s c d"),  # s is ready at once: a step before d is soon enough
+        ("alap", "s 1; a 1; b 1 a; c 1 b; d 1 c s", "a b s c d"),  # s is ready: a step before d is soon enough
         # hlo_memory_scheduler.cc: "The sequence it creates will be: A D E F B C G", of two equals either first (sizes
-        # here x 100, so that none is a scalar)
+        # here x 100, so that no tensor is a scalar)
         ("xla-list", "A 100; B 200 A; C 100 B; D 100 A; E 100 A; F 200 D E; G 100 C F", "A E D F B C G"),
         ("xla-list", "a 100; b 100; c 100; d 9 a b c", "c b a d"),  # equal: the last one in
         ("xla-list", "a 100; b 90; c 100; d 9 a b c", "b c a d"),  # fewest bytes defined
@@ -111,7 +111,8 @@ DIAMOND = "a 10; b 10 a; c 10 a; d 10 b; e 10 c; f 10 d e"
         ("xla-list", "a 100; x 8 a; y 60 a; z 9 x y", "a x y z"),  # 8 bytes are a scalar, first though x frees nothing
         ("xla-list", "a 100; x 9 a; y 0 a; z 9 x y", "a y x z"),  # 9 and 0 bytes are not
         ("xla-list", "a 100; b 100 !c; c 100; d 9 a b c", "c b a d"),  # b, ready by control alone, is the last one in
-        # an op enters anew when its priority rises: p and q become last users when r has run, p by s and q by t: that
+        # an op enters again when its priority rises: p and q become last users when r has run, p by s and q by t: the
+        # one
         # first among r's operands comes first
         ("xla-list", "s 100; t 100; r 9 s t; p 160 s; q 160 t; z 9 p q r", "t s r q p z"),
         ("xla-list", "s 100; t 100; r 9 t s; p 160 s; q 160 t; z 9 p q r", "t s r p q z"),
@@ -142,7 +143,7 @@ def test_each_rule_on_small_programs(rule: str, text: str, order: str) -> None:
 
 def test_layered_graphs_give_the_ratios_of_the_paper() -> None:
     """Topoformer, table 1 at 500 ops, as ratios of means: breadth first 1.132 and depth first 1.057 of the best of 100
-    random orders, which by that are random priorities; uniform choice among the ready is 3.5% worse.
+    random orders. By these ratios they are random priorities; uniform choice among the ready is 3.5% worse.
     """
     sums = dict.fromkeys(("breadth-first", "depth-first", "random-ready", "random-priorities"), 0.0)
     for seed, method in itertools.product(range(12), sums):
@@ -162,7 +163,7 @@ def test_ten_thousand_ops_take_seconds() -> None:
 
 
 def wide_and_deep(n: int) -> ComputationGraph:
-    """One op that all others read, half of them ready at once, the others chained."""
+    """One op that all others read; half of them are ready together after it, the others chained."""
     ops = [Op("0", outputs=(Tensor("0", 7),))]
     for i in range(1, n):
         inputs = ("0",) if i < n // 2 else ("0", str(i - 1), str(i - n // 2 + 1))
@@ -170,7 +171,7 @@ def wide_and_deep(n: int) -> ComputationGraph:
     return ComputationGraph("wide", tuple(ops))
 
 
-# XLA's memory schedulers: true to their rules, and to XLA itself
+# XLA's memory schedulers: by their rules, and by XLA itself
 
 
 def test_xla_list_frees_no_output_and_lets_it_count_as_a_user() -> None:
@@ -187,8 +188,10 @@ def test_xla_root_comes_last() -> None:
 
 
 def test_xla_itself_gives_the_same_orders() -> None:
-    """Each op is a custom call, which XLA neither fuses nor sizes anew. Its CPU compiler's memory-optimised order is
-    that of its depth-first scheduler; it prints a module that is not scheduled in post-order.
+    """Each op is a custom call, which XLA neither fuses nor resizes.
+
+    XLA's CPU compiler's memory-optimised order is that of its depth-first scheduler. It prints an unscheduled module in
+    post-order.
     """
     graph = layered(60, 0, Layered(parameter_cost=False))
 

@@ -1,4 +1,4 @@
-"""Placements by rule: METIS, of which few bytes cross, and a human expert's stages of whole layers."""
+"""Placements by rule: METIS, which cuts few bytes, and a human expert's stages of whole layers."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_few_ops_are_shared_out_in_silence(devices: int, capfd: pytest.CaptureFi
     assert capfd.readouterr().out == ""  # METIS itself writes there
 
 
-# The expert's stages, whatever the order in which a model is unrolled
+# The expert's stages, independent of the order in which a model is unrolled
 
 
 SIZE = 8
@@ -108,7 +108,7 @@ def test_ops_without_scopes_are_cut_where_the_work_is_equal() -> None:
 
 
 def test_an_op_outside_all_scopes_is_a_layer_of_its_own() -> None:
-    """JAX names what it differentiates outside a scope `jvp()/add.3`: such ops are no layer that they form together."""
+    """JAX names ops that it differentiates outside a scope `jvp()/add.3`: these ops do not form a layer."""
     names = ["jvp(a)/x", "jvp()/y", "jvp(b)/x", "jvp(b)/y", "transpose(jvp())/z"]
     ops = [op(name, 1.0, (names[i - 1],) if i else ()) for i, name in enumerate(names)]
     layer = named_layers(ComputationGraph("chain", tuple(ops)), 2)
@@ -129,7 +129,7 @@ def test_stages_of_equal_bytes_where_those_of_equal_work_do_not_fit() -> None:
 
 
 def test_auto_begins_with_the_stages_where_layers_have_names() -> None:
-    """A list schedule leaves all on one device there."""
+    """There a list schedule leaves all ops on one device."""
     graph, problem = go.load("transformer-xl-4").colocated, Problem("makespan", 4, "link", 2e-6, 20e9)
     level = planned(graph, problem, "expert:order=level").makespan
     assert planned(graph, problem, "list").makespan > level

@@ -1,4 +1,4 @@
-"""The filter keeps the graphs on which BRKGA gains much, or fits the memory, from more evaluations."""
+"""The filter keeps the graphs on which BRKGA gains much from more evaluations, or fits the memory with them."""
 
 import functools
 

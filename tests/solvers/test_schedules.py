@@ -1,4 +1,4 @@
-"""Searches over schedules: annealing, whose costs are the exact ones whatever the moves; local search; levels."""
+"""Searches over schedules: annealing, whose costs are exact for all moves; local search; levels."""
 
 import dataclasses
 import os
@@ -42,7 +42,7 @@ PROBLEMS = [
 
 
 def walk(chain: Chain, moves: int, heat: float, kind: str | None = None) -> None:
-    """Moves of one kind, or of all."""
+    """Runs moves of one kind, or of all kinds."""
     run_chain(chain, moves, heat, heat, {name: float(kind in (None, name)) for name in KINDS})
 
 
@@ -52,13 +52,13 @@ def compiled_nodes(s: Schedule, nodes: np.ndarray) -> int:
 
 
 def current(chain: Chain) -> np.ndarray:
-    """The nodes of the schedule where a chain stands, in their order."""
+    """The nodes of the chain's current schedule, in their order."""
     nodes = np.zeros_like(chain.best.nodes)
     return nodes[: compiled_nodes(chain.schedule, nodes)]
 
 
 def check_exact(graph: ComputationGraph, problem: Problem, chain: Chain) -> None:
-    """The schedule's clocks and score are those of its order and placement by exact costs; the best is not worse."""
+    """Checks clocks and score against the exact costs of the schedule's order and placement; the best is not worse."""
     s = chain.schedule
     placement, nodes = s.ops["device"], current(chain)
     costs = exact.evaluate(graph, problem, placement, nodes)
@@ -194,7 +194,7 @@ def test_it_starts_from_a_hint() -> None:
 def test_it_climbs_out_of_a_schedule_that_leaves_devices_idle() -> None:
     graph, problem = random_dag(0, 1500), Problem("makespan", 2, "rendezvous", latency=8.0, bandwidth=20.0)
     placement, _ = list_schedule(graph, problem)
-    assert placement.max() == 0  # what a search that starts as cold as any other stays at
+    assert placement.max() == 0  # a search with the usual cold start stays there
     assert solved(graph, problem, 20_000).value < 0.998 * sum(op.runtime for op in graph.ops)
 
 
@@ -219,7 +219,7 @@ def test_it_finds_tiny_optima(problem: Problem) -> None:
 
 
 def test_it_starts_anew_when_it_is_stuck() -> None:
-    """Without restarts more time changes nothing once it is stuck; with them it does on some graph."""
+    """Once it is stuck, more time changes nothing without restarts; with them it does on some graph."""
     problem, budget = PROBLEMS[0], Budget(evaluations=20_000)
     gains = []
     for seed in range(3):
@@ -249,7 +249,7 @@ def test_a_climb_without_moves_ends() -> None:
 
 
 def chains(count: int, length: int) -> ComputationGraph:
-    """Chains of ops whose transfers are dear, that meet in one op."""
+    """Chains of ops with expensive transfers that meet in one op."""
     ops = [
         Op(
             f"{chain}.{i}",
@@ -277,7 +277,7 @@ def test_a_coarse_plan_is_a_plan_of_the_graph(data: st.DataObject) -> None:
     coarse = coarse_graph(graph, segment)
     assert coarse.arrays.runtime.sum() == pytest.approx(graph.arrays.runtime.sum())
     placement, nodes = expanded(graph, problem.devices, order, segment, list_schedule(coarse, problem))
-    exact.evaluate(graph, problem, placement, nodes)  # or it is no order
+    exact.evaluate(graph, problem, placement, nodes)  # raises if the order is invalid
     assert all(len(set(placement[segment == i].tolist())) == 1 for i in range(count))
 
 

@@ -39,7 +39,7 @@ def drawn(graph: ComputationGraph, devices: int, seed: int) -> tuple[np.ndarray,
 
 
 def as_options(problem: Problem) -> dict[str, Any]:
-    """Of `graphrl.optimize`."""
+    """Options of `graphrl.optimize`."""
     names = ("objective", "devices", "transfer", "latency", "bandwidth")
     return {name: getattr(problem, name) for name in names}
 
@@ -78,7 +78,7 @@ def test_devices_wait_for_one_another_once_where_once_is_enough() -> None:
 
 @pytest.mark.parametrize(("transfer", "devices"), [("rendezvous", 2), ("link", 4)])
 def test_the_environment_sends_as_the_rule_says(transfer: Any, devices: int) -> None:
-    """Bundled for two devices: of more the device breaks ties by tensor, the host by pair."""
+    """Bundled for two devices: with more the device code breaks ties by tensor, the host by pair."""
     graph, problem = GRAPHS[0], dataclasses.replace(DEAR, devices=devices, transfer=transfer)
     n = len(graph.ops)
     placements, order = [drawn(graph, devices, seed)[0] for seed in range(4)], drawn(graph, devices, 9)[1]
@@ -113,7 +113,7 @@ def test_a_start_has_its_own_order() -> None:
 @pytest.mark.parametrize("transfer", ["rendezvous", "link"])
 @pytest.mark.parametrize("limit", [None, 16 * 2**30])
 def test_hints_begin_with_stages_of_layers(transfer: Any, limit: int | None) -> None:
-    """Where quick list schedules are far behind them."""
+    """Quick list schedules are far behind stages here."""
     graph = load("transformer-xl-2").colocated
     problem = Problem("makespan", 2, transfer, 2e-6, 16e9, memory_limit=limit, resident_weights=True)
     stages = layer_stages(graph, problem)
@@ -149,7 +149,7 @@ def test_annealing_betters_the_best_list_schedule(problem: Problem) -> None:
 def test_annealing_climbs_out_of_a_plan_that_leaves_devices_idle() -> None:
     graph, problem = random_dag(0, 600), Problem("makespan", 4, latency=8.0, bandwidth=20.0)
     first = quick_plan(graph, problem)
-    assert first[0].min() == first[0].max()  # what a search that starts as cold as any other stays at
+    assert first[0].min() == first[0].max()  # a search with the usual cold start stays there
     plan = graphrl.optimize(graph, **as_options(problem), method="anneal-ops", evaluations=20_000, seed=1)
     assert plan.makespan < 0.9 * sum(op.runtime for op in graph.ops)
 
@@ -168,7 +168,7 @@ def test_a_chain_goes_on_from_where_another_stands() -> None:
 
 
 def test_chains_of_all_cores_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluations are those of all, and what is found keeps a limit, whichever found it."""
+    """Evaluations are the sum over all chains, and the plan keeps a limit, whichever chain found it."""
     monkeypatch.setattr(solver, "count_cores", lambda: 3)
     graph, options = regal_like(3, num_ops=80), {**as_options(DEAR), "method": "anneal-ops", "seconds": 0.5}
     free = graphrl.optimize(graph, **options)
@@ -191,7 +191,7 @@ def test_auto_is_never_worse_than_the_hint() -> None:
 
 
 def test_annealing_keeps_a_memory_limit() -> None:
-    """Which its plans without one do not."""
+    """Plans without a limit exceed it."""
     graph, options = regal_like(3, num_ops=80), {**as_options(DEAR), "method": "anneal-ops", "evaluations": 5_000}
     free = graphrl.optimize(graph, **options)
     limit = int(0.9 * max(exact.evaluate(graph, DEAR, *quick_plan(graph, DEAR)).peak_memory))

@@ -234,7 +234,7 @@ def test_batches_are_spread_and_states_copied() -> None:
 
 
 def test_devices_that_cannot_share_a_batch_are_refused() -> None:
-    """Not quietly left out: 9 graphs on 8 devices would run on 3 of them."""
+    """No devices are dropped silently: 9 graphs on 8 devices would run on 3 of them."""
     with pytest.raises(ProblemError, match=r"^9 graphs a batch: must be a multiple of the 8 devices, as 8 or 16$"):
         check_shares(9, 8)
     with pytest.raises(ProblemError, match=r"^3 graphs a batch: must be a multiple of the 8 devices, as 8$"):

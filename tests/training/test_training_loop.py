@@ -1,5 +1,6 @@
-"""The training loop: the same parameters on however many devices, and whatever befalls it: kills, a full disk, broken
-checkpoints, a second process, refusals before it begins.
+"""The training loop: parameters do not depend on the number of devices, and runs survive faults.
+
+Faults: kills, a full disk, broken checkpoints, a second process, and refusals before the run starts.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ SCRIPT = str(Path(__file__).resolve().parents[1] / "helpers/tiny_agent.py")
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that nothing disturbed."""
+    """The folder of an undisturbed run."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     outcome = train_tiny(folder).outcome
     assert (outcome.step, outcome.interrupted) == (12, False)
@@ -67,7 +68,7 @@ def test_a_checkpoint_says_where_it_comes_from(whole: Path) -> None:
 
 
 def test_more_steps_go_on_as_if_they_had_been_asked_for_at_once(whole: Path, tmp_path: Path) -> None:
-    """Lines after the checkpoint, also half a one, are cut."""
+    """Lines after the checkpoint, also partial ones, are cut."""
     train_tiny(tmp_path, "training.steps=7")
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 8, "loss": 1.0}\n{"step": 9, "lo')
@@ -109,7 +110,7 @@ def test_a_broken_checkpoint_is_one_line(whole: Path, tmp_path: Path, capfd: pyt
     arrays = sorted(path for path in (broken / "state").rglob("*") if path.name == ".zarray")
     for path in arrays:
         path.write_bytes(path.read_bytes()[:3])
-    for _ in range(5):  # what is read beside the first broken array ends late: it must not be told of
+    for _ in range(5):  # reads that run next to the first broken array end late: the error must not mention them
         with pytest.raises(GraphrlError, match="the checkpoint is broken") as fault:
             read(broken)
         assert "\n" not in str(fault.value)
@@ -128,10 +129,10 @@ def test_no_checkpoint_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_kill_at_any_moment_changes_nothing(tmp_path: Path) -> None:
-    """kill -9 at a random moment, most of which fall into writing checkpoints, as these are frequent."""
+    """kill -9 at a random moment, mostly while a checkpoint is written, as checkpoints are frequent."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     often = ("training.steps=150", "training.checkpoint_every=1", "training.validate_every=50")
-    process = start([SCRIPT, str(killed), *often], JAX_NUM_CPU_DEVICES="2")  # as here
+    process = start([SCRIPT, str(killed), *often], JAX_NUM_CPU_DEVICES="2")  # two devices, as in this process
     train_tiny(whole, *often)
     while process.poll() is None and _lines(killed) < 30:
         time.sleep(0.01)
@@ -155,7 +156,7 @@ def losses(folder: Path) -> list[Any]:
 
 @pytest.mark.slow
 def test_two_processes_and_two_devices_give_what_one_gives(whole: Path, tmp_path: Path) -> None:
-    """`whole` ran on the two devices of the tests."""
+    """`whole` ran on the two devices of the test process."""
     one, two = tmp_path / "one", tmp_path / "two"
     alone = start([SCRIPT, str(one)], JAX_NUM_CPU_DEVICES="1")
     assert finish(alone, *start_together([SCRIPT, str(two), "--distributed"])) == "12"
@@ -170,12 +171,12 @@ KILLED = str(Path(__file__).resolve().parents[1] / "helpers/killed_training.py")
 
 @pytest.fixture
 def run(whole: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """A copy of `whole`."""
     return Path(shutil.copytree(whole, tmp_path / "run", symlinks=True))
 
 
 def assert_gone_on_with(folder: Path, whole: Path) -> None:
-    """That the run comes to the end that it would have come to by itself, and leaves nothing half-done behind."""
+    """Checks that the resumed run ends like the undisturbed one, and that no partial checkpoint is left."""
     assert train_tiny(folder, resume=True).outcome.step == 12
     assert_same(final_state(folder), final_state(whole))
     assert losses(folder) == losses(whole)
@@ -268,8 +269,8 @@ def test_files_of_wrong_types_and_files_nested_too_deep_are_one_line(
 def test_a_kill_while_a_checkpoint_is_written_changes_nothing(
     whole: Path, tmp_path: Path, moment: str, step: int, last: int
 ) -> None:
-    """kill -9 before, between and after what is written, in the middle of the run and at its end."""
-    process = start([KILLED, str(tmp_path), moment, str(step)], JAX_NUM_CPU_DEVICES="2")  # as `whole`
+    """kill -9 before, between and after the writes, in the middle of the run and at its end."""
+    process = start([KILLED, str(tmp_path), moment, str(step)], JAX_NUM_CPU_DEVICES="2")  # two devices, as for `whole`
     _, err = process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL, err
     latest = Checkpoints(tmp_path, 1).latest()
@@ -283,7 +284,7 @@ def test_a_kill_while_a_checkpoint_is_written_changes_nothing(
 
 @contextlib.contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """As a full disk: no file of this process grows beyond so many bytes."""
+    """Simulates a full disk: no file of this process grows beyond `size` bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -322,7 +323,7 @@ def test_a_state_that_does_not_fit_is_one_line_and_takes_no_room(run: Path, capf
     assert capfd.readouterr() == ("", "")
 
 
-# Two in one folder
+# Two runs in one folder
 
 
 def test_a_second_training_in_a_folder_is_one_line(
@@ -338,7 +339,7 @@ def test_a_second_training_in_a_folder_is_one_line(
     assert main(["train", "tiny", "--out", run, "--set", "training.steps=1"]) == 0
 
 
-# Refusals before a run begins
+# Refusals before a run starts
 
 REFUSED = "data.train=no/such/file.json"
 
@@ -376,7 +377,7 @@ def test_what_was_there_before_stays(tmp_path: Path) -> None:
 
 
 def test_a_run_to_go_on_with_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that was killed before its first checkpoint: its settings are there."""
+    """Also a run killed before its first checkpoint: its settings are there."""
     train_tiny(tmp_path, "training.steps=1")
     for path in tmp_path.glob("step-*"):
         shutil.rmtree(path)
@@ -386,7 +387,7 @@ def test_a_run_to_go_on_with_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert has_run(tmp_path)
 
 
-# The device is not waited for
+# The loop does not wait for the device
 
 
 def test_updates_that_are_ahead_of_their_record_are_recorded_all_the_same(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the decorators make of functions: copied and pickled as functions are."""
+"""Decorated functions are copied and pickled like functions."""
 
 import copy
 import functools
@@ -26,7 +26,7 @@ DECORATORS = pytest.mark.parametrize("decorate", [checkpointed, planned])
 
 
 def plain(x: jax.Array) -> jax.Array:
-    """A function that no decorator has."""
+    """A function without decorator."""
     return jnp.sin(jnp.sin(x)).sum()
 
 
@@ -87,7 +87,7 @@ class Called:
 
 
 class Wrapping:
-    """An object that decorates a method of its own."""
+    """An object that decorates its own method."""
 
     def __init__(self, decorate: Callable[..., Any], weight: float) -> None:
         self.weight = weight

@@ -1,4 +1,4 @@
-"""Predicted temporary memory against what XLA reports, equal to the byte; its lower bound, and the search for less."""
+"""Predicted temporary memory equals XLA's report to the byte; its lower bound; and the search for less."""
 
 from collections.abc import Callable
 from typing import Any
@@ -114,7 +114,7 @@ ENTRY main {
 
 
 def test_a_chain_by_hand() -> None:
-    # b lies where a does; c needs another 400 bytes. The result's 200 bytes hold e, which exp overwrites; d lies in
+    # b shares a's buffer; c needs another 400 bytes. The result's 200 bytes hold e, which exp overwrites; d takes
     # the place of a and b: 400 bytes, rounded up to 448, and 400.
     module = parse_module(_CHAIN)
     assert TempPredictor(module)([*"pabcder"]) == 848
@@ -134,7 +134,8 @@ ENTRY main {
 }""")
     predict = TempPredictor(module)
     wide, deep = [*"pzabxysr"], [*"pzaxbysr"]
-    # Both long arrays and x at once, or one of them, x and y (one of which s overwrites); 384 bytes are 6 x 64.
+    # Both long arrays and x are live together, or one of them, x and y (one of which s overwrites); 384 bytes are 6 x
+    # 64.
     assert predict(wide) == 2 * 4096 + 384
     assert predict(deep) == 4096 + 2 * 384
     assert predict(wide) == 2 * 4096 + 384
@@ -148,7 +149,7 @@ ENTRY main {
   b = f32[100]{0} reverse(a), dimensions={0}
   ROOT r = f32[100]{0} reverse(b), dimensions={0}
 }""")
-    assert TempPredictor(module)([*"pabr"]) == 400  # b; a lies where r will be
+    assert TempPredictor(module)([*"pabr"]) == 400  # b; a takes the result's buffer
 
 
 @pytest.mark.parametrize(
@@ -164,13 +165,13 @@ def test_heaps_by_hand() -> None:
     large, small = Block(0, 256, [(0, 2)]), Block(1, 128, [(0, 1)])
     assert heap_size([large, small], 64) == 384
     assert heap_size([], 64) == 0
-    # Where small was is room for late, above large, which stays.
+    # `late` fits into the place of `small`, above `large`, which stays.
     assert heap_size([Block(0, 256, [(0, 9)]), small, Block(2, 64, [(2, 4)])], 64) == 384
     # Addresses are aligned.
     assert heap_size([Block(0, 100, [(0, 3)]), Block(1, 100, [(1, 2)])], 64) == 228
     # By size: 256 and 128 side by side, then 192 above 256: 448. By time: 128, 256 above it, 192 above that: 576.
     assert heap_size([Block(0, 256, [(3, 4)]), Block(1, 128, [(4, 6)]), Block(2, 192, [(2, 3)])], 64) == 448
-    # By time the longest lies lowest: 448. By size it lies above 256 and 192, and its like of late above it: 512.
+    # By time the longest is lowest: 448. By size it is above 256 and 192, and its equal of later above it: 512.
     blocks = [Block(0, 256, [(0, 2)]), Block(1, 128, [(0, 6)]), Block(2, 128, [(5, 6)]), Block(3, 192, [(5, 7)])]
     assert heap_size(blocks, 64) == 448
     # Values in one place keep it free between them.
@@ -186,7 +187,7 @@ ARRAY = 4 * SIDE * SIDE  # bytes
 
 
 def squashed(x: jax.Array, w: jax.Array) -> jax.Array:
-    """A value with a buffer of its own."""
+    """A value with its own buffer."""
     return jnp.tanh(x @ w)
 
 
@@ -194,8 +195,8 @@ def repeated(x: jax.Array, w: jax.Array, body: Callable[[jax.Array], jax.Array])
     return lax.fori_loop(0, 9, lambda _, carry: body(carry), squashed(x, w))
 
 
-# Where a prediction is easily wrong, or a bound too high: results written in place, and buffers that hold nothing for a
-# while in a loop.
+# Programs whose prediction is easily wrong, or whose bound is too high: results written in place, and buffers that are
+# empty for a while in a loop.
 PROGRAMS: dict[str, Callable[[jax.Array, jax.Array], Any]] = {
     "update in place": lambda x, w: lax.dynamic_update_slice(squashed(x, w), x[:1] * 2, (3, 0)),
     "scatter": lambda x, w: squashed(x, w).at[jnp.array([1, 2])].add(1.0),
@@ -247,7 +248,7 @@ def test_the_search_ends_where_there_is_one_order() -> None:
 
 
 def wide(x: jax.Array, w: jax.Array) -> jax.Array:
-    """Many orders, and no bound that shows which is best."""
+    """Many orders, and no bound that proves the best one."""
     parts = [jnp.sort(squashed(x + k, w) @ w, axis=k % 2) for k in range(6)]
     return jnp.stack([parts[k] @ parts[k - 1] for k in range(6)])
 
@@ -259,7 +260,7 @@ def test_the_search_ends_where_an_order_is_near_the_bound_or_nothing_is_gained_a
     def searched(bound: float) -> Plan:
         return least_temp(Task(program.graph, PROBLEM, Budget(None, 5.0)), program, TempPredictor(module), (), bound)
 
-    assert searched(1e9).evaluations == 1  # XLA's own
+    assert searched(1e9).evaluations == 1  # XLA's own order
     plan = searched(0.0)
     assert plan.evaluations > 1
     assert plan.seconds < 4

@@ -1,4 +1,4 @@
-"""`graphrl.compile`: less memory, the same results, never worse, and a report that says so."""
+"""`graphrl.compile`: less memory, the same results, never worse, and a report that states it."""
 
 import functools
 import json
@@ -37,7 +37,7 @@ def xla(fn: Callable[..., Any], *args: Any) -> jax.stages.Compiled:
 
 @functools.cache
 def planned_branches() -> graphrl.Executable:
-    """Of `branches`, by its argument's shape."""
+    """The plan of `branches`, by its argument's shape."""
     return compiled(branches, jax.ShapeDtypeStruct((N,), jnp.float32))
 
 
@@ -115,7 +115,7 @@ def test_where_one_order_is_possible_nothing_is_searched_and_nothing_is_worse() 
     assert report.bound is not None
     assert report.xla_bytes is not None
     assert 0.95 * report.xla_bytes <= report.bound <= report.xla_bytes
-    assert report.search_seconds < 5  # of the 10 that it might take
+    assert report.search_seconds < 5  # of the 10 that it may take
     assert "XLA's schedule stays: no order needs less than" in str(report)
     assert np.array_equal(executable(x), theirs(x))
 
@@ -157,7 +157,7 @@ def test_small_programs_are_left_alone() -> None:
             x = jnp.sin(x.sum() + x[::-1])
         return x
 
-    assert compiled(deep, jnp.ones(10_000)).report().reason == reason  # it needs little, however much it makes
+    assert compiled(deep, jnp.ones(10_000)).report().reason == reason  # it needs little memory, whatever it computes
 
 
 def test_static_arguments_keywords_and_pytrees() -> None:
@@ -252,7 +252,7 @@ def test_the_next_process_finds_the_orders_of_bodies(monkeypatch: pytest.MonkeyP
     assert temporaries(graphrl.compile(scanned, vector(), seconds=0.5)) == once
 
 
-# The hook into XLA: what it shows, what it takes back, and that it leaves everybody else alone
+# The hook into XLA: the modules that it shows, its removal, and no effect on other compilations
 
 
 def lowered() -> jax.stages.Lowered:

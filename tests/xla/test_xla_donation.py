@@ -1,4 +1,4 @@
-"""Donation survives planning: results lie where the donated arguments were, and nothing is wrong after that."""
+"""Donation survives planning: results take the place of donated arguments, and nothing is wrong after that."""
 
 from typing import Any
 
@@ -23,14 +23,14 @@ __all__ = ["plans"]
 
 
 def update(state: dict[str, jax.Array], x: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:
-    """The weights are read by what has to run before they are written over."""
+    """Instructions that read the weights have to run before the weights are overwritten."""
     loss, slope = jax.value_and_grad(lambda w: jnp.tanh(wide(x) @ w).sum() + (w @ w).mean())(state["w"])
     momentum = 0.9 * state["m"] + slope
     return {"w": state["w"] - 0.1 * momentum, "m": momentum}, loss
 
 
 def looped(state: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A loop works in the buffer that it is given."""
+    """A loop works in its argument's buffer."""
     y = wide(x)
     rows = jnp.arange(4)
     return jax.lax.fori_loop(0, 3, lambda k, s: s.at[rows + k].add(jnp.cumsum(y) * s[k]), state), y
@@ -42,7 +42,7 @@ def state_of(function: Any) -> Any:
 
 
 def bytes_of(compiled: Any) -> tuple[int, int]:
-    """Of temporaries, and of results in donated arguments."""
+    """Bytes of temporaries, and of results in donated arguments."""
     return temporaries(compiled), compiled.memory_analysis().alias_size_in_bytes
 
 
@@ -71,7 +71,7 @@ def test_the_same_bits_in_the_arguments_buffers(function: Any) -> None:
 
 
 def test_what_others_own_is_not_written_into() -> None:
-    """XLA copies a donated argument that is not its own; here NumPy's, without a copy on the way."""
+    """XLA copies a donated argument that it does not own; here NumPy's, without a copy on the way."""
     kept = np.full((SIDE, SIDE), 0.25, np.float32)
     ours = graphrl.compile(jax.jit(looped, donate_argnums=0), jnp.asarray(kept), X, seconds=0.5)
     assert ours.plan is not None
@@ -80,7 +80,7 @@ def test_what_others_own_is_not_written_into() -> None:
 
 
 def test_copies_of_donated_arguments_go() -> None:
-    """XLA copies the weights at the start, since somebody may still read them when they are written over."""
+    """XLA copies the weights at the start, since later readers may need them after they are overwritten."""
     module = hook.captured(jax.jit(update, donate_argnums=0).lower(state_of(update), X))
     ties = tied(module)
     assert len(ties.aliases) == 2
@@ -93,7 +93,7 @@ def test_copies_of_donated_arguments_go() -> None:
 
 
 def test_sorts_keep_xla_s_own_donation() -> None:
-    """XLA has no serialized form of them: then the better of its schedulers runs, with all that it donates."""
+    """XLA has no serialized form of sorts: the better of its schedulers runs, with all that it donates."""
 
     def sorted_update(state: jax.Array, x: jax.Array) -> jax.Array:
         return state + jnp.sort(wide(x))[None]
@@ -124,7 +124,7 @@ def test_an_order_that_saves_more_than_donation_is_taken_with_sorts_too(monkeypa
 
 
 def test_an_argument_that_is_read_after_all_is_not_written_over() -> None:
-    """The result waits for nobody: who reads the argument later still finds it."""
+    """The result waits for no reader: a later reader of the argument still finds it."""
 
     def late(state: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         new = state * 2.0
@@ -203,7 +203,7 @@ def test_an_argument_that_is_read_under_another_name_is_not_written_over(text: s
 
 
 def consumed(state: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A loop works in the argument's buffer, but the result lies elsewhere: nothing can keep the donation."""
+    """A loop works in the argument's buffer, but the result is elsewhere: nothing can keep the donation."""
     y = wide(x)
     new = jax.lax.fori_loop(0, 3, lambda k, s: jax.lax.dynamic_update_slice(s, (s[k] * 2 + y)[None], (k, 0)), state)
     return jnp.sin(new @ jnp.ones((SIDE, SIDE))), y
@@ -242,8 +242,8 @@ def test_a_jaxlib_that_does_not_load_what_it_serializes_keeps_xla_s_schedule(mon
 
 @pytest.mark.parametrize(("undonated", "stays"), [(0, False), (10**9, True)])
 def test_an_order_that_breaks_its_word_is_held_against_what_is_not_donated(undonated: int, stays: bool) -> None:
-    """It needs more than it said, and yet less than XLA's own schedule, but for what results take that do not lie in
-    arguments any more.
+    """It needs more than predicted, and yet less than XLA's own schedule, except for results that are no longer in
+    donated arguments.
     """
     lowered = jax.jit(looped, donate_argnums=0).lower(state_of(looped), X)
     memory, seen = hook.captured(lowered, "memory"), []

@@ -1,4 +1,6 @@
-"""`graphrl.jit` is `jax.jit` with less memory: all that jax.jit takes, under transformations and threads."""
+"""`graphrl.jit` is `jax.jit` with less memory: it accepts all of jax.jit's arguments, under transformations and
+threads.
+"""
 
 import threading
 from typing import Any
@@ -39,7 +41,7 @@ def test_less_memory_the_same_bits_and_one_search(searches: list[str]) -> None:
     assert report.temp_bytes is not None
     assert report.temp_bytes < 0.3 * report.xla_bytes
     assert temporaries(fn._call.lower(x).compile()) == report.temp_bytes
-    assert temporaries(fn.lower(x).compile()) == report.xla_bytes  # what `lower` gives is jax's own
+    assert temporaries(fn.lower(x).compile()) == report.xla_bytes  # `lower` returns jax's own stages
     assert same(fn(vector(1)), jax.jit(branches)(vector(1)))
     fn(jnp.concatenate([x, x]))
     assert len(searches) == 2

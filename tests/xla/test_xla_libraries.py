@@ -1,4 +1,4 @@
-"""`graphrl.jit` and `graphrl.compile` in the places of other libraries' jit: the same results, and a plan."""
+"""`graphrl.jit` and `graphrl.compile` in place of other libraries' jit: the same results, and a plan."""
 
 import threading
 from collections.abc import Callable
@@ -27,7 +27,7 @@ __all__ = ["loose_numerics", "plans", "searches"]
 
 
 class Scaled(nnx.Module):
-    """A parameter, a count of calls and a stream of random numbers, which all change as it is trained."""
+    """A parameter, a count of calls and a stream of random numbers, all of which training changes."""
 
     def __init__(self) -> None:
         self.scale = nnx.Param(jnp.ones(N))
@@ -47,7 +47,7 @@ def train(model: Scaled, optimizer: nnx.Optimizer, x: jax.Array) -> jax.Array:
 
 
 def _trained(step: Callable[..., Any], steps: int = 2) -> list[np.ndarray]:
-    """All that is left after some steps, and the losses."""
+    """The losses of some steps, and the final model and optimizer."""
     model = Scaled()
     optimizer = nnx.Optimizer(model, optax.adam(0.01), wrt=nnx.Param)
     losses = [step(model, optimizer, vector(seed)) for seed in range(steps)]

@@ -1,4 +1,4 @@
-"""Plans outlive their process; broken ones do no harm; and jax's own cache on disk mixes nothing up."""
+"""Plans outlive their process; broken ones are harmless; and jax's own cache on disk stays separate."""
 
 import dataclasses
 import json
@@ -20,9 +20,9 @@ from graphrl.xla.planning.cache import VERSION, Decision, DecisionCache, jaxlib_
 
 __all__ = ["plans"]
 
-# Prints what one process sees of the program of `xla_programs.py`: searches, compilations, bytes of graphrl's and of
-# jax's executable, and whether each report was from disk. Of three steps in place: whether the state is where it was,
-# how many programs XLA compiled, and a result.
+# Prints one process's view of the program of `xla_programs.py`: searches, compilations, bytes of graphrl's and of
+# jax's executable, and for each report if it was from disk. For three steps in place: if the state is where it was,
+# the number of programs that XLA compiled, and a result.
 SCRIPT = """
 import json, sys
 sys.path.insert(0, {tests!r})
@@ -53,7 +53,7 @@ print(json.dumps([seen, [place == state.unsafe_buffer_pointer(), len(fn.reports)
 
 
 def process(folder: Path, cache: str | None) -> list[Any]:
-    """What the script prints."""
+    """The script's output."""
     command = [sys.executable, "-c", SCRIPT.format(tests=str(Path(__file__).resolve().parent), cache=cache)]
     own = environment(XDG_CACHE_HOME=str(folder), JAX_PLATFORMS="cpu")
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=own)
@@ -62,13 +62,13 @@ def process(folder: Path, cache: str | None) -> list[Any]:
 
 
 def test_the_next_process_finds_the_plan_and_jax_s_cache_mixes_nothing_up(tmp_path: Path) -> None:
-    """With donated arguments too: an executable that was loaded serializes without its code (jaxlib 0.10.2)."""
+    """With donated arguments too: a loaded executable serializes without its code (jaxlib 0.10.2)."""
     cache = str(tmp_path / "jax")
     (searches, _, ours, theirs, cached), (in_place, compiled, total) = process(tmp_path, cache)
     assert (searches, cached) == (1, [False])
     assert ours < 0.3 * theirs
     assert (in_place, compiled) == (True, 1)
-    # With jax's cache XLA is not even asked; without it, one compilation, in the order on disk.
+    # With jax's cache XLA does not run at all; without it, one compilation, in the order on disk.
     assert process(tmp_path, cache) == [[0, 1, ours, theirs, []], [True, 0, total]]
     assert process(tmp_path, None) == [[0, 1, ours, theirs, [True]], [True, 1, total]]
 
@@ -87,7 +87,7 @@ def search_count(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a new process has it."""
+    """Drops plans in memory, as in a new process."""
     monkeypatch.setattr(planner, "_SHARED", DecisionCache(on_disk=True))
 
 
@@ -178,7 +178,7 @@ def test_more_seconds_another_seed_or_method_search_again_from_what_is_known(
     for options in requests:
         forget(monkeypatch)
         executable = graphrl.compile(branches, vector(), **({"seconds": 0.2} | options))
-        assert temporaries(executable) < 300_000  # "given" alone finds nothing, but the file never gets worse
+        assert temporaries(executable) < 300_000  # "given" alone gains nothing, but the file never gets worse
     assert [decision is None for decision in searches] == [True, False, False, False]
 
 
@@ -202,8 +202,9 @@ def test_folder_that_cannot_be_written_is_a_warning(plans: Path) -> None:
 
 
 def with_xla_s_order(plans: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> Any:
-    """A program compiled by a plan on disk that promises what a search found, of XLA's own order; `more` of its fields
-    have the value of another one.
+    """A program compiled from a plan on disk that combines XLA's own order with a search's promise.
+
+    `more` maps fields of the plan to the fields whose values they get.
     """
     forget(monkeypatch)
     graphrl.compile(branches, vector(), seconds=0.2)
@@ -219,7 +220,7 @@ def with_xla_s_order(plans: Path, monkeypatch: pytest.MonkeyPatch, **more: str) 
 def test_order_that_needs_more_than_it_says_is_withdrawn(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     executable = with_xla_s_order(plans, monkeypatch)
     assert executable.plan is None
-    assert executable.report().found_by == "XLA's memory scheduler"  # which is better than its default one here
+    assert executable.report().found_by == "XLA's memory scheduler"  # it is better than its default one here
     assert temporaries(executable) < temporaries(jax.jit(branches).lower(vector()).compile())
 
 

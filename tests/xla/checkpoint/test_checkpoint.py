@@ -1,4 +1,4 @@
-"""`graphrl.checkpoint` on functions of many kinds: the same values and gradients, and no more kept than the budget."""
+"""`graphrl.checkpoint` on functions of many kinds: the same values and gradients, and kept bytes within the budget."""
 
 import functools
 import re
@@ -58,10 +58,10 @@ def test_values_and_gradients_are_the_same_and_jax_keeps_what_the_report_says(na
     fn = quick(loss, budget=0.5)
     ours, theirs = (jax.jit(jax.value_and_grad(each, (0, 1)))(WEIGHTS, X) for each in (fn, loss))
     assert_same(ours, theirs, bits=loss is mlp)
-    sliced = WEIGHTS.nbytes if loss is mlp else 0  # foretold as kept, though jax slices the argument again
+    sliced = WEIGHTS.nbytes if loss is mlp else 0  # predicted as kept, though jax slices the argument again
     kept = kept_bytes(fn, WEIGHTS, X)
-    assert kept <= 0.5 * kept_bytes(loss, WEIGHTS, X) + 4  # the loss, which the backward pass waits for
-    # jax keeps a value between segments, and where segments are left to it what XLA computes on the way
+    assert kept <= 0.5 * kept_bytes(loss, WEIGHTS, X) + 4  # the loss, for which the backward pass waits
+    # jax keeps a value between segments; in segments left to jax, it keeps values that XLA computes on the way
     assert 0.5 * kept - X.nbytes <= fn.report().planned.kept_bytes <= 1.1 * kept + X.nbytes + sliced
 
 
@@ -91,14 +91,14 @@ def test_what_a_loop_gives_of_each_step_is_counted_as_often_as_jax_keeps_it() ->
 def test_what_is_the_same_in_all_steps_of_a_loop_is_not_the_loop() -> None:
     def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
         def layer(h: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
-            product, _ = lax.scan(lambda g, v: (jnp.tanh(g @ v), g.sum()), jnp.eye(len(w)), weights)  # jax takes it out
+            product, _ = lax.scan(lambda g, v: (jnp.tanh(g @ v), g.sum()), jnp.eye(len(w)), weights)  # jax removes it
             return jnp.sin(h @ product @ w), None
 
         return lax.scan(layer, x, weights)[0].sum()
 
     named = gradient_of(program_of(jax.make_jaxpr(loss)(WEIGHTS, X)), [True, True], find_chip("h200"))
     (outer,) = named.gradient.loops[0].values()
-    assert len(outer.outputs) == 1  # what it carries
+    assert len(outer.outputs) == 1  # the carried value
 
 
 CALLED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Callable[..., Any]]] = {

@@ -1,4 +1,4 @@
-"""Plans of `graphrl.checkpoint` outlive their process; broken ones and other settings plan anew."""
+"""Plans of `graphrl.checkpoint` outlive their process; broken plans and other settings cause a new search."""
 
 import dataclasses
 import re
@@ -27,7 +27,7 @@ def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def planned(fn: Callable[..., Any] = scanned, *args: Any, **options: Any) -> CheckpointReport:
-    """As a new process has it."""
+    """Report of a new wrapper, as in a new process."""
     return graphrl.checkpoint(fn, **(OPTIONS | options)).report(*(args or (WEIGHTS, X)))
 
 

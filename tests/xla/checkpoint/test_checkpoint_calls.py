@@ -1,4 +1,4 @@
-"""How `graphrl.checkpoint` is called: options of any number, static arguments, and calls that compile nothing anew."""
+"""Calls of `graphrl.checkpoint`: options of any number, static arguments, and calls that trigger no compilation."""
 
 import fractions
 import functools
@@ -57,7 +57,7 @@ def test_limits_that_are_traced_are_refused() -> None:
 
 
 def powers(weights: Any, exponent: int, x: Any, kind: str = "mean", *, sign: bool = True) -> Any:
-    """Python looks at what is no array."""
+    """Python code branches on an argument that is not an array."""
     total = jnp.square(mlp(weights, x**exponent))
     assert kind in ("mean", "sum")
     return total * (1.0 if sign else -1.0) * (X.size if kind == "sum" else 1)
@@ -102,7 +102,7 @@ def test_static_arguments_of_one_value_and_of_other_types_are_told_apart() -> No
 
 @pytest.fixture
 def compilations() -> Iterator[list[str]]:
-    """Grows with each program that XLA compiles."""
+    """A list that grows with each program that XLA compiles."""
     names: list[str] = []
 
     def listen(event: str, duration_secs: float, **more: str | int) -> None:
@@ -161,7 +161,7 @@ def test_functions_that_close_over_other_tracers_at_each_call() -> None:
 
 @jax.tree_util.register_pytree_node_class
 class Checked:
-    """A result that can be made of arrays alone."""
+    """A result that accepts arrays alone."""
 
     def __init__(self, value: Any) -> None:
         assert isinstance(value, jax.Array)

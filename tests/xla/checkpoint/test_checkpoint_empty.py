@@ -1,4 +1,4 @@
-"""`graphrl.checkpoint` where loops have no steps and arrays no elements: values and gradients stay the same."""
+"""`graphrl.checkpoint` with loops of no steps and arrays of no elements: values and gradients stay the same."""
 
 import functools
 from collections.abc import Callable
@@ -20,7 +20,7 @@ NONE = WEIGHTS[:0]
 
 
 def counted(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """A loop by its length alone, whose body closes over arrays; another one by numbers."""
+    """A loop by its length alone, whose body closes over arrays; another one over numbers."""
     h, ys = lax.scan(lambda h, _: (jnp.tanh(h @ WEIGHTS[0] * x.sum()), h.sum()), jnp.sin(x), None, length=len(weights))
     return lax.fori_loop(0, len(weights), lambda k, h: jnp.sin(h @ WEIGHTS[k]), h).sum() + ys.sum()
 
@@ -32,20 +32,20 @@ def mapped(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def reversed_pairs(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """A loop from the end, two steps at once, with results of each step."""
+    """A reverse loop, unrolled by two, with results of each step."""
     h, maxima = lax.scan(lambda h, w: (jnp.sin(h @ w), h.max(axis=0)), x, weights, reverse=True, unroll=2)
     return jnp.cos(h).mean() + jnp.square(maxima).sum()
 
 
 def within(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """In a loop that has steps, in a branch and in the user's checkpoint."""
+    """Empty loops and arrays inside a loop that has steps, in a branch and in the user's checkpoint."""
     h, ys = lax.scan(lambda h, w: (jnp.sin(h @ w) * scanned(weights, h), reversed_pairs(weights, h)), x, WEIGHTS)
     h = lax.cond(h.sum() > 0, lambda h: h * nested(weights, h), jnp.sin, h)
     return jax.checkpoint(scanned)(weights, h) + ys.sum()
 
 
 def keyed(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """A loop that carries keys and integers, and gives keys."""
+    """A loop that carries keys and integers, and returns keys."""
 
     def step(carry: tuple[Any, ...], _: jax.Array) -> tuple[tuple[Any, ...], Any]:
         h, key, n = carry
@@ -56,7 +56,7 @@ def keyed(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def batches(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """Layers of a batch of 0, rows that are gathered by 0 indices, and a product over 0 elements."""
+    """Layers of a batch of 0, rows gathered by 0 indices, and a product over 0 elements."""
     h = jnp.tanh(jnp.sin(x[:0] @ WEIGHTS[0]) @ WEIGHTS[1])
     rows = jnp.tanh(x[jnp.zeros((0,), jnp.int32)])
     return h.sum() + rows.sum() + jnp.sin(x[:, :0] @ WEIGHTS[0][:0]).sum() + jnp.cos(weights).sum()

@@ -21,10 +21,10 @@ DECORATORS = pytest.mark.parametrize("decorate", [quick, planned])
 
 
 class Plain:
-    """A class that is no pytree."""
+    """A class that is not a pytree."""
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Looks at a value."""
+        """Branches on a traced value."""
         return x.sum() if x[0] > 0 else -x.sum()
 
     def loss(self, x: jax.Array) -> jax.Array:
@@ -100,7 +100,7 @@ def test_results_that_are_no_arrays_are_named() -> None:
 
 
 def looks(params: Any, x: Any, *rest: Any, flag: Any = True, kind: str = "", **more: Any) -> Any:
-    """Looks at a value that a static argument names."""
+    """Branches on a value that a static argument selects."""
     assert {
         "params": lambda: params["w"][0] > 0,
         "x": lambda: x > 0,
@@ -199,7 +199,7 @@ def test_programs_have_the_functions_name() -> None:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def scaled(scale: Any, x: jax.Array) -> jax.Array:
-    """A rule of its own, with an argument by which there is no derivative."""
+    """A custom rule with a non-differentiable argument."""
     return scale * jnp.sin(x)
 
 
@@ -210,7 +210,7 @@ def _scaled_jvp(scale: Any, primals: Any, tangents: Any) -> Any:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def applied(fn: Callable[..., Any], x: jax.Array) -> jax.Array:
-    """A rule of its own, whose argument may close over a tracer."""
+    """A custom rule, whose non-differentiable argument may close over a tracer."""
     return fn(x)
 
 
@@ -219,7 +219,7 @@ applied.defvjp(lambda fn, x: (fn(x), x), lambda fn, x, cotangent: (fn(x) * cotan
 
 @jax.custom_vjp
 def without(x: jax.Array) -> jax.Array:
-    """A function whose rule refuses."""
+    """A function whose custom rule raises."""
     return jnp.sin(x)
 
 
@@ -254,7 +254,7 @@ def test_gradients_by_rules_with_arguments_from_outside() -> None:
 @pytest.mark.parametrize("take", [jax.grad, lambda fn: jax.jit(jax.grad(lambda x, s: fn(x, s) ** 2))])
 def test_gradients_by_rules_that_close_over_tracers(take: Callable[..., Any], fn: Callable[..., Any]) -> None:
     decorated = quick(fn)
-    for _ in range(2):  # the second call knows
+    for _ in range(2):  # the second call knows that the function has no plan
         np.testing.assert_allclose(take(decorated)(X, 2.0), take(fn)(X, 2.0), rtol=1e-6)
     assert decorated.report().as_written
     assert "not planned" in str(decorated.report())
@@ -273,7 +273,7 @@ def test_rules_that_take_no_tracers_get_the_arguments_as_they_are() -> None:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def applied_by(scale: Any, x: jax.Array) -> jax.Array:
-    """A rule that takes arrays, and no tracers, as its first argument."""
+    """A custom rule that accepts arrays, but no tracers, as its first argument."""
     return scale * x
 
 

@@ -1,4 +1,4 @@
-"""Gradients that segments hand on: what the pricing of choices says of them is what the traced gradient takes."""
+"""Gradients passed between segments: prices of choices equal the seconds of the traced gradient."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -23,14 +23,14 @@ SHAPES = (LAYERS, 512, 512), (8192, 512)
 
 
 def residual(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """The gradient of each layer's operand is a sum that what is before it computes on the way."""
+    """The gradient of each layer's operand is a sum, which the kernels before it compute on the way."""
     for w in weights:
         x = x + jnp.sin(jnp.cos(x @ w))
     return jnp.square(x).mean()
 
 
 def scanned(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """Each layer adds up slices of slices, which many read."""
+    """Each layer adds up slices of slices, each with several readers."""
 
     def combined(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         return a[0] * b[0], a[1] * b[0] + b[1]
@@ -66,7 +66,7 @@ def task(loss: Callable[..., jax.Array] = residual) -> tuple[Program, NamedGradi
 
 
 def choice_of(begins: list[int], again: bool, loss: Callable[..., jax.Array] = residual) -> Choice:
-    """Segments from these places on, that keep nothing; those that are not computed again are left to jax."""
+    """Segments that start at these places and keep nothing; jax decides for those that are not computed again."""
     level = task(loss)[1].gradient.levels[0]
     starts = np.zeros(len(level.apart), np.int64)
     starts[[place for place in begins if place]] = 1
@@ -75,7 +75,7 @@ def choice_of(begins: list[int], again: bool, loss: Callable[..., jax.Array] = r
 
 
 def seconds_both(choice: Choice, loss: Callable[..., jax.Array] = residual) -> tuple[float, float]:
-    """What a choice adds to the step's seconds: as it is priced, and as its gradient is traced."""
+    """Seconds that a choice adds to the step: by its price, and by its traced gradient."""
     program, named, pricing = task(loss)
     run = functools.partial(evaluate, program, plan_of(named, choice, pricing))
     traced = gradient_seconds(gradient_jaxpr(program, [True, True], run)[0], CHIP)
@@ -96,7 +96,7 @@ def test_slices_are_read_beside_one_another_and_equal_ones_once(loss: Callable[.
 def test_segments_cost_the_gradients_that_they_wait_for(before: str) -> None:
     choice = choice_of(places_of(before), again=True)
     priced, traced = seconds_both(choice)
-    array = 4 * SHAPES[1][0] * SHAPES[1][1] / CHIP.bytes_per_second  # to read or write one
+    array = 4 * SHAPES[1][0] * SHAPES[1][1] / CHIP.bytes_per_second  # seconds to read or write one array
     waited = handed_seconds(task()[1].gradient.levels[0], choice[0])
     assert waited > array
     assert priced == pytest.approx(traced, rel=0.1)
@@ -104,7 +104,7 @@ def test_segments_cost_the_gradients_that_they_wait_for(before: str) -> None:
 
 
 def test_sums_outside_of_segments_wait_for_nothing() -> None:
-    """The gradients of what all layers read are added up behind the layers, not in them."""
+    """The gradients of values that all layers read are added up after the layers, not in them."""
 
     def scaled(x: jax.Array, scale: jax.Array) -> jax.Array:
         scale = jnp.cumsum(scale, axis=0)
@@ -127,9 +127,9 @@ def test_sums_outside_of_segments_wait_for_nothing() -> None:
         return handed_seconds(level, Cut(keep, segment, np.ones(int(segment[-1]) + 1, bool)))
 
     assert waited(layers) == 0
-    assert waited(layers[2:]) > 0  # the first layers and what they read are one segment
+    assert waited(layers[2:]) > 0  # the first layers and their operands are one segment
 
 
 def rows(sizes: np.ndarray, *arrays: np.ndarray) -> Iterator[list[np.ndarray]]:
-    """Parts of such sizes of all arrays."""
+    """Splits all arrays into parts of these sizes."""
     return map(list, zip(*(np.split(array, np.cumsum(sizes)[:-1]) for array in arrays), strict=True))

@@ -1,4 +1,4 @@
-"""What takes memory: values that are written, padded pictures, transposed operands, zeros to scatter into."""
+"""Memory of written values, padded pictures, transposed operands, and zeros to scatter into."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from graphrl.xla.checkpoint.solvers.level import Level
 
 
 def convolution(shape: tuple[int, ...], padding: Any, stride: int) -> Any:
-    """The equation of one, on pictures of three channels."""
+    """The equation of a convolution on pictures of three channels."""
     kernel = jax.ShapeDtypeStruct((3, 3, 3, 8), jnp.float32)
 
     def run(picture: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -38,7 +38,7 @@ def test_only_uneven_padding_is_a_copy() -> None:
 
 
 def orders(fn: Any, *shapes: tuple[int, ...]) -> list[Order]:
-    """Of the operands of a function's only product."""
+    """Dimension orders of the operands of a function's only product."""
     closed = jax.make_jaxpr(fn)(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
     nodes = flatten(closed, [External("", 4, weight=False)] * len(shapes), find_chip("h200")).nodes
     (product,) = [node for node in nodes if node.type == "dot_general"]
@@ -47,7 +47,7 @@ def orders(fn: Any, *shapes: tuple[int, ...]) -> list[Order]:
 
 @pytest.mark.parametrize("equation", ["ij,jk->ik", "ji,jk->ik", "ij,kj->ik", "bhij,bhjk->bhik", "ibj,bjk->bik"])
 def test_products_read_these_as_they_are(equation: str) -> None:
-    """Batches lie together, but not innermost; and so do what is summed and what is not."""
+    """Batch dimensions are adjacent, but not innermost; so are summed and other dimensions."""
     dims = {name: 2 + number for number, name in enumerate("bhijk")}
     shapes = (tuple(dims[d] for d in side) for side in equation.split("->")[0].split(","))
     assert orders(lambda a, b: jnp.einsum(equation, a, b), *shapes) == [(), ()]
@@ -67,7 +67,7 @@ def test_products_need_others_transposed() -> None:
     # two dimensions that are summed, in the first operand's order: the second's are the other way round
     assert orders(lambda a, b: product(a, b, ((0, 1), (1, 0)), ((), ())), (3, 4, 5), (4, 3, 6)) == [(), (2, 1, 0)]
     assert orders(lambda a, b: product(a, b, ((1, 0), (1, 0)), ((), ())), (3, 4, 5), (3, 4, 6)) == [(), ()]
-    # of one element, a dimension is anywhere
+    # a dimension of one element fits anywhere
     assert orders(lambda a, b: product(a, b, ((3,), (3,)), ((0, 2), (0, 2))), (1, 5, 3, 4), (1, 6, 3, 4)) == [(), ()]
 
 
@@ -82,7 +82,7 @@ def test_transposed_views_are_looked_through() -> None:
 
 
 def peak(loss: Any, *args: jax.Array) -> float:
-    """Of the gradient, as jax has it."""
+    """Peak bytes of the gradient by jax's own choice."""
     return graphrl.checkpoint(loss, budget=1.0, seconds=0.1, cache=False).report(*args).plain.peak_bytes
 
 
@@ -96,13 +96,13 @@ def test_transposed_operands_count_at_the_peak() -> None:
 
 
 def level_of(loss: Any, *args: Any) -> tuple[Program, Level]:
-    """A function as a program, and what there is to decide about its gradient by all arguments."""
+    """A function as a program, and the level of choices for its gradient by all arguments."""
     program = program_of(jax.make_jaxpr(loss)(*args))
     return program, gradient_of(program, [True] * len(args), find_chip("h200")).gradient.levels[0]
 
 
 def test_what_is_computed_again_is_written_as_products_need_it() -> None:
-    """An expert's tokens of several groups lie in an order that serves no product."""
+    """An expert's tokens of several groups are in an order that serves no product."""
     tokens, weights = jnp.ones((8, 4, 16, 32)), jnp.ones((4, 32, 64))
     _, level = level_of(lambda x, w: jnp.sin(jnp.einsum("sech,ehd->secd", jnp.sin(x), w)).sum(), tokens, weights)
     (copy,) = np.flatnonzero(level.kernel_copies)
@@ -140,7 +140,7 @@ def test_zeros_to_scatter_into_count_all_the_time() -> None:
 
 
 def test_what_is_summed_is_not_written_over_an_operand() -> None:
-    """The gradient of a bias is a sum, which XLA computes in the kernel of what it sums."""
+    """The gradient of a bias is a sum, which XLA computes in the kernel of its operand."""
 
     def loss(x: jax.Array, w: jax.Array, b: jax.Array, v: jax.Array) -> jax.Array:
         return jnp.square(jnp.tanh(x @ w + b[None]) @ v).sum()
@@ -177,7 +177,7 @@ LENGTH, WIDTH = 256, 64
 
 @pytest.mark.parametrize(("axis", "is_written"), [(0, True), (1, False)])
 def test_what_is_summed_up_and_read_takes_bytes(axis: int, is_written: bool) -> None:
-    """As where channels are weighted by what follows from their means; not so for rows, as in a softmax."""
+    """True where channels are weighted by a function of their means; not for rows, as in a softmax."""
 
     def weighted(x: jax.Array) -> jax.Array:
         y = jnp.sin(x)
@@ -187,5 +187,5 @@ def test_what_is_summed_up_and_read_takes_bytes(axis: int, is_written: bool) -> 
     own = derivative(program_of(jax.make_jaxpr(weighted)(shape)), [True], find_chip("h200"))
     fusion = fusion_of(own)
     (value,) = (value for value in fusion.solid if own.node(value.node).type == "sin")
-    assert not fusion.solid[value]  # by seconds its readers compute it
+    assert not fusion.solid[value]  # to save seconds its readers compute it
     assert held(own, fusion)[value] == is_written

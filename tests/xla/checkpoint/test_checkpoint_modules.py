@@ -1,4 +1,4 @@
-"""`graphrl.checkpoint` with modules of Flax NNX and Equinox: trained as without it, states and random numbers too."""
+"""`graphrl.checkpoint` with modules of Flax NNX and Equinox: training, states and random numbers are the same."""
 
 import functools
 from collections.abc import Callable
@@ -25,7 +25,7 @@ Loss = Callable[..., Any]
 
 
 class Network(nnx.Module):
-    """Layers, running means, a count of calls and a stream of random numbers, which all change as it is trained."""
+    """Layers, running means, a count of calls and a stream of random numbers, all of which training changes."""
 
     def __init__(self) -> None:
         rngs = nnx.Rngs(0)
@@ -39,10 +39,10 @@ class Network(nnx.Module):
 
 
 def trained(make: Callable[[Loss], Loss]) -> Any:
-    """Losses of two steps, and all that the network and the optimizer have become."""
+    """Losses of two steps, and the final state of the network and the optimizer."""
     model = Network()
     optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
-    # Not against a constant: a normalized batch is equally far from each, and gradients would be rounding alone.
+    # Not against a constant: a normalized batch is equally far from each, and gradients would be pure rounding.
     loss = make(lambda model, x, scale: (jnp.square(model(x) - scale * x).mean(), model.calls[...]))
 
     @nnx.jit
@@ -66,7 +66,7 @@ def test_a_module_of_nnx_is_trained() -> None:
 
 
 class Perceptron(eqx.Module):
-    """Layers, a function, a number, and a loss of its own."""
+    """Layers, a function, a number, and a loss method."""
 
     layers: list[eqx.nn.Linear]
     activation: Callable[[jax.Array], jax.Array]
@@ -85,7 +85,7 @@ class Perceptron(eqx.Module):
 
     @graphrl.checkpoint(budget=0.6, seconds=0.1, cache=False)
     def loss(self, x: jax.Array) -> jax.Array:
-        """[]."""
+        """A scalar."""
         return jnp.square(jax.vmap(self)(x)).mean()
 
 

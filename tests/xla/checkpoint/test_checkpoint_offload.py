@@ -1,4 +1,4 @@
-"""Values that wait on the host: what the traced gradient does, and that it computes the same."""
+"""Values moved to the host: copies and waits of the traced gradient, and equal results."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,7 +40,7 @@ def loss(w: jax.Array, x: jax.Array, moves: bool) -> jax.Array:
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """Of a jaxpr and of all that it calls, in order."""
+    """Equations of a jaxpr and of all that it calls, in order."""
     for eqn in jaxpr.eqns:
         yield eqn
         for inner in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
@@ -49,7 +49,7 @@ def equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def kinds(function: Callable[..., Any], *args: Any) -> list[str]:
-    """Copies, waits, products and where the backward pass begins to compute again, in order."""
+    """Copies, waits, products and the barriers where the backward pass starts to recompute, in order."""
     found = []
     for eqn in equations(jax.make_jaxpr(function)(*args).jaxpr):
         name = eqn.primitive.name
@@ -119,7 +119,7 @@ def wide(w: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def test_choices_become_plans_that_copy_and_wait() -> None:
-    """All that products compute is moved, layer by layer: what no later product waits for is kept."""
+    """All products' results are moved, layer by layer; one for which no later product can wait is kept."""
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1024, 4096), (8192, 1024))]
     program = program_of(jax.make_jaxpr(wide)(*shapes))
     named = gradient_of(program, [True, True], find_chip("h200"))

@@ -1,4 +1,4 @@
-"""Prices of choices against a count by live sets, step by step, and facts that hold for all of them."""
+"""Prices of choices against a count by live sets, step by step, and properties of all prices."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from graphrl.xla.checkpoint.solvers.price import price, work
 
 
 def priced(level: Level, cut: Cut) -> Cost:
-    """As `cost`, by the compiled function."""
+    """The same as `cost`, by the compiled function."""
     own = work(level)
     price(level, *cut, own)
     kept, moved, forward, backward, seconds, _, rerunning, _ = own.prices.tolist()
@@ -33,7 +33,7 @@ def test_prices_are_those_of_live_sets(data: st.DataObject, trips: int) -> None:
 
 
 def with_loop(gradient: Gradient, stretch: int, inner: Cost) -> Level:
-    """The level around a loop, with what a body of this cost makes of it in stretches of so many steps."""
+    """The level around a loop whose body costs `inner`, in stretches of `stretch` steps."""
     outer, body = gradient.levels
     stored, shared = inner.stored, 0.0
     for carry, after in enumerate(body.following.tolist()):

@@ -1,4 +1,4 @@
-"""Layers that are alike: moves of annealing from one to another, and regular plans, as a rule around each has them."""
+"""Repeated layers: annealing moves that copy choices between them, and regular plans, as of one rule for each layer."""
 
 import copy
 from typing import Any
@@ -40,7 +40,7 @@ def gradient() -> Gradient:
 
 
 def values(level: Level, kind: Repeated, number: int) -> slice:
-    """Of one of some stretches that are alike."""
+    """Values of one of the repeated stretches."""
     begin = kind.begins[number]
     return slice(level.first[begin], level.first[begin + kind.length])
 
@@ -77,7 +77,7 @@ def test_all_moves_can_be_taken_back_and_what_is_begun_apart_stays_so() -> None:
 
 
 def check(state: State, own: Gradient) -> None:
-    """Cut where it must be, and what is apart left to jax."""
+    """Checks that required cuts are there, and that jax decides for places set apart."""
     for begun, level, plain in zip(state.starts, own.levels, State.plain(own).starts, strict=True):
         assert (begun[plain != INSIDE] != INSIDE).all()
         assert (begun[level.apart] == PLAIN).all()

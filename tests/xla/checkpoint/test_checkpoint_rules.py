@@ -1,4 +1,4 @@
-"""Rules and barriers: gradients that wait for one another, and zeros that are written late; the same numbers."""
+"""Rules and barriers: gradients that wait for one another, and zeros that are written late; results stay the same."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ from graphrl.xla.checkpoint.rewrite import evaluate, gathered, is_of_sums, produ
 Function = Callable[..., Any]
 
 LARGE, SMALL = (jax.random.normal(jax.random.key(seed), shape) for seed, shape in enumerate([(8, 5), (5, 3)]))
-ROWS = jnp.array([2, 0, 2, 9])  # the last one is outside
+ROWS = jnp.array([2, 0, 2, 9])  # the last one is out of bounds
 TRANSFORMATIONS: list[Callable[[Function], Function]] = [
     lambda f: jax.jit(jax.value_and_grad(f, (0, 1))),
     lambda f: lambda a, b: jax.jvp(f, (a, b), (b.sum() * a, a.sum() * b)),
@@ -28,7 +28,7 @@ TRANSFORMATIONS: list[Callable[[Function], Function]] = [
 
 
 def with_last_replaced(function: Function, name: str, rule: Callable[..., Any]) -> Function:
-    """A function whose equations of a name a rule runs."""
+    """A function in which `rule` computes the equations named `name`."""
 
     def run(*args: Any) -> Any:
         closed = jax.make_jaxpr(function)(*args)
@@ -48,7 +48,7 @@ def with_last_replaced(function: Function, name: str, rule: Callable[..., Any]) 
 
 
 def by_size(eqn: Any, left: Any, right: Any) -> Any:
-    """A product as rules have it."""
+    """A product in the form of a rule."""
     return product(eqn, 0 if left.size < right.size else 1, left, right)
 
 
@@ -105,7 +105,7 @@ def test_the_gradient_of_the_smaller_operand_comes_first_and_the_other_waits_for
     assert eqns[second].outvars[0].aval.size == LARGE.size
     (tie,) = (k for k, eqn in enumerate(eqns) if eqn.primitive.name == NAME and eqn.params["barrier"])
     assert first < tie < second
-    assert eqns[tie].outvars[0] in eqns[second].invars  # what the second one reads has waited for the first
+    assert eqns[tie].outvars[0] in eqns[second].invars  # the second equation's operand waits for the first
     assert forward < first
 
 
@@ -118,7 +118,7 @@ def of_states(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def normed(x: jax.Array, w: jax.Array) -> jax.Array:
-    """A row has but one sum."""
+    """A row has a single sum."""
     return (x / jnp.exp(x[:, None] * WIDE).sum((1, 2), keepdims=True)[:, 0]) @ w
 
 
@@ -213,7 +213,7 @@ def tied(w: jax.Array, x: jax.Array, power: int) -> jax.Array:
 
 
 def ties(function: Any, *args: Any) -> list[Any]:
-    """The equations that tie, in order."""
+    """The equations of barriers, in order."""
     return [eqn for eqn in jax.make_jaxpr(function)(*args).jaxpr.eqns if eqn.primitive.name == NAME]
 
 

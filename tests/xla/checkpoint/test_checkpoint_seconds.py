@@ -58,7 +58,7 @@ def test_scatters_to_the_same_zeros_fill_their_own() -> None:
         return [update[: N // 2] for update in updates]
 
     def own(count: int) -> float:
-        """Without the slices, and the indices, which are there once."""
+        """Seconds without the slices and the indices, which occur only once."""
         return seconds(scattered, MEMORY, count) - seconds(taken, MEMORY, count)
 
     filled = BYTES + BYTES // 2 + BYTES  # zeros, updates, result
@@ -114,7 +114,7 @@ def test_rows_are_reduced_within_their_kernel_and_columns_are_not() -> None:
 
 def test_slices_read_what_they_take() -> None:
     assert seconds(lambda x: jnp.sin(x[: N // 4]), MEMORY) == BYTES / 2
-    assert seconds(lambda x: jnp.sin(x[:, ::4]), MEMORY) == BYTES + BYTES / 4  # of every line something
+    assert seconds(lambda x: jnp.sin(x[:, ::4]), MEMORY) == BYTES + BYTES / 4  # a part of every line
 
 
 def test_dead_code_and_equal_equations_are_free() -> None:

@@ -25,7 +25,7 @@ def rows(shape: str = f"b, {WIDTH}", constraints: Sequence[str] = ()) -> jax.Sha
 
 
 def attention(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """Products of which the batch is the larger or the smaller side, a softmax over it, rows by their order."""
+    """Products with the batch as the larger or the smaller side, a softmax over it, rows by their order."""
     query, key, value = (x @ w for w in weights[:3])
     mixed = jax.nn.softmax(query @ key.T, axis=-1) @ value
     return jnp.tanh(mixed[jnp.argsort(x[:, 0])] @ weights[3]).std()

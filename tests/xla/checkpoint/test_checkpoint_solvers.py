@@ -1,4 +1,4 @@
-"""Solvers of memory budgets on gradients so small that all choices can be priced; limits of time."""
+"""Solvers of memory budgets on gradients small enough to price every choice; limits of time."""
 
 import dataclasses
 import itertools
@@ -26,18 +26,18 @@ from graphrl.xla.checkpoint.solvers.integer_programs import solve_cp_sat, unit_o
 from graphrl.xla.checkpoint.solvers.level import ARGUMENT, COMPUTED, KEPT, MOVED, Gradient, Level
 from graphrl.xla.checkpoint.solvers.starts import greedy, moved_states, starts
 
-NEAR = 2e-3  # of energy: what annealing gives for fewer segments
+NEAR = 2e-3  # of energy: annealing accepts this much for fewer segments
 
 
 def choices(gradient: Gradient) -> Iterator[tuple[Cut, ...]]:
-    """All that can happen to a gradient without moving."""
+    """All choices for a gradient without moved values."""
     loops = gradient.stretched()
     kinds = [cuts(level, loops[k].stretches if k in loops else (1,)) for k, level in enumerate(gradient.levels)]
     return itertools.product(*kinds)
 
 
 def cuts(level: Level, stretches: Sequence[int]) -> Iterator[Cut]:
-    """All that can happen to a level without moving."""
+    """All choices for a level without moved values."""
     p = len(level.apart)
     free = np.flatnonzero(level.named & ~level.free & (level.place != ARGUMENT))
     for begins in itertools.product([0, 1], repeat=p - 1):
@@ -59,7 +59,7 @@ def least(pricing: Pricing, goal: Goal) -> float:
 
 @st.composite
 def tasks(draw: st.DrawFn) -> tuple[Gradient, Goal]:
-    """A gradient and a limit between nothing and what jax needs by itself."""
+    """A gradient, and a limit between zero and jax's own figure."""
     gradient = draw(gradients(values=4, places=3, kernels=4))
     plain = Pricing(gradient).plain
     part = draw(st.sampled_from([0.25, 0.5, 0.75]))
@@ -68,7 +68,7 @@ def tasks(draw: st.DrawFn) -> tuple[Gradient, Goal]:
 
 
 def small_tasks(count: int) -> Iterator[tuple[Pricing, Goal]]:
-    """Chains with limits of all kinds."""
+    """Chains with limits of every kind."""
     for seed in range(count):
         pricing, part = Pricing(chain(np.random.default_rng(seed), 6, 3)), (0.3, 0.5, 0.8)[seed % 3]
         plain = pricing.plain
@@ -122,7 +122,7 @@ def test_the_constraint_program_s_bound_is_below_all_choices(solve: Solver, coun
         values = [price.kept if goal.slowdown is not None else price.seconds for price in within]
         assert bound <= min(values, default=np.inf) + 1e-6
         assert bound > 0.0 or min(values, default=0.0) < 1e-6 or goal.slowdown is None
-        moving = dataclasses.replace(goal, moves=True)  # what is moved is in no constraint
+        moving = dataclasses.replace(goal, moves=True)  # no constraint covers moved values
         assert solve(pricing, moving, seed=0, seconds=0.1).bound is None
 
 
@@ -201,7 +201,9 @@ def test_units_are_powers_of_two_as_large_as_need_be(amounts: list[float], most:
 
 @st.composite
 def extremes(draw: st.DrawFn) -> tuple[Gradient, Goal]:
-    """A gradient of bytes up to 2^60 and seconds up to 10^36, side by side with the least, and a limit of any kind."""
+    """A gradient of bytes up to 2^60 and seconds up to 10^36, extreme values next to small ones, and a limit of any
+    kind.
+    """
     gradient = chain(np.random.default_rng(draw(st.integers(0, 9))), 8, 4)
     level = gradient.levels[0]
     sizes = draw(st.lists(st.sampled_from([0.0, 1.0, 2.0**30, 2.0**60]), min_size=8, max_size=8))
@@ -226,11 +228,11 @@ def test_all_solvers_come_to_a_plan_of_extreme_gradients(name: str, task: tuple[
 
 # Limits of time, kept by a finer measure than the search's own
 
-NEVER = 1e9  # seconds that no search comes to
+NEVER = 1e9  # seconds that no search reaches
 
 
 def measure(pricing: Pricing, factor: float, more: float) -> Any:
-    """A slowdown that is `factor` times the pricing's own, and `more` for whatever is not jax's own choice."""
+    """A slowdown of `factor` times the pricing's own, plus `more` for every choice that computes a segment again."""
 
     def measured(choice: Choice) -> float:
         own = Goal(slowdown=0.0).slowdown_of(pricing, pricing(choice))
@@ -240,7 +242,7 @@ def measure(pricing: Pricing, factor: float, more: float) -> Any:
 
 
 def annealed(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
-    """What a search comes to in so many evaluations, however long they take."""
+    """Result of a search of 1500 evaluations; `seconds` limits it too."""
     return anneal(pricing, goal, list(starts(pricing.gradient)), seed=seed, evaluations=1500, seconds=seconds)
 
 

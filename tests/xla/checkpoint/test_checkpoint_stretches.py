@@ -1,4 +1,4 @@
-"""Loops in stretches: how many steps, the scans that they become, and what these keep, by jax's own figures."""
+"""Loops in stretches: number of steps, the resulting scans, and the bytes that these keep, by jax's own figures."""
 
 import functools
 from collections.abc import Callable
@@ -25,7 +25,7 @@ quick = functools.partial(graphrl.checkpoint, seconds=0.3, cache=False, chip="h2
 
 
 def recurrent(weights: jax.Array, xs: jax.Array, *, reverse: bool = False) -> jax.Array:
-    """A loop that carries a state, a number, a key and a sum that no backward pass needs, and gives results."""
+    """A loop that carries a state, a number, a key and a sum that no backward pass needs, and returns results."""
 
     def step(carry: Any, x: jax.Array) -> tuple[Any, jax.Array]:
         h, count, key, total = carry
@@ -38,7 +38,7 @@ def recurrent(weights: jax.Array, xs: jax.Array, *, reverse: bool = False) -> ja
 
 
 def without_slices(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """A loop over nothing, two steps at once."""
+    """A loop over nothing, unrolled by two."""
     return lax.scan(lambda h, _: (jnp.sin(h @ weights[0]), None), x, None, length=STEPS, unroll=2)[0].sum()
 
 
@@ -47,7 +47,7 @@ def traced(fn: Callable[..., Any], *args: Any) -> Program:
 
 
 def grouped(program: Program, stretch: int, *, unrolled: bool = False, again: bool = False) -> CheckpointPlan:
-    """All loops of a program in such stretches, those in them too; each step computed again in one more region."""
+    """A plan with all loops in such stretches, nested ones too; `again` recomputes each step in one more region."""
     bodies = {}
     for place, body in program.bodies.items():
         regions = (Region(0, len(body.equations)),) if again else ()
@@ -113,7 +113,7 @@ def test_plans_for_other_lengths_do_not_fit(stretch: int) -> None:
 
 @pytest.mark.parametrize("unrolled", [0, STEPS])
 def test_jax_keeps_what_prices_say(unrolled: int) -> None:
-    """In every stretch: the state and the number where each begins, not the sum, which no backward pass needs."""
+    """Each stretch keeps the state and the number at its start, not the sum, which no backward pass needs."""
     program = traced(recurrent, WEIGHTS, XS)
     named = gradient_of(program, [True, False], find_chip("h200"))
     (number, loop), *_ = named.gradient.stretched().items()
@@ -150,7 +150,7 @@ def test_stretches_are_about_the_root_and_divide_the_steps_where_they_can() -> N
 
 
 def test_loops_keep_less_than_their_states() -> None:
-    """What no choice of what a step keeps can come to."""
+    """No choice of each step's values alone keeps as little."""
 
     def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
         return lax.scan(lambda h, _: (jnp.tanh(h @ weights[0]), None), x, None, length=64)[0].sum()

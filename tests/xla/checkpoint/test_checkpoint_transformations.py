@@ -23,17 +23,17 @@ Loss = Callable[..., Any]
 
 
 def hessian(fn: Loss) -> Loss:
-    """By one row of the inputs."""
+    """The Hessian by one row of the inputs."""
     return jax.hessian(lambda weights, x: fn(weights, jnp.stack([x, x * 2.0])), argnums=1)
 
 
 def penalty(fn: Loss) -> Loss:
-    """The gradient of what a gradient is."""
+    """The gradient of a gradient's square."""
     return jax.grad(lambda weights, x: jnp.square(jax.grad(fn)(weights, x)).sum())
 
 
 def rows(fn: Loss) -> Loss:
-    """A gradient through a function of rows that are mapped, which reads the mean of all of them."""
+    """A gradient through a function mapped over rows, which reads the mean of all rows."""
 
     def loss(weights: jax.Array, row: jax.Array) -> jax.Array:
         return fn(weights, row[None] - jax.lax.pmean(row, "rows")[None])
@@ -59,7 +59,7 @@ def test_transformations_see_the_function(name: str) -> None:
 
 
 def test_budgets_within_budgets_are_kept() -> None:
-    """Policies go through all that is within a function: names of one mean nothing to another."""
+    """Policies apply to everything within a function; an inner plan must not react to an outer plan's names."""
 
     def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
         h = x
@@ -74,7 +74,7 @@ def test_budgets_within_budgets_are_kept() -> None:
     part = kept_bytes(loss, WEIGHTS, X)
     fn = quick(loss, budget=0.5)
     kept = kept_bytes(fn, WEIGHTS, X)
-    assert 0 < kept <= 0.5 * part + 4  # the loss, which the backward pass waits for
+    assert 0 < kept <= 0.5 * part + 4  # the loss, for which the backward pass waits
     assert fn.report().planned.kept_bytes == pytest.approx(kept, rel=0.1, abs=16)
 
 
@@ -133,7 +133,7 @@ def named(x: jax.Array) -> jax.Array:
 
 
 def with_rule(x: jax.Array) -> jax.Array:
-    """A function with a derivative of its own."""
+    """A function with a custom derivative."""
     fn = jax.custom_vjp(named)
     fn.defvjp(lambda x: (named(x), x), lambda x, g: (g * jnp.cos(x),))
     return fn(x)

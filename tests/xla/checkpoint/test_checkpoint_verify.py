@@ -1,5 +1,5 @@
-"""`graphrl.checkpoint(..., verify=...)`: budgets of bytes are kept by XLA's own figure, on backends of which the model
-knows nothing too.
+"""`graphrl.checkpoint(..., verify=...)`: budgets of bytes hold by XLA's own figure, also on backends unknown to the
+model.
 """
 
 import dataclasses
@@ -34,8 +34,9 @@ X = jax.random.normal(jax.random.key(LAYERS), (N, WIDTH))
 
 
 def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """Of layers in a loop: what it keeps of each step is in XLA's figure for the CPU too, which takes what a straight
-    program computes again for what it has computed before.
+    """Loss of layers in a loop, whose kept values are in XLA's figure for the CPU too.
+
+    XLA merges values that a straight program computes again with those that it has computed before.
     """
 
     def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
@@ -45,14 +46,14 @@ def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def temporaries(function: Callable[..., Any], *args: Any) -> int:
-    """What XLA for the CPU needs for it."""
+    """Bytes of temporaries by XLA for the CPU."""
     memory = jax.jit(function).lower(*args).compile().memory_analysis()
     assert memory is not None
     return memory.temp_size_in_bytes
 
 
 class Backend:
-    """XLA for the CPU, of which we say that it needs so many times as much."""
+    """XLA for the CPU with its bytes multiplied by `factor`."""
 
     def __init__(self, factor: float) -> None:
         self.factor, self.figures = factor, list[int]()
@@ -67,7 +68,7 @@ def planned(**options: Any) -> graphrl.CheckpointedFunction:
 
 
 def straight(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """Of layers one after the other, of which XLA for the CPU keeps what a plan computes again."""
+    """Loss of layers in sequence; XLA for the CPU keeps the values that a plan computes again."""
     for w in weights[:8]:
         x = jnp.tanh(x @ w)
     return jnp.square(x).mean()
@@ -75,12 +76,12 @@ def straight(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 @functools.cache
 def foretold() -> CheckpointReport:
-    """Of no time more: what jax needs, and what arguments, results and gradients do."""
+    """Report of a plan limited by slowdown: jax's own bytes, and those of arguments, results and gradients."""
     return planned(slowdown=0.3).report(WEIGHTS, X)
 
 
 def budget(share: float) -> str:
-    """So much of what jax needs beside arguments, results and gradients, and those."""
+    """A budget of this share of jax's peak, plus the bytes of arguments, results and gradients."""
     report = foretold()
     return f"{report.argument_bytes + report.result_bytes + int(share * report.plain.peak_bytes)}B"
 
@@ -91,7 +92,7 @@ def test_budgets_of_bytes_are_kept_by_the_figure_of_xla(factor: float, share: fl
     report = planned(budget=budget(share), verify=backend).report(WEIGHTS, X)
     assert report.compiled_bytes in backend.figures
     assert (report.compiled_bytes or 0) <= room
-    assert (backend.figures[0] > room) == (factor > 1)  # which took another search
+    assert (backend.figures[0] > room) == (factor > 1)  # this took another search
     assert report.total_bytes == report.argument_bytes + report.result_bytes + (report.compiled_bytes or 0)
     off = (report.compiled_bytes or 0) / report.planned.peak_bytes - 1
     assert f" beside arguments, {off:+.1%} to what was foretold; " in str(report)
@@ -106,7 +107,7 @@ def test_a_budget_below_what_is_foretold_is_met_where_xla_needs_less() -> None:
 
 
 def searched(pricing: Pricing, goal: Goal) -> Searched:
-    """What a search of so many evaluations finds, from what earlier ones did too, with a report that has its price."""
+    """Result of a search of 1500 evaluations, also from earlier results, with a report of its price."""
     begun = [*starts(pricing.gradient), *pricing.begun]
     found = anneal(pricing, goal, begun, seed=0, evaluations=1500, seconds=1e9)
     pricing.begun.append(State.of(found.choice))
@@ -117,12 +118,12 @@ def searched(pricing: Pricing, goal: Goal) -> Searched:
 
 
 def unused() -> Searched:
-    """Of what jax does by itself, where it is not worth compiling, or does not compile."""
+    """Raises in place of jax's own choice, where it is not worth compiling or does not compile."""
     raise GraphrlError("it does not compile")
 
 
 def never(goal: Goal) -> Searched:
-    """Of regular plans, which are not asked for while a search's keep the limit."""
+    """Raises in place of regular plans, which are not requested while a search's plans keep the limit."""
     raise AssertionError(goal)
 
 
@@ -195,8 +196,8 @@ def test_within_a_slowdown_a_regular_plan_is_taken_where_xla_needs_clearly_less_
 @pytest.mark.parametrize(
     ("goal", "plain", "seconds", "is_alone"),
     [
-        (Goal(kept=100.0), 900, 1.0, True),  # of a plan that needs 1000 and 2 s
-        (Goal(kept=100.0), 900, 2.5, False),  # bytes are limited, and it is slower
+        (Goal(kept=100.0), 900, 1.0, True),  # compared with a plan that needs 1000 bytes and 2 s
+        (Goal(kept=100.0), 900, 2.5, False),  # the limit is on bytes, and it is slower
         (Goal(slowdown=0.5), 900, 2.5, True),
         (Goal(slowdown=-0.2), 900, 1.0, False),  # time must be saved
         (Goal(peak=950.0), 900, 1.0, True),
@@ -314,8 +315,8 @@ def test_what_was_compiled_is_kept_for_the_next_process(tmp_path: Path, monkeypa
     assert not first.from_cache
     assert again.from_cache
     assert again.to_dict() | {"from_cache": False} == first.to_dict()
-    assert not report(False).from_cache  # it is not the same question
-    for factor in (1.0, 3.0):  # of these nobody knows what they compile for
+    assert not report(False).from_cache  # without `verify` the question is another one
+    for factor in (1.0, 3.0):  # the backend's compiler is unknown, so its figure is not cached
         backend = Backend(factor)
         assert report(backend).compiled_bytes in backend.figures
 
@@ -336,7 +337,7 @@ def test_where_no_search_keeps_a_budget_the_lowest_regular_plan_is_tried() -> No
     regular, asked = best_of(pricing, Goal(peak=0.0), starts(pricing.gradient)), list[float | None]()
 
     def needed(choice: Choice) -> int:
-        """Of no plan as foretold but of the regular ones."""
+        """Bytes as predicted times 0.5 for the regular plan, times 3 for all others."""
         return int(pricing(choice).peak * (0.5 if pricing(choice) == regular.price else 3.0))
 
     def by_start(goal: Goal) -> Searched:

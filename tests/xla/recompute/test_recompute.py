@@ -1,4 +1,4 @@
-"""What is computed again, at which cost, and that XLA then needs what was predicted and gives the same bits."""
+"""Recomputed values, their cost, and XLA's memory and results: as predicted, and the same bits."""
 
 import functools
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ def test_by_hand(text: str) -> None:
     program = read_hlo(text)
     again = recompute(program, program.schedule, limit=0.5, seconds=0.2)
     assert again is not None
-    # Three values are live while a product is computed, two without `wide`. The buffer of the result holds one of them.
+    # Three values are live while a product is computed, two without `wide`. The result's buffer stores one of them.
     assert TempPredictor(program.module)(program.module.order(program.module.entry)) == 2 * MB
     assert again.predicted == MB
     assert [clone.original for clone in again.clones[program.module.entry.name]] == ["wide", "view"]
@@ -107,7 +107,7 @@ def test_products_computed_again_have_the_same_bits(program: HloProgram) -> None
     _, copies = wired(program, Routes(program), clones)
     module = rewritten(program.module, copies)
     own, again = lowered().compile(), xla(program, copies, module.order(module.entry))
-    # With some 90 clones, 64 bytes beside: XLA breaks a tie between blocks of the heap otherwise.
+    # With some 90 clones, the prediction is off by 64 bytes: XLA breaks a tie between blocks of the heap differently.
     assert temporaries(again) == pytest.approx(TempPredictor(module)(module.order(module.entry)), abs=1024)
     args = arguments(2)
     ours, theirs = jax.tree.leaves(again(*args)), jax.tree.leaves(own(*args))
@@ -132,11 +132,11 @@ def test_what_is_taken_is_booked(program: HloProgram, shared: bool) -> None:
     assert state.spent <= limit
     order, clones = without(state, [])
     assert state.spent == pytest.approx(sum(facts.seconds[op] for op, _ in clones))
-    anew = State(facts, order, clones)  # counted anew, with ops and clones at places of their own
+    anew = State(facts, order, clones)  # recounted, with ops and clones at separate places
     booked = state.profile[[state.time[node] for node in range(facts.n)]]
     counted = anew.profile[[anew.time[node] for node in range(facts.n)]]
     assert np.all(counted <= booked)
-    assert np.mean(counted == booked) > 0.9  # the others: what now ends earlier may be written over
+    assert np.mean(counted == booked) > 0.9  # the others: a value that now ends earlier may be overwritten
 
 
 def test_clones_without_effect_are_given_up(program: HloProgram) -> None:

@@ -1,4 +1,4 @@
-"""What loops and calls run may compute values again too; what that costs is counted with every trip."""
+"""Bodies of loops and calls may recompute values too; the cost counts every trip."""
 
 import functools
 import math
@@ -35,12 +35,12 @@ WIDTH, TRIPS = 256, 3
 
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Searches have the time that this process works, so that what else the machine does is nothing to them."""
+    """Searches measure this process's CPU time, so that other load on the machine does not affect them."""
     monkeypatch.setattr(time, "perf_counter", time.process_time)
 
 
 def layers(x: jax.Array, weights: jax.Array) -> jax.Array:
-    """`[WIDTH]` -> scalar: wide layers one after the other, each of what is wide and cheap."""
+    """`[WIDTH]` -> scalar: a chain of wide layers, each with wide and cheap values."""
     wide = jnp.outer(x, jnp.repeat(x, 4))  # [WIDTH, 4 * WIDTH]
     for k in range(4):
         wide = jnp.tanh(jnp.tanh(wide) @ weights[k])
@@ -48,7 +48,7 @@ def layers(x: jax.Array, weights: jax.Array) -> jax.Array:
 
 
 def descended(x: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Each trip is a step of gradient descent: forward and backward at once, so that activations are kept inside."""
+    """Each trip is a step of gradient descent, forward and backward in one body, so that activations stay inside."""
 
     def step(x: jax.Array, k: Any) -> tuple[jax.Array, jax.Array]:
         value, slope = jax.value_and_grad(layers)(x, weights)
@@ -101,10 +101,10 @@ def test_a_body_s_cost_is_that_of_all_its_trips(module: HloModule) -> None:
 
 
 def test_where_nobody_knows_the_trips_each_keeps_to_the_limit() -> None:
-    """However little of the program's time a body is in one trip, it may be nearly all of it in many."""
+    """A body's share of the program's time may be small in one trip, and nearly all of it in many."""
 
     def settled(x: jax.Array, weights: jax.Array) -> jax.Array:
-        products = functools.reduce(jnp.matmul, [*weights] * 4)  # most of the time, if the loop ended at once
+        products = functools.reduce(jnp.matmul, [*weights] * 4)  # most of the time, if the loop ended immediately
         end = jax.lax.while_loop(
             lambda x: jnp.abs(x).max() < 10.0, lambda x: x - 0.01 * jax.grad(layers)(x, weights), x
         )
@@ -167,8 +167,10 @@ ENTRY main {
 
 @pytest.mark.parametrize(("last", "may_read"), [("call(u, u), to_apply=callee", False), ("add(u, u)", True)])
 def test_what_is_written_over_who_knows_when_is_not_read_again(last: str, may_read: bool) -> None:
-    """`y` reads `x`, whose buffer the next trip's `x` is written into: by an instruction that can be told to wait for
-    who reads it again, or inside of a call. `v` reads what stays.
+    """`y` reads `x`, whose buffer the next trip's `x` overwrites.
+
+    The overwriting instruction can wait for readers of the clone, or is inside of a call and cannot. `v` reads a value
+    that stays.
     """
     module = parse_module(CALLED.replace("call(u, u), to_apply=callee", last))
     program = read_hlo(as_program(module, module.computations["body"]))
@@ -179,7 +181,7 @@ def test_what_is_written_over_who_knows_when_is_not_read_again(last: str, may_re
 
 
 def test_who_reads_a_clone_still_waits_for_the_original() -> None:
-    """`next` writes over `i`, which `start` reads, and waited for `start` only as it read it."""
+    """`next` overwrites `i`, which `start` reads; without the clone `next` waits for `start` only as its reader."""
     text = CALLED.replace("next = s32[] add(i, one)", "start = s32[] copy(i)\n  next = s32[] add(start, one)")
     module = parse_module(text.replace("v = f32[1024]{0} sine(w)", "v = f32[1024]{0} broadcast(start)"))
     body = as_program(module, module.computations["body"])
@@ -215,7 +217,7 @@ ENTRY main {
 
 
 def test_who_writes_over_two_arguments_waits_for_clones_that_read_either() -> None:
-    """One of them in place, whatever the schedule; over the other since it was told to."""
+    """One argument is overwritten in place in any schedule, the other by an added dependency."""
     module = tied(parse_module(TWO_AT_ONCE)).module
     again = rewritten(module, [Clone("r.again", "r", ("z",))])
     assert "r.again" in again.entry.by_name["both"].control_predecessors
@@ -228,7 +230,7 @@ Pair = tuple[jax.Array, jax.Array]
 
 
 def reset(a: jax.Array, b: jax.Array) -> Any:
-    """The counter and a carried value are read until after what writes over them could run."""
+    """The counter and a carried value are read until after their overwriting instruction could run."""
 
     def step(k: Any, carried: tuple[jax.Array, jax.Array, jax.Array]) -> Any:
         a, b, m = carried
@@ -240,7 +242,7 @@ def reset(a: jax.Array, b: jax.Array) -> Any:
 
 
 def swapped(a: jax.Array, b: jax.Array) -> Pair:
-    """Carried values change places, and one is updated in place."""
+    """Carried values swap places, and one is updated in place."""
 
     def step(carried: Pair, k: Any) -> tuple[Pair, jax.Array]:
         a, b = carried
@@ -252,7 +254,7 @@ def swapped(a: jax.Array, b: jax.Array) -> Pair:
 
 
 def all_again(module: HloModule, computation: Computation) -> HloModule:
-    """The module with a clone of whatever may be cloned in a computation for each of its readers."""
+    """The module with a clone of every repeatable instruction in a computation for each of its readers."""
     program = read_hlo(as_program(module, computation))
     ops, routes, may = program.graph.ops, Routes(program), repeatable(program, dear=True)
     clones = [

@@ -1,4 +1,4 @@
-"""What a loop keeps for another loop is computed again there: less memory, the same bits, within the limit."""
+"""Values that a loop keeps for another loop are recomputed there: less memory, the same bits, within the limit."""
 
 import dataclasses
 import functools
@@ -89,7 +89,7 @@ def results(compiled: Any) -> list[bytes]:
 
 
 def dropping(limit: float, predicted: list[int]) -> Rule:
-    """The rule that all is dropped for which a limit lasts; says what XLA will need."""
+    """The rule that drops all residuals within a limit; appends XLA's predicted bytes to `predicted`."""
 
     def rule(module: HloModule) -> Answer:
         ties = tied(module)
@@ -114,7 +114,7 @@ def test_the_limit_holds_and_more_of_it_drops_more(layer: str, limit: float) -> 
     module = module_of(layer)
     choice, less = chosen(module, limit), chosen(module, limit / 2)
     assert 0 <= choice.cost <= limit
-    assert choice.bytes >= less.bytes or choice.cost < limit  # greedy: by a little less at worst
+    assert choice.bytes >= less.bytes or choice.cost < limit  # greedy: at worst slightly less
     pairs = named(module, choice.dropped)
     assert numbered(module, pairs) == choice.dropped
     assert choice.bytes == sum(one.bytes for residuals in pairs.values() for one in residuals)
@@ -136,7 +136,7 @@ def test_an_array_that_is_not_all_written_is_no_residual(length: int, count: int
 
 
 def result_too(weights: jax.Array, x: jax.Array) -> Any:
-    """What the forward loop keeps is also a result."""
+    """A value that the forward loop keeps is also a result."""
     rows = lax.scan(lambda x, w: (jnp.tanh(x * w),) * 2, x, weights)[1]
     return rows, lax.scan(lambda y, row: (y * jnp.cos(row), None), x, rows)[0]
 
@@ -201,7 +201,7 @@ def test_a_product_is_one_value_wherever_it_stands_and_its_sum_is_like_nothing_e
     assert values.number["one", "m"] == values.number["two", "m.1"] == values.number["", "one"]
     assert values.number["", "two"] != values.number["", "three"]  # either may be rounded once or twice
     assert ("four", "d") in values.contracted
-    # By a power of two, too: it underflows or overflows alone, and not inside of a contracted sum.
+    # By a power of two, too: it underflows or overflows alone, but not inside of a contracted sum.
     assert ("four", "d") in expressions("-4").contracted
     # An error function ends in a product.
     assert ("four", "d") in expressions("1", "erf(%p.3)").contracted

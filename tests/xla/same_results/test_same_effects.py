@@ -1,4 +1,4 @@
-"""Effects: callbacks of all kinds, which happen once each, in order where one is asked for; random numbers."""
+"""Effects: callbacks of all kinds run once each, in order where this is requested; random numbers."""
 
 from typing import Any
 

@@ -18,7 +18,7 @@ __all__ = ["plans"]
 
 @same
 def test_loops(by: Compiler) -> Any:
-    """In loops, backwards, unrolled, of no steps, and by halves."""
+    """Loops in reverse, unrolled, of no steps, and by halves."""
 
     def program(x: jax.Array, xs: jax.Array) -> Any:
         def outer(x: jax.Array, _: None) -> Any:
@@ -76,7 +76,7 @@ def _mesh() -> jax.sharding.Mesh:
 
 
 def _rows(count: int = 4) -> jax.Array:
-    """`[count, N]`, a part of the rows on each device."""
+    """`[count, N]`, with an equal part of the rows on each device."""
     return jax.device_put(jnp.stack([vector(k) for k in range(count)]), NamedSharding(_mesh(), P("d")))
 
 
@@ -141,11 +141,11 @@ def test_states_on_several_devices(by: Compiler) -> Any:
     return states[-1], fates(states)
 
 
-# Donated arguments: what becomes of them, and of whoever else holds their buffers
+# Donated arguments: their state after the call, and that of other references to their buffers
 
 
 def _trained(by: Compiler, step: Any, state: Any, steps: int = 3) -> Any:
-    """The last state of some steps; what became of the arrays, and whether the buffers are those of the first."""
+    """The last of some states, the state of each donated array, and a flag that the buffers are those of the first."""
     step, states = by.jit(step, donate_argnums=0), [state]
     places = {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)}
     for _ in range(steps):

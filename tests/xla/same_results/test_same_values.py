@@ -1,4 +1,4 @@
-"""Values of all kinds, arguments that come back, calls into libraries, jax's settings; and what a comparison sees."""
+"""Values of all kinds, returned arguments, calls into libraries, jax's settings; and sensitivity of the comparison."""
 
 import dataclasses
 from typing import Any
@@ -125,7 +125,7 @@ def test_numbers_that_jax_looks_at(by: Compiler) -> Any:
 
 
 def _spread(x: jax.Array) -> list[jax.Array]:
-    """Four matrices of `[64, 64]`, of which the values are near 1."""
+    """Four matrices of `[64, 64]` with values near 1."""
     return [jnp.eye(64) + 0.1 * jnp.outer(part[:64], part[64:128]) / 64 for part in branches(jnp.tanh(x))]
 
 
@@ -148,7 +148,7 @@ def test_eigenvalues_and_schur_forms(by: Compiler) -> Any:
 
 @same
 def test_foreign_function(by: Compiler) -> Any:
-    """LAPACK's Cholesky by its registered name, with its operand's buffer as that of its result."""
+    """LAPACK's Cholesky by its registered name, with its operand's buffer as its result's."""
     jnp.linalg.cholesky(jnp.eye(2)).block_until_ready()  # registers it
     shapes = (jax.ShapeDtypeStruct((64, 64), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32))
     call = jax.ffi.ffi_call("lapack_spotrf_ffi", shapes, input_layouts=[(0, 1)], output_layouts=[(0, 1), ()],
@@ -190,11 +190,11 @@ def test_convolutions_and_pooling(by: Compiler) -> Any:
     return by.jit(jax.value_and_grad(loss, argnums=(0, 1)))(kernels, images)
 
 
-# What the comparison of cases sees
+# The comparison detects differences
 
 
 def changed(results: Any) -> Compiler:
-    """A compiler of functions that give other results."""
+    """A compiler that returns functions with other results."""
     return dataclasses.replace(jax_s(), jit=lambda fn, **_: lambda *args: results)
 
 
