@@ -21,7 +21,7 @@ from graphrl.errors import ProblemError
 from graphrl.networks.base import MLP, NEVER, SMALL, DecisionObservation, mean_of, standardised
 from graphrl.networks.encoders import GraphSage
 
-WINDOWS = (8, 32, 128)  # the order is divided into this many windows, each with its own load per option
+WINDOWS = (8, 32, 128)  # window lengths as fractions 1/8, 1/32, 1/128 of the order; loads differ along it
 PAIR_FEATURES = 5 + len(WINDOWS)
 
 
@@ -29,7 +29,7 @@ def votes(chosen: jax.Array, senders: jax.Array, receivers: jax.Array, order: ja
     """Neighbours' choices as features `[n, o, PAIR_FEATURES]` float32, for each op v and option k:
 
     - the weight with which v has chosen k;
-    - the share of the ops before v that have chosen k, and of those after it; and their numbers, log1p;
+    - the share of v's predecessors that have chosen k, and of its successors; and their numbers, log1p;
     - the share of the ops near v in the order that have chosen k, for windows of several lengths.
 
     Memory is linear in n. The features are equivariant to permutations of the options.
