@@ -87,8 +87,13 @@ def spared(graph: PaddedGraph, buffers: GraphBuffers, memory: Memory, read: jax.
 
 
 def run(graph: PaddedGraph, buffers: GraphBuffers, memory: Memory, op: jax.Array, read: jax.Array) -> Memory:
-    """State of memory after a ready op has run. Args: graph: one graph. buffers: its buffers. memory: state before the
-    op. op: `[]` int32; n or more runs no op.
+    """State of memory after a ready op has run.
+
+    Args:
+      graph: one graph.
+      buffers: its buffers.
+      memory: state before the op.
+      op: `[]` int32; n or more runs no op.
       read: `[t]` int32, as returned by `reads`.
     """
     n, t = graph.sizes.ops, graph.sizes.tensors

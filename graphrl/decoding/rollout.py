@@ -17,7 +17,8 @@ are added, so that rounding errors stay near 1e-7 of a sum for orders of any len
 
 The uniform number has 24 bits: a step's probabilities are accurate to 6e-8. Weights represent priorities down to
 `RANGE` below the graph's highest; lower ones are raised to that limit, here and in `likelihood.py`. Each state array is
-updated in place (see `costs/device/decode.py`; tests/decoding/test_ordering_rollout.py checks for copies).
+ updated in place (see `costs/device/decode.py`; tests/decoding/test_ordering_rollout.py checks for
+copies).
 """
 
 from collections.abc import Callable
@@ -207,8 +208,9 @@ def masked_log_softmax(logits: jax.Array, ready: jax.Array) -> jax.Array:
 
 
 def releases(graph: PaddedGraph) -> jax.Array:
-    """Decrements of all ops' counters (`waits`) when an op runs, including its own: `[g, n + 1, n]` int16. The last
-    row, for no op, is 0. A counter starts from the in-degree; an op is ready at 0, and has run below 0.
+    """Decrements of all ops' counters (`waits`) when an op runs, including its own: `[g, n + 1, n]` int16.
+
+    The last row, for no op, is 0. A counter starts from the in-degree; an op is ready at 0, and has run below 0.
 
     Args:
       graph: a batch of graphs (leading axis g).
@@ -371,7 +373,7 @@ def _walk_down(state: _State, uniform: jax.Array, block: int) -> _Path:
     anyone = state.last.any()
 
     def down(sums: jax.Array, target: jax.Array, stays: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Descends one level. The conditional prevents XLA from recomputing a level for every element of the next one."""
+        """Descends one level. The conditional keeps XLA from recomputing a level for every element of the next one."""
 
         def draw() -> tuple[jax.Array, jax.Array]:
             index, left = _pick(sums, target)

@@ -145,9 +145,10 @@ def migrated(population: Population, fitness: jax.Array, chosen: Chosen, newcome
 
 
 def choose(key: jax.Array, fitness: jax.Array, elites: int, tournament: int) -> Chosen:
-    """Selects the `elites` fittest, the winners of one tournament per other place, and parents for each place. A winner
-    occupies only its own place, however often it wins. The places left free in the paper's set of winners receive
-    children of an elite and a winner. An elite that wins has a copy among these children if it is both parents.
+    """Selects the `elites` fittest, the winners of one tournament per other place, and parents for each place.
+
+    A winner occupies only its own place, however often it wins. The places left free in the paper's set of winners
+    receive children of an elite and a winner. An elite that wins has a copy among these children if it is both parents.
 
     Args:
       key: key of this generation.

@@ -90,8 +90,10 @@ def init(settings: SacSettings, networks: ActorCritic, key: jax.Array, acted: Ac
 def update(
     settings: SacSettings, networks: ActorCritic, discount: jax.Array, state: State, key: jax.Array, batch: Batch
 ) -> tuple[State, dict[str, jax.Array]]:
-    """One step of the critic, of the actor under the new critic, and of the targets towards both. Returns: The state,
-    and means over the batch: "critic_error", "value", "entropy" in nats per op.
+    """One step of the critic, of the actor under the new critic, and of the targets towards both.
+
+    Returns:
+      The state, and means over the batch: "critic_error", "value", "entropy" in nats per op.
     """
     critic_key, actor_key = jax.random.split(key)
     target = _targets(settings, networks, discount, state, batch)
@@ -226,9 +228,14 @@ def play(
     instances: Instance,
     individuals: int,
 ) -> Episodes:
-    """Runs an episode of every individual on every graph. Args: domain: the decision problem. decide: (key,
-    observations `[k, g, ...]`) -> actions `[k, g, n, h]` int32, and a
-      second output. key: key of all random numbers. instances: `[g, ...]` each. individuals: k.
+    """Runs an episode of every individual on every graph.
+
+    Args:
+      domain: the decision problem.
+      decide: (key, observations `[k, g, ...]`) -> actions `[k, g, n, h]` int32, and a second output.
+      key: key of all random numbers.
+      instances: `[g, ...]` each.
+      individuals: k.
     """
     start = jax.vmap(domain.start)(instances)
     before = jnp.broadcast_to(start, (individuals, *start.shape))

@@ -1,10 +1,11 @@
 """PPO's updates, with generalised advantage estimation (Schulman et al. 2016), and its training loop.
 
 `train` is the loop for fixed instances: environments continue from the last roll-out's end. `update` is one step with a
-batch of fresh ones, `improve` the gradient steps on a roll-out. For episodes of one step with the same initial state,
-all environments of an instance share one call of the networks: `attempt` samples actions, `learn` trains on them. GO's
-network takes longer than its environment, so such an update is nearly as fast with many environments as with one.
-Otherwise it is the same as `update`.
+batch of fresh ones, `improve` the gradient steps on a roll-out.
+
+For episodes of one step with the same initial state, all environments of an instance share one call of the networks:
+`attempt` samples actions, `learn` trains on them. GO's network takes longer than its environment, so such an update is
+nearly as fast with many environments as with one. Otherwise it is the same as `update`.
 
 Advantages distinguish terminated from truncated episodes. All functions except `train` receive one device's share of
 the instances, see `learning.learner`.
@@ -157,15 +158,19 @@ def update(
 def improve(
     settings: PpoSettings, networks: PolicyValue, state: LearnerState, keys: jax.Array, trajectory: Trajectory
 ) -> tuple[LearnerState, Metrics]:
-    """Epochs of gradient steps on the minibatches of a roll-out. Args: settings, networks: settings of PPO and the
-    networks. state: its `step` counts gradient steps. keys: `[g]`
-      typed keys of this device's instances, for shuffling the steps. trajectory: the result of `rollout`.
+    """Epochs of gradient steps on the minibatches of a roll-out.
+
+    Args:
+      settings, networks: settings of PPO and the networks.
+      state: its `step` counts gradient steps.
+      keys: `[g]` typed keys of this device's instances, for shuffling the steps.
+      trajectory: the result of `rollout`.
 
     Returns:
       The state; and means over all devices: "reward" per step, "return" of the episodes that ended (0 if no episode
       ended) and "ended", their share of the steps; over the gradient steps "entropy" in nats per action, "value_error"
-      (root mean square), "clipped" (share of ratios), "divergence" (estimate of the Kullback-Leibler divergence between
-      the policies of the roll-out and of the update, in nats) and "gradient_norm".
+      (root mean square), "clipped" (share of ratios), "divergence" (estimate of the Kullback-Leibler divergence of an
+      action's distribution from the roll-out's, in nats) and "gradient_norm".
     """
     advantage = advantages(trajectory, settings.discount, settings.trace)
     target = advantage + trajectory.value
@@ -310,6 +315,7 @@ def _descended(
     terms: Callable[[dict[str, Any], jax.Array], Metrics],
 ) -> tuple[LearnerState, Metrics]:
     """Epochs of gradient steps: `terms` computes `_terms` from the parameters and a minibatch's places `[g, b]`.
+
     Gradients are summed over the devices: each loss is one device's part.
     """
 
