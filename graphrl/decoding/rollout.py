@@ -16,8 +16,9 @@ of its block and of the block above are recomputed; when an op becomes ready, it
 are added, so that rounding errors stay near 1e-7 of a sum for orders of any length and any weights.
 
 The uniform number has 24 bits: a step's probabilities are accurate to 6e-8. Weights represent priorities down to
-`RANGE` below the graph's highest; lower ones are raised to that limit, here and in `likelihood.py`. Each state array is
- updated in place (see `costs/device/decode.py`; tests/decoding/test_ordering_rollout.py checks for
+`RANGE` below the graph's highest; lower ones are raised to that limit, here and in `likelihood.py`.
+
+Each state array is updated in place (see `costs/device/decode.py`; tests/decoding/test_ordering_rollout.py checks for
 copies).
 """
 
