@@ -33,7 +33,9 @@ class MapParams:
 
 def instance(problem: MapProblem, to: MapSizes | None = None) -> MapParams:
     """Converts a map problem to an instance, padded to `to` (by default its bucket).
-    Raises: ProblemError: `to` is too small for it.
+
+    Raises:
+      ProblemError: `to` is too small for it.
     """
     to, n = common_sizes([problem]) if to is None else to, problem.steps
     nodes = np.zeros((to.steps, len(LAYER_FEATURES)), np.float32)
@@ -48,7 +50,9 @@ def instance(problem: MapProblem, to: MapSizes | None = None) -> MapParams:
 
 def instances(problems: Sequence[MapProblem], to: MapSizes | None = None) -> MapParams:
     """A batch of instances (leading axis g) with the same number of memories, padded to common sizes.
-    Raises: ProblemError: `to` is too small for an instance.
+
+    Raises:
+      ProblemError: `to` is too small for an instance.
     """
     to = common_sizes(problems) if to is None else to
     return jax.tree.map(lambda *leaves: np.stack(leaves), *(instance(problem, to) for problem in problems))

@@ -1,5 +1,6 @@
-"""`Ordering-v0`: choose the order of the ops, one by one (Topoformer). Problem instances are padded graphs with
-features for a network, computed on the host in NumPy.
+"""`Ordering-v0`: choose the order of the ops, one by one (Topoformer).
+
+Problem instances are padded graphs with features for a network, computed on the host in NumPy.
 """
 
 import dataclasses
@@ -182,7 +183,7 @@ def _released(graph: PaddedGraph, op: jax.Array) -> jax.Array:
 
 
 def _largest_op(graph: PaddedGraph, buffers: GraphBuffers) -> jax.Array:
-    """Largest total of an op's reads, writes and workspace: `[]` float32, byte units. Each tensor of a buffer counts."""
+    """Largest sum of an op's reads, writes and workspace: `[]` float32, byte units. Each tensor of a buffer counts."""
     t = graph.sizes.tensors
     of = jnp.minimum(graph.use_tensor, t - 1)
     held = graph.workspace.at[graph.producer].add(graph.owned_bytes)

@@ -16,8 +16,9 @@ each (a gene has two indices, eq. 1). Neither prints its values. Ours:
   Beta distribution is mean (1 - mean) / (alpha + beta + 1), which is always below mean (1 - mean). Many means with a
   small variance can express the order of ops, and whether the affinities of two devices differ always, in most samples
   or at random. At few evaluations policies learned faster than with five means at each of three spreads.
-- "shapes": alpha and beta are powers of two from 1/2 to 16; (1, 1) is the uniform distribution. Both include the
- uniform distribution exactly: an action that chooses it for all genes earns -1.
+- "shapes": alpha and beta are powers of two from 1/2 to 16; (1, 1) is the uniform distribution.
+
+Both include the uniform distribution exactly: an action that chooses it for all genes earns -1.
 """
 
 import dataclasses
@@ -80,9 +81,7 @@ class Coding:
         between 0 and 1 to `[...]` int32 for genes with one index, `[..., 2]` for genes with two.
         """
         alpha, beta = np.array(self.alpha), np.array(self.beta)
-        surest = np.lexsort(
-            (-alpha - beta, alpha / (alpha + beta))
-        )  # sorted by mean; of equal means the smallest variance first
+        surest = np.lexsort((-alpha - beta, alpha / (alpha + beta)))  # by mean, then by variance
         means, first = np.unique((alpha / (alpha + beta))[surest], return_index=True)
         middles = ((means[1:] + means[:-1]) / 2).astype(np.float32)
         row = jnp.asarray(surest[first], jnp.int32)[jnp.searchsorted(middles, mean)]
@@ -330,6 +329,7 @@ def hint(graph: ComputationGraph, problem: Problem) -> np.ndarray:
 
 def reward(fitness: jax.Array, standard: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
     """-o_a / o_s: `[]` float32, from the fitness `[]` with and without proposals.
+
     If o_s is 0 (no op takes time), the reward is -1 for o_a = 0 and else -2.
     """
     cost, base = (_cost(value, graph, problem) for value in (fitness, standard))
@@ -342,9 +342,10 @@ def search(
     parameters: brkga.Parameters, generations: int, coding: Coding
 ) -> Callable[[DeviceProblem, jax.Array, PaddedGraph, jax.Array | None], jax.Array]:
     """A jitted function from a problem, keys `[g]`, graphs (leading axis g) and choices `[g, k]` int32 to the best
-       fitness `[g]` float32.
+    fitness `[g]` float32.
+
     The choices are those of `gene_choices`, or None for uniform distributions. The function supports nested `jax.vmap`
-       over all arguments except the problem; arguments that are not mapped are repeated.
+    over all arguments except the problem; arguments that are not mapped are repeated.
     """
 
     @jax.custom_batching.custom_vmap

@@ -1,4 +1,4 @@
-"""Environments by id: `graphrl.make("Proposal-v0", ...)`. An id's version increases when learning results can change."""
+"""Environments by id: `graphrl.make("Proposal-v0", ...)`. Versions increase when learning results can change."""
 
 import importlib
 import inspect
@@ -39,10 +39,13 @@ def registered() -> tuple[str, ...]:
 
 def make(id: str, **options: Any) -> Any:
     """Creates the environment of that id.
-    Args: id: one of `registered()`. options: options of its class.
 
-       Raises:
-         GraphrlError: the id is not known, or the environment has no such option.
+    Args:
+      id: one of `registered()`.
+      options: options of its class.
+
+    Raises:
+      GraphrlError: the id is not known, or the environment has no such option.
     """
     if id not in _ENTRY_POINTS:
         raise GraphrlError(f"no environment {id!r}: {near(id, registered())}")

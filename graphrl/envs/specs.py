@@ -35,7 +35,9 @@ class ArraySpec:
     @property
     def num_values(self) -> int:
         """Number of values that an element can take.
-        Raises: SpecError: the array does not have bounded integers.
+
+        Raises:
+          SpecError: the array does not have bounded integers.
         """
         if not np.issubdtype(self.dtype, np.integer) or self.minimum is None or self.maximum is None:
             raise SpecError(f"{self} has no number of values: only bounded integers have one")

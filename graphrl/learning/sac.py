@@ -31,8 +31,8 @@ class SacSettings:
       actor_rate, critic_rate: Adam's learning rates.
       gradient_norm: gradients are clipped to this global norm (the code's; the paper has none).
       entropy: alpha, weight of the entropy, per nat.
-      following_entropy: alpha in the value of the next state, if `endless`. The paper's formula has no weight there;
-        the code has 0.01.
+      following_entropy: alpha in the value of the next state, if episodes continue. The paper's formula has no weight
+        there; the code has 0.01.
       polyak: tau, the part of the parameters that the target networks take over per step.
       noise: standard deviation of the noise on actions (the code's).
       limit: c, the clipping limit of the noise (ours, as in TD3).

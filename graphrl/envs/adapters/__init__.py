@@ -1,5 +1,6 @@
-"""Adapters of environments to other libraries, for one problem instance: gymnax, jumanji, stoa and gymnasium. The
- libraries are imported on use and are optional. Their differences:
+"""Adapters of environments to other libraries, for one problem instance: gymnax, jumanji, stoa and gymnasium.
+
+The libraries are imported on use and are optional. Their differences:
 
 | | instance | key of a step | end of an episode | after it |
 |---|---|---|---|---|

@@ -47,8 +47,8 @@ class CompileEnv:
       Instances without fusion run single ops, with the graph's run times. Instances with fusion run kernels, with the
       roofline's run times, even if nothing is inlined.
     - Reward: -sqrt(run time / baseline's), so -1 is as good as the baseline; -10 if a device exceeds its memory limit.
-      The reward is also -10 for kernels that read more than twice as many tensors as ops do: they exceed the padded
-      size, and the reported run time is not theirs.
+      The reward is also -10 for kernels that read more than twice the number of tensors that ops read: they exceed the
+      padded size, and the reported run time is not theirs.
     - End: terminated after `episode_steps` steps, each of which sets all choices.
     - State: the last choices. No random numbers are drawn.
     - Info: "runtime", seconds, and "valid"; 0 and false after `reset`, since nothing has run.

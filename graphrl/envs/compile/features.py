@@ -187,8 +187,9 @@ def loaded(pipeline: PaddedPipeline, placement: jax.Array) -> Loaded:
     The plan from the view of each op, which moves together with its group; rows of padding are arbitrary:
 
     ops: `[n, OP_LOADS]` float32, for each op
-    - the load of its device, its distance from the largest, exp(-SHARP difference), and the largest of the others;
-    - True if its device is a CPU, and its run time there;
+    - the load of its device, its closeness to the largest load, exp(-SHARP difference), and the largest load of the
+      others;
+    - 1 if its device is a CPU, and its run time there;
     - its weights, and all resident bytes of its device;
     - the load of its device without it.
 
@@ -349,7 +350,7 @@ def _look_back(
     Args:
       order: `[n]` ops.
       begins: `[n + 1]`, offsets of each op's readers in `target`.
-      following: `[n]` the next op on the device, n if there is none.
+      following: `[n]` the next op on the device, n after the last.
     """
     for place in range(len(order) - 1, -1, -1):
         op = order[place]

@@ -166,24 +166,28 @@ def instance(
     fusion_to: FusionSizes | None = None,
 ) -> CompileParams:
     """Converts a graph to an instance.
-    Args: graph: any graph; each of its groups (`ComputationGraph.colocation`) is on one device. problem: the devices
-         and their transfers; its objective is the makespan or the largest load. to: sizes to pad to, by default the
-         graph's bucket. devices: d, by default the problem's. levels: l, number of priorities; ignored under `max_load`.
-         baseline: seconds of a reference plan; None is `quick_schedule`'s makespan, with `fusion` that of the kernels of
-           the rule like XLA's, or the largest load of `quick_plan`.
-         start: `[ops]` each, the choices before the first step; None is -1 (no choice) for all.
-         order: `[ops]` int32, a topological order of the ops, for ties between priorities; None is the graph's own.
-         reach: part of the order by which one level more moves a ready op forward: 1 is all of it, so that the higher
-           level always runs first.
-         fusion: the graph's fusion problem, whose chip determines the run times of kernels, independent of the graph's own
-           run times; None fuses nothing.
-         fusion_levels: f, number of fusion priorities.
-         fusion_to: sizes to pad `fusion` to, with the numbers of ops and tensors of `to`; by default its bucket.
 
-       Raises:
-         GraphError: `to` is too small for the graph.
-         ProblemError: another objective; fewer devices than the problem has; fewer levels than one; fusion of another
-           graph, or under `max_load`; an op that no device can run.
+    Args:
+      graph: any graph; each of its groups (`ComputationGraph.colocation`) is on one device.
+      problem: the devices and their transfers; its objective is the makespan or the largest load.
+      to: sizes to pad to, by default the graph's bucket.
+      devices: d, by default the problem's.
+      levels: l, number of priorities; ignored under `max_load`.
+      baseline: seconds of a reference plan; None is `quick_schedule`'s makespan, with `fusion` that of the kernels of
+        the rule like XLA's, or the largest load of `quick_plan`.
+      start: `[ops]` each, the choices before the first step; None is -1 (no choice) for all.
+      order: `[ops]` int32, a topological order of the ops, for ties between priorities; None is the graph's own.
+      reach: part of the order by which one level more moves a ready op forward: 1 is all of it, so that the higher
+        level always runs first.
+      fusion: the graph's fusion problem, whose chip determines the run times of kernels, independent of the graph's own
+        run times; None fuses nothing.
+      fusion_levels: f, number of fusion priorities.
+      fusion_to: sizes to pad `fusion` to, with the numbers of ops and tensors of `to`; by default its bucket.
+
+    Raises:
+      GraphError: `to` is too small for the graph.
+      ProblemError: another objective; fewer devices than the problem has; fewer levels than one; fusion of another
+        graph, or under `max_load`; an op that no device can run.
     """
     to = common_sizes([graph]) if to is None else to
     devices = problem.devices if devices is None else devices
@@ -228,13 +232,15 @@ def instances(
     fusion_levels: int = FUSION_LEVELS,
 ) -> CompileParams:
     """A batch of instances (leading axis g), padded to `to` (by default the smallest bucket that covers all).
-    Args: graphs, problems: one per instance; the problems must have the same objective, transfer model and residency of
-           weights, and all or no memory limits.
-         to, levels, fusion_levels: see `instance`.
-         fusions: one per instance, with equal limits of kernels; None fuses nothing.
 
-       Raises:
-         GraphError, ProblemError: see `instance`; problems that cannot be in a batch.
+    Args:
+      graphs, problems: one per instance; the problems must have the same objective, transfer model and residency of
+        weights, and all or no memory limits.
+      to, levels, fusion_levels: see `instance`.
+      fusions: one per instance, with equal limits of kernels; None fuses nothing.
+
+    Raises:
+      GraphError, ProblemError: see `instance`; problems that cannot be in a batch.
     """
     to, devices = common_sizes(graphs) if to is None else to, max(problem.devices for problem in problems)
     kinds = {(one.objective, one.transfer, one.memory_limit is None, one.resident_weights) for one in problems}

@@ -113,9 +113,7 @@ def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
     of_graph = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (graph, problem))
     costs = _costs_of(*of_graph, jax.tree.map(lambda leaf: leaf[None, None], decisions))
     costs = jax.tree.map(lambda leaf: leaf[0, 0], costs)
-    if (
-        problem.memory_limit is not None
-    ):  # without a limit, validity alone does not depend on the run, so that XLA can drop it
+    if problem.memory_limit is not None:  # else validity does not depend on the run, which XLA can then drop
         fits &= costs.peak <= problem.memory_limit / graph.byte_unit
     return Run(costs.makespan, fits, graph, op, placement, costs.end, costs.place)
 

@@ -65,7 +65,8 @@ def _bundled(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices:
 
 def _late(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> tuple[jax.Array, jax.Array]:
     """Keys as of `_bundled`, with each transfer right before the first op that waits for it; tensors that are written
-       earlier are sent first.
+    earlier are sent first.
+
     All transfers of one op's outputs that the same op waits for first share one position among those of the ops.
     """
     uses = _uses(graph, placement, rank)
@@ -96,6 +97,7 @@ def ranks(graph: PaddedGraph, op_keys: jax.Array) -> jax.Array:
 
 def _bundled_before(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> jax.Array:
     """Position of the op before which each tensor is sent to each device, bundled: `[d, t]` int32.
+
     For one graph: `placement` and `rank`, `[n]` int32 each.
     """
     n, t, uses = len(rank), graph.sizes.tensors, _uses(graph, placement, rank)

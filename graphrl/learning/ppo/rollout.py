@@ -42,8 +42,11 @@ class Trajectory(NamedTuple):
 def begin(env: Environment[Any, Any, Any], keys: jax.Array, instances: Any, settings: PpoSettings) -> Runner:
     """Resets the environments.
 
-    Args: env: environment of one instance. keys: `[g]` typed keys. instances: `[g, ...]` each. settings: define the
-      number of environments per instance.
+    Args:
+      env: environment of one instance.
+      keys: `[g]` typed keys.
+      instances: `[g, ...]` each.
+      settings: define the number of environments per instance.
     """
     split = jax.vmap(lambda key: jax.random.split(key, settings.environments))(keys)
     reset = jax.vmap(jax.vmap(AutoReset(env).reset, (0, None)))
