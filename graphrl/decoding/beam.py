@@ -158,7 +158,9 @@ def _of_candidates(
 
 
 def _spared(tables: _Tables, states: _States) -> jax.Array:
-    """Bytes that every op saves in each state by reusing buffers: `[g, w, n]` float32, byte units."""
+    """Bytes that every op saves in each state by reusing buffers: `[g, w, n]` float32, byte units; a 0 `[1, 1, 1]`
+    without shares.
+    """
     graph, buffers = tables.graph, tables.buffers
     if not graph.sizes.shares:
         return jnp.zeros((1, 1, 1), jnp.float32)

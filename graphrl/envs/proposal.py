@@ -8,7 +8,7 @@
   CPU, the batch then runs a few graphs at a time (solvers/chromosomes/brkga.py).
 - `Coding`: the Beta distributions that an action can choose for a gene.
 
-The two papers code actions differently. The ICLR paper quantises mean and variance (a gene has one index; its best
+The two papers encode actions differently. The ICLR paper quantises mean and variance (a gene has one index; its best
 agent has "a choice of 16 different node placement actions"); the workshop paper samples alpha and beta from a softmax
 each (a gene has two indices, eq. 1). Neither prints its values. Ours:
 

@@ -96,13 +96,13 @@ class Text(str):
 
 
 def updated(config: C, values: Mapping[str, Any], prefix: str = "") -> C:
-    """A dataclass with some values changed, dataclasses inside it likewise.
+    """Returns a dataclass with some values changed, also in dataclasses inside it.
 
     Fields may be int, float, bool, str, Literal, X | None, tuple[X, ...] and dataclasses. A float also accepts an
     integer and the text "inf"; a tuple accepts a list.
 
     Args:
-      config: a frozen dataclass with all its values.
+      config: a frozen dataclass.
       values: new values by name; for a dataclass inside, a mapping.
       prefix: prefix of the names in messages.
 

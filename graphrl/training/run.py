@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
 
 @dataclasses.dataclass
 class Loop:
-    """One run in one process (of perhaps several).
+    """One run in one process (of one or several).
 
     Attributes:
       learner, data, mesh, schedule: the learner (compiled here), its data, its devices and its number of steps.

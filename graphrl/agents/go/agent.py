@@ -3,7 +3,7 @@
 - `AGENT`, `GDP`: the agents of the training loop.
 - `solve` improves a list schedule with the policy, in rounds of one call of the network each. With `finetune` the
   policy is first trained on the graph.
-- `solve_portfolio` is `auto`, with a round of `solve` before its searches if the budget is enough.
+- `solve_portfolio` is `auto`, with a round of `solve` before its searches if the budget suffices.
 - `coarse` clusters a large graph, so that the policy sees a few hundred clusters, about the size of its training
   graphs. A change of a cluster moves all its ops.
 
@@ -131,7 +131,7 @@ HINT_SHARE = 0.5  # share of the time for quick plans; rules that would take lon
 ROUND_SECONDS = 2e-6  # time of a round on one core before its first plan, per op and use
 HASTY_SECONDS = 30.0  # searches with less time compile the network with few optimisations
 LOOK_SHARE = 0.3  # share of the time for evaluating the plans of a round
-PLAY_SHARE, COMPILE_SECONDS = 0.1, 8.0  # share of the time that "go+" gives GO; time for compiling the network
+PLAY_SHARE, COMPILE_SECONDS = 0.1, 8.0  # "go+" runs GO if this share of the time covers this many seconds
 
 # placement, priority and changes -> placement: see `Decoder.climb`
 Climb = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -197,8 +197,8 @@ def solve(
     digest=Policy.digest_of,
 )
 def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoint: str = "") -> Plan:
-    """Runs the stages of `auto` after GO, which gets at most a tenth of the time, so that the loss against `auto` is
-    bounded. Below 80 s it is `auto`, as compiling the network may take 8 s. Args and errors: as `solve`.
+    """Runs GO for `rounds` rounds, then the stages of `auto` from its plans. GO runs only if a tenth of the time covers
+    compiling the network, which may take 8 s: below 80 s this is `auto`. Args and errors: as `solve`.
     """
     _policy(task.problem, checkpoint)  # raises here, since a portfolio skips methods that cannot run
     with task.uncounted():

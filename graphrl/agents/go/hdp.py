@@ -132,7 +132,7 @@ def instance(graph: ComputationGraph, problem: Problem) -> Instance:
 
 
 class Draw(NamedTuple):
-    """How options are chosen at one stage of learning."""
+    """Settings for choosing options at one stage of learning."""
 
     noise: jax.Array  # [] float32, see `HdpConfig`; 0 disables noise
     is_sampled: jax.Array  # [] bool, True samples devices; groups are always sampled

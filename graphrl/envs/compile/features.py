@@ -62,7 +62,7 @@ class _Ops(NamedTuple):
     runtime: jax.Array
 
 
-@functools.partial(jax.jit, static_argnames="devices")  # one program also where the environment is not jitted
+@functools.partial(jax.jit, static_argnames="devices")  # one program also if the environment is not jitted
 def played(graph: PaddedGraph, placement: jax.Array, place: jax.Array, end: jax.Array, devices: int) -> Played:
     """Features of a schedule.
 
@@ -180,7 +180,7 @@ class Loaded(NamedTuple):
     played: Played
 
 
-@jax.jit  # one program also where the environment is not jitted
+@jax.jit  # one program also if the environment is not jitted
 def loaded(pipeline: PaddedPipeline, placement: jax.Array) -> Loaded:
     """Features for a placement `[n]` int32 that keeps groups together, with each on a device that can run it.
 

@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
     """Result of one plan."""
 
     seconds: jax.Array  # [] float32, second units: the makespan, or the largest load
-    valid: jax.Array  # [] bool, every device stays within the memory limit, and kernels have room
+    valid: jax.Array  # [] bool, every device stays within the memory limit, and kernels within their padded size
     played: Played  # features of its run, by op; rows of padding are arbitrary
 
 
@@ -84,7 +84,7 @@ class Run(NamedTuple):
     """One run of a graph."""
 
     makespan: jax.Array  # [] float32, second units
-    valid: jax.Array  # [] bool, every device stays within the memory limit, and kernels have room
+    valid: jax.Array  # [] bool, every device stays within the memory limit, and kernels within their padded size
     graph: PaddedGraph  # the graph that ran: of ops, or of kernels
     op: jax.Array  # [n] int32, the op of each node, for a kernel its root; n for padding
     placement: jax.Array  # [n] int32, device of each node

@@ -63,7 +63,7 @@ def rollout(
     instances: Any,
     settings: PpoSettings,
 ) -> tuple[Runner, Trajectory]:
-    """The steps of a roll-out, with sampled actions.
+    """Runs the steps of a roll-out with sampled actions.
 
     Args:
       env, keys, instances, settings: as for `begin`.
