@@ -184,8 +184,8 @@ def generation(
 
     Returns:
       The state; metrics: rewards of "best" so far, "networks", "chromosomes" and "learners" (the fittest of each by the
-      mean over graphs), means of `sac.update` over the steps, and "evaluations"; and the actions of all roll-outs `[k +
-      rollouts of learners, g, n, h]` int32.
+      mean over graphs), means of `sac.update` over the steps, and "evaluations"; and the actions `[rollouts, g, n, h]`
+      int32 of all `settings.rollouts` roll-outs.
     """
     play_key, draw_key, evolve_key, learn_key = jax.random.split(key, 4)
     learners, population, players = state.learners, state.population, state.population.networks

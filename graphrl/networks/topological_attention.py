@@ -98,9 +98,7 @@ class MaskedAttention(nn.Module):
         return jnp.moveaxis(each, 0, 1).reshape(len(nodes), -1)
 
     def _scored(self, nodes: jax.Array, values: jax.Array, own: np.ndarray) -> tuple[jax.Array, jax.Array]:
-        """Factors or summands of the scores, for receivers and for senders: `[heads, n, head_width]` or `[heads, n,
-        1]`.
-        """
+        """Factors `[heads, n, head_width]` or summands `[heads, n, 1]` of the scores, for receivers and for senders."""
         if self.scoring == "dot":
             queries = self._projected("query", nodes, own) * np.asarray(self.head_width**-0.5, self.dtype)
             return queries, self._projected("key", nodes, own)

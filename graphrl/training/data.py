@@ -40,8 +40,8 @@ class DataConfig:
     `zoo:training/hlo/train-split`, and `regal-like:x400@10000`, which is 400 graphs with seeds from 10000.
 
     Attributes:
-      train, validation, test: sets of graphs; no graph may be in two of them. `test` is the default of `graphrl
-        evaluate`, and is not read before: overlaps are found by the names of sets and files.
+      train, validation, test: sets of graphs; no graph may be in two of them. `test` is the default set of `graphrl
+        evaluate`, and is not read during training: overlaps with it are found by the names of sets and files.
       graphs: g, the number of graphs in a batch.
       buckets: number of size buckets: the training graphs are sorted by ops and cut into groups with one padded size
         each.

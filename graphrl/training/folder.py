@@ -1,9 +1,9 @@
 """The folder of a run: its lock, and its metrics in `metrics.jsonl`.
 
 One process owns the folder at a time, and a run that fails before its first checkpoint restores it. The metrics are one
-JSON object per line: `{"step": 12, "seconds": 3.4, "bucket": 96, "loss": ...}` for an update and `{"step": 25,
-"validation": {...}}` for a validation on the held-out graphs. If tensorboardX is installed, the same values are written
-for TensorBoard.
+JSON object per line: `{"step": 12, "seconds": 3.4, "bucket": 96, "loss": ...}` for an update, and for a validation on
+the held-out graphs `{"step": 25, "validation": {...}}`. If tensorboardX is installed, the same values are written for
+TensorBoard.
 """
 
 import contextlib

@@ -172,8 +172,8 @@ def _layers(problem: MapProblem, hint: Hint, to: MapSizes) -> Layers:
 
 
 def uniform(problem: MapProblem, hint: Hint) -> np.ndarray:
-    """The requests from which a hint is chosen, each with one memory for all weights and one for all outputs: `[k, n,
-    2]`.
+    """The requests `[k, n, 2]` from which a hint is chosen, each with one memory for all weights and one for all
+    outputs.
     """
     fastest = problem.memories - 1
     if hint != "uniform":

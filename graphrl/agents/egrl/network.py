@@ -113,8 +113,8 @@ class Policy(agent.Policy[EgrlConfig]):
         return self
 
     def ask(self, problem: MapProblem) -> np.ndarray:
-        """The policy's map, followed by the requests from which its hint is chosen, weights first and then outputs: `[1
-        + k, 2n]` int64.
+        """Maps `[1 + k, 2n]` int64, each with weights first and then outputs: the policy's map, followed by the
+        requests from which its hint is chosen.
         """
         instance = _one(layers([problem], _roomy(problem), self.config.hint))
         asked = np.asarray(_asked(self.config, self.params, instance), np.int64)

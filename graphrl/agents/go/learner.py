@@ -148,7 +148,8 @@ Batch = dict[str, Any]  # by transfer model `CompileParams`, or a `Lesson` to im
 
 def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer) -> Problem:
     """The problem of a graph under a transfer model: its name determines the number of devices and the speed of
-    transfers. Under max_load the graph's machine, if it names one, takes precedence.
+    transfers. Under max_load the graph's machine, if it names one, determines the devices and the memory limit, and
+    tensors may have their own transfer times.
     """
     which = zlib.crc32(graph.name.encode())
     devices = settings.devices[which % len(settings.devices)]

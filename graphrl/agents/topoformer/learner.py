@@ -117,7 +117,7 @@ def _loss(
         config.clip,
     )
     written = jnp.maximum(graph.owned_bytes.sum(1, keepdims=True), 1e-30)
-    del metrics["reward"]  # always -1, as it is relative to the mean
+    del metrics["reward"]  # about -1, as it is relative to the baseline's peak
     return term, metrics | {"peak": learning.mean(drawn.peak / written)}
 
 
