@@ -1,9 +1,9 @@
-"""Agents: one folder a published system (regal, topoformer, go, egrl). What they share is in graphrl/learning.
+"""Agents: one folder per published system (regal, topoformer, go, egrl). Shared parts are in graphrl/learning.
 
-Each folder has the same files: config, network (with the trained policy), learner, and agent: an `AGENT` that says what
-the training loop and the commands need of it, and the solvers. A trained agent is a solver too, so that tables compare
-it with the classical ones: its methods are named in graphrl/methods.py. `agents` at the top of the repository is a link
-to this folder.
+Each folder has the same files: config, network (with the trained policy), learner, and agent. The latter has an `AGENT`
+for the training loop and the commands, and the solvers. A trained agent is also a solver, so that tables compare it
+with classical ones: graphrl/methods.py lists its methods. `agents` at the top of the repository is a link to this
+folder.
 """
 
 import importlib
@@ -14,10 +14,10 @@ from graphrl.errors import ProblemError, near
 if TYPE_CHECKING:
     from graphrl.training.agent import Agent
 
-if __name__ != "graphrl.agents":  # through the link: a second copy of every class, and nothing would be equal to itself
+if __name__ != "graphrl.agents":  # through the link: would create a second copy of every class, unequal to the first
     raise ImportError(f"this is graphrl.agents, imported as {__name__!r}: write `import graphrl.agents`")
 
-# name -> module, imported when it is asked for, and in it an `Agent` (training/agent.py): "AGENT" if it says no other
+# name -> module, imported on first use, and optionally the name of its `Agent` (training/agent.py), default "AGENT"
 AGENTS = {
     "egrl": "graphrl.agents.egrl.agent",
     "gdp": "graphrl.agents.go.agent:GDP",
@@ -32,7 +32,7 @@ def find_agent(name: str) -> "Agent":
     """The agent of that name.
 
     Raises:
-      ProblemError: there is none; the message has the known ones.
+      ProblemError: the name is unknown; the message lists the nearest known ones.
     """
     if name not in AGENTS:
         raise ProblemError(f"unknown agent {name!r}: {near(name, AGENTS)}")

@@ -1,1 +1,1 @@
-"""Orders from a policy: greedily, by sampling, by beam search, step by step, and how likely they were (Topoformer)."""
+"""Orders from a policy: greedy, sampled, by beam search or step by step, and their log-probabilities (Topoformer)."""

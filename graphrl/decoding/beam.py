@@ -1,14 +1,14 @@
 """Beam search over orders with state collapsing (Topoformer, section 4.2, decoding method 3).
 
-A state is the set of ops that have run; its score is the log-probability of the order it was reached by. A step looks
-at every ready op of every state. Of candidates that reach the same set, the one of lowest peak stays (ties: the more
-probable one), and of those that stay, the `width` most probable become the next states. The answer is the complete
-order of lowest peak, whatever its probability.
+A state is the set of ops that have run; its score is the log-probability of its order so far. A step considers every
+ready op of every state. Of candidates with the same set, only the one of lowest peak is kept (ties: the more probable
+one). Of the candidates that are kept, the `width` most probable become the next states. The result is the complete
+order of lowest peak, independent of its probability.
 
-Two states whose sets have equally many ops share at most one candidate: they must differ by a swap, b in one where the
-other has a, and then it is (first state, a) and (second, b). The sums of the indices of their ops, and of the squares,
-tell a and b; 64-bit hashes of the sets (Zobrist) tell whether they differ in nothing else. So looking at pairs of
-states finds all equal candidates.
+Two states with equally large sets share at most one candidate. Their sets must differ by a swap: one has b where the
+other has a, and the common candidate is (first state, a) and (second, b). The sums of the ops' indices, and of their
+squares, determine a and b. 64-bit Zobrist hashes of the sets detect any other difference. Comparing pairs of states
+thus finds all equal candidates.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from graphrl.decoding.memory import GraphBuffers, Memory
 from graphrl.decoding.rollout import Context, Logits, Rollout, masked_log_softmax, releases, waits
 from graphrl.graphs.padding import PaddedGraph
 
-WIDTH = 16  # the paper's
+WIDTH = 16  # the paper's width
 
 
 class _Tables(NamedTuple):
@@ -38,7 +38,7 @@ class _Tables(NamedTuple):
 
 
 class _States(NamedTuple):
-    """w states of each of g graphs, of which those of score -inf are none."""
+    """w states of each of g graphs; states with score -inf are unused."""
 
     waits: jax.Array  # [g, w, n] int16
     memory: Memory  # [g, w, ...]
@@ -46,26 +46,26 @@ class _States(NamedTuple):
     first: jax.Array  # [g, w] int32
     last: jax.Array  # [g, w] int32
     total: jax.Array  # [g, w] int32, sum of the indices of the set
-    squares: jax.Array  # [g, w] int32, of their squares, modulo 2^32
+    squares: jax.Array  # [g, w] int32, sum of the squares, modulo 2^32
     hash: jax.Array  # [g, w, 2] uint32
 
 
 def beam(graph: PaddedGraph, priorities: jax.Array, width: int = WIDTH) -> Rollout:
-    """The order of lowest peak in a beam by the probabilities of eq. 8.
+    """The order of lowest peak in a beam with the probabilities of eq. 8.
 
     Args:
       graph: a batch of graphs (leading axis g).
-      priorities: `[g, n]` float32; what stands at padding does not matter.
+      priorities: `[g, n]` float32; values at padding are ignored.
       width: w, states kept at each step. Static.
 
     Returns:
-      One order a graph: arrays of leading shape `[g]`.
+      One order per graph: arrays of leading shape `[g]`.
     """
     return beam_with(graph, lambda _: priorities[:, None], width)
 
 
 def beam_with(graph: PaddedGraph, logits: Logits, width: int = WIDTH) -> Rollout:
-    """As `beam`, by the log-probabilities of a policy that is asked at every step, of w orders of each graph."""
+    """As `beam`, with the log-probabilities of a policy that is called at every step, for w orders of each graph."""
     tables = _make_tables(graph)
     g, n = tables.need.shape
 
@@ -75,7 +75,7 @@ def beam_with(graph: PaddedGraph, logits: Logits, width: int = WIDTH) -> Rollout
         scores = _collapsed(tables, states, states.score[..., None] + log_probs)
         score, best = lax.top_k(scores.reshape(g, -1), width)
         parent, op = best // n, best % n
-        # where all ops have run, every state stays
+        # after a graph's last op, its states no longer change
         done = (index >= graph.num_ops)[:, None]
         parent = jnp.where(done, jnp.arange(width, dtype=jnp.int32)[None], parent)
         score = jnp.where(done, states.score, score)
@@ -90,7 +90,7 @@ def _make_tables(graph: PaddedGraph) -> _Tables:
     n, t = graph.sizes.ops, graph.sizes.tensors
     buffers = jax.vmap(memory.buffers)(graph)
     of_graph = jnp.arange(graph.num_ops.shape[0], dtype=jnp.int32)[:, None]
-    # padding uses are of none by none
+    # padding uses refer to the extra row and column, n and t
     read = jnp.pad(buffers.of, ((0, 0), (0, 1)), constant_values=t)[of_graph, graph.use_tensor]
     matrix = jnp.zeros((len(of_graph), n + 1, t + 1), jnp.int16).at[of_graph, graph.use_op, read].add(jnp.int16(1))
     need = graph.workspace.at[of_graph, graph.producer].add(graph.owned_bytes)
@@ -121,9 +121,9 @@ def _start(tables: _Tables, width: int) -> _States:
 
 
 def _collapsed(tables: _Tables, states: _States, scores: jax.Array) -> jax.Array:
-    """The scores `[g, w, n]` of candidates, -inf for those that a better one of the same set stands for."""
+    """The scores `[g, w, n]` of candidates, -inf for those with a better candidate of the same set."""
     g, w, n = scores.shape
-    # of all pairs: what the other state has and this one has not, and the reverse
+    # for all pairs: the op only in the other state's set, and the op only in this one's
     more, more_squares = (x[:, None, :] - x[:, :, None] for x in (states.total, states.squares))
     both = lax.div(more_squares, jnp.where(more == 0, 1, more))
     theirs, mine = lax.div(both + more, jnp.int32(2)), lax.div(both - more, jnp.int32(2))
@@ -148,7 +148,7 @@ class _Candidates(NamedTuple):
 def _of_candidates(
     tables: _Tables, states: _States, scores: jax.Array, theirs: jax.Array, mine: jax.Array
 ) -> tuple[_Candidates, _Candidates]:
-    """Of all pairs `[g, w, w]`: this state's candidate of the op `theirs`, and the other one's of the op `mine`."""
+    """For all pairs `[g, w, w]`: this state's candidate with op `theirs`, and the other state's with op `mine`."""
     g, w, _ = scores.shape
     need = jnp.broadcast_to(tables.need[:, None], scores.shape) - _spared(tables, states)
     after = jnp.maximum(states.memory.peak[..., None], states.memory.live[..., None] + need)
@@ -158,7 +158,9 @@ def _of_candidates(
 
 
 def _spared(tables: _Tables, states: _States) -> jax.Array:
-    """What every op would not allocate in each state, since it takes buffers over: `[g, w, n]` float32, or 0."""
+    """Bytes that every op saves in each state by reusing buffers: `[g, w, n]` float32, byte units; a 0 `[1, 1, 1]`
+    without shares.
+    """
     graph, buffers = tables.graph, tables.buffers
     if not graph.sizes.shares:
         return jnp.zeros((1, 1, 1), jnp.float32)
@@ -174,7 +176,7 @@ def _spared(tables: _Tables, states: _States) -> jax.Array:
 def _expanded(
     tables: _Tables, states: _States, parent: jax.Array, op: jax.Array, score: jax.Array, step: jax.Array
 ) -> _States:
-    """The states that are reached from `parent` by `op`, both `[g, w]`; op n: none runs."""
+    """The states that `op` reaches from `parent`, both `[g, w]`; op n leaves a state unchanged."""
     of_graph = jnp.arange(len(parent), dtype=jnp.int32)[:, None]
     before: _States = jax.tree.map(lambda x: x[of_graph, parent], states)
     n = tables.need.shape[1]

@@ -1,12 +1,12 @@
 """The probability of an order under eq. 8 (Topoformer), and its gradient.
 
 log p(order) = sum over steps t of y[order[t]] - log Z_t, where Z_t adds exp(y) over the ops that are ready at t. Op j
-is ready from the step after its last predecessor's to its own: an interval. Its gradient is
-d log p / d y_j = 1 - sum over that interval of exp(y_j) / Z_t.
+is ready from the step after its last predecessor's to its own: an interval. The gradient is d log p / d y_j = 1 - sum
+over that interval of exp(y_j) / Z_t.
 
-Both are sums over intervals, and are taken over a binary tree of steps: an interval is at most two nodes of each level.
-So they cost O(n log n), and only positive numbers are added: the difference of running sums would lose all digits
-where weights of very different size meet.
+Both are sums over intervals, computed with a binary tree of steps: an interval consists of at most two nodes per level.
+The cost is O(n log n), and only positive numbers are added. Differences of prefix sums would lose all digits if weights
+differ widely.
 """
 
 from typing import NamedTuple
@@ -20,11 +20,13 @@ from graphrl.costs.device.indexing import add, put, take
 from graphrl.costs.device.lanes import scatter_max, take_rows
 from graphrl.graphs.padding import PaddedGraph
 
-RANGE = 140.0  # of priorities that float32 weights hold, sums and reciprocals of sums included
+RANGE = 140.0  # range of priorities for which weights, sums and reciprocals of sums are finite in float32
 
 
 class _Ready(NamedTuple):
-    """When each op is ready: steps `[n, g, s]` int32, from `first` up to but not including `end`; padding never is."""
+    """Steps at which each op is ready: `[n, g, s]` int32, from `first` up to but not including `end`; empty for
+    padding.
+    """
 
     first: jax.Array
     end: jax.Array
@@ -33,12 +35,12 @@ class _Ready(NamedTuple):
 def log_prob(graph: PaddedGraph, priorities: jax.Array, order: jax.Array) -> jax.Array:
     """The log-probability of complete orders: `[g, ...]` float32. Differentiable in the priorities, once.
 
-    Priorities more than `RANGE` below their graph's highest count as that.
+    Priorities more than `RANGE` below their graph's highest are raised to that limit.
 
     Args:
       graph: a batch of graphs (leading axis g).
-      priorities: `[g, n]` float32; what stands at padding does not matter.
-      order: `[g, ..., n]` int32, topological orders of the ops, anything from n up after the last.
+      priorities: `[g, n]` float32; values at padding are ignored.
+      order: `[g, ..., n]` int32, topological orders of the ops; any numbers >= n after the last op.
     """
     g, n = priorities.shape
     lanes = jnp.moveaxis(jnp.minimum(order, n).reshape(g, -1, n), -1, 0)
@@ -48,7 +50,7 @@ def log_prob(graph: PaddedGraph, priorities: jax.Array, order: jax.Array) -> jax
 
 
 def weights(graph: PaddedGraph, priorities: jax.Array) -> jax.Array:
-    """exp of the priorities, scaled to the middle of what float32 holds: `[g, n]` float32; 0 for padding."""
+    """exp of the priorities, shifted to the middle of float32's range: `[g, n]` float32; 0 for padding."""
     return jnp.where(_real(graph), jnp.exp(_clipped(graph, priorities)), 0)
 
 
@@ -57,7 +59,9 @@ def _real(graph: PaddedGraph) -> jax.Array:
 
 
 def _clipped(graph: PaddedGraph, priorities: jax.Array) -> jax.Array:
-    """Priorities shifted so that the graph's highest is `RANGE` / 2, at least minus that: `[g, n]`; 0 for padding."""
+    """Priorities shifted so that the graph's highest is `RANGE` / 2, and raised to at least -`RANGE` / 2: `[g, n]`; 0
+    for padding.
+    """
     real = _real(graph)
     highest = lax.stop_gradient(jnp.where(real, priorities, -jnp.inf).max(1, keepdims=True))
     shifted = jnp.where(real, priorities, 0) - highest + RANGE / 2
@@ -80,7 +84,7 @@ def _ready(graph: PaddedGraph, order: jax.Array) -> _Ready:
 
 @jax.custom_vjp
 def _log_prob(values: jax.Array, order: jax.Array, ready: _Ready) -> jax.Array:
-    """`[g, s]` from values `[n, g, 1]` (of `_clipped`), orders `[n, g, s]` and intervals."""
+    """Log-probabilities `[g, s]` from values `[n, g, 1]` (of `_clipped`), orders `[n, g, s]` and intervals."""
     return _forward(values, order, ready)[0]
 
 
@@ -106,12 +110,12 @@ def _backward(kept: tuple, cotangent: jax.Array) -> tuple:
 _log_prob.defvjp(_forward, _backward)
 
 
-# The tree is a heap: node 1 is all steps, node i has the children 2 i and 2 i + 1, and the leaves come last. Node 0 is
-# none. The nodes of an interval are found from the leaves up, by a loop over levels in which all intervals advance.
+# The tree is a heap: node 1 covers all steps, node i has the children 2 i and 2 i + 1, and the leaves come last. Node 0
+# is unused. A loop over levels finds the nodes of all intervals in parallel, from the leaves up.
 
 
 def _sums_at_steps(amount: jax.Array, ready: _Ready) -> jax.Array:
-    """At every step, the sum of the amounts `[n, g, s]` of the ops that are ready: `[n, g, s]`."""
+    """For every step, the sum of the amounts `[n, g, s]` of the ops that are ready: `[n, g, s]`."""
     n, g, s = amount.shape
 
     def level(_: int, state: tuple[_Ready, jax.Array]) -> tuple[_Ready, jax.Array]:
@@ -154,14 +158,14 @@ def _leaves(steps: int) -> int:
 
 
 def _from_leaves(ready: _Ready) -> _Ready:
-    """Intervals of nodes of the lowest level."""
+    """Intervals as nodes of the lowest level."""
     leaves = _leaves(ready.first.shape[0])
     return _Ready(ready.first + leaves, ready.end + leaves)
 
 
 def _nodes(ready: _Ready) -> tuple[tuple[jax.Array, jax.Array], _Ready]:
-    """The nodes of a level that an interval has and its parent has not, as flat indices (node 0 where there is none),
-    and the rest of the interval as one of the level above.
+    """The nodes of a level that belong to an interval although their parents do not, as flat indices (node 0 if there
+    is no such node), and the rest of the interval as nodes of the level above.
     """
     first, end = ready
     _, g, s = first.shape

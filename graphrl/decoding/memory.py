@@ -1,7 +1,8 @@
-"""Peak memory on one device, op by op and exactly: what an order that is not complete yet has cost so far.
+"""Exact peak memory on one device, op by op: the memory of an incomplete order so far.
 
-The rules are those of `costs/exact/memory.py`. What is known before any op runs is `GraphBuffers`; functions are of one
-graph and one state, to be mapped over. A step looks at all t tensors, in a few vector operations.
+The rules are those of `costs/exact/memory.py`. `GraphBuffers` has the values that are known before any op runs.
+Functions are for one graph and one state; callers use `jax.vmap`. A step processes all t tensors in a few vector
+operations.
 """
 
 from typing import NamedTuple
@@ -16,17 +17,17 @@ from graphrl.graphs.padding import PaddedGraph
 class GraphBuffers(NamedTuple):
     """The buffers of a graph, each named by its first tensor; t tensors, s shares."""
 
-    of: jax.Array  # [t] int32, the buffer of each tensor: its own, or what it is an alias in
+    of: jax.Array  # [t] int32, the buffer of each tensor: its own, or the one that it is an alias of
     pinned: jax.Array  # [t] bool, never freed
-    source: jax.Array  # [s] int32, the buffer that a share may take over; t - 1 for padding
-    op: jax.Array  # [s] int32, that would take it over; n for none, and where another output of the op comes first
+    source: jax.Array  # [s] int32, the buffer that a share may reuse; t - 1 for padding
+    op: jax.Array  # [s] int32, the op that may reuse it; n without one, or if an earlier output of the op has it
 
 
 class Memory(NamedTuple):
-    """After some ops."""
+    """State of memory after some ops."""
 
-    left: jax.Array  # [t] int32, uses of each buffer that are to come
-    size: jax.Array  # [t] float32, byte units: what the buffer has, or will
+    left: jax.Array  # [t] int32, remaining uses of each buffer
+    size: jax.Array  # [t] float32, byte units: current or future size of the buffer
     live: jax.Array  # [] float32, byte units
     peak: jax.Array  # [] float32, byte units
 
@@ -39,7 +40,7 @@ def buffers(graph: PaddedGraph) -> GraphBuffers:
     if not shares:
         nothing = jnp.zeros(0, jnp.int32)
         return GraphBuffers(own, pinned, nothing, nothing)
-    # [t + 1] the tensor that each is an alias of
+    # [t + 1] the tensor of which each is an alias
     aliases = jnp.where(graph.share_reuses, t, graph.share_tensor)
     of = jnp.arange(t + 1, dtype=jnp.int32).at[aliases].set(graph.share_of).at[t].set(t)
     external = (of[:t] == own) & (graph.owned_bytes == 0) & (graph.tensor_bytes > 0)
@@ -55,7 +56,7 @@ def buffers(graph: PaddedGraph) -> GraphBuffers:
 
 
 def start(graph: PaddedGraph, buffers: GraphBuffers) -> Memory:
-    """Before the first op."""
+    """State of memory before the first op."""
     t, n = graph.sizes.tensors, graph.sizes.ops
     read = jnp.concatenate([buffers.of, jnp.full(1, t, jnp.int32)])[graph.use_tensor]
     left = add(jnp.zeros(t + 1, jnp.int32), read, (graph.use_op < n).astype(jnp.int32))[:t]
@@ -64,20 +65,21 @@ def start(graph: PaddedGraph, buffers: GraphBuffers) -> Memory:
 
 
 def reads(graph: PaddedGraph, buffers: GraphBuffers, op: jax.Array) -> jax.Array:
-    """How many tensors of each buffer an op reads: `[t]` int32."""
+    """Number of tensors of each buffer that an op reads: `[t]` int32."""
     t = graph.sizes.tensors
     read = jnp.concatenate([buffers.of, jnp.full(1, t, jnp.int32)])[graph.use_tensor]
     return add(jnp.zeros(t + 1, jnp.int32), read, (graph.use_op == op).astype(jnp.int32))[:t]
 
 
 def spared(graph: PaddedGraph, buffers: GraphBuffers, memory: Memory, read: jax.Array) -> jax.Array:
-    """What each share would spare its op now by taking over a buffer: `[s]` float32, byte units; -1 if it may not.
+    """Bytes that each share saves its op now by reusing a buffer: `[s]` float32, byte units; -1 if reuse is not
+    allowed.
 
     Args:
       graph: one graph.
-      buffers: its.
-      memory: now.
-      read: `[s]` int32, how many tensors of the share's source its op reads.
+      buffers: its buffers.
+      memory: current state.
+      read: `[s]` int32, the number of tensors of the share's source that its op reads.
     """
     last = take(memory.left, buffers.source) == read
     takes = last & ~take(buffers.pinned, buffers.source) & (buffers.op < graph.sizes.ops)
@@ -85,14 +87,14 @@ def spared(graph: PaddedGraph, buffers: GraphBuffers, memory: Memory, read: jax.
 
 
 def run(graph: PaddedGraph, buffers: GraphBuffers, memory: Memory, op: jax.Array, read: jax.Array) -> Memory:
-    """Memory after an op that was ready.
+    """State of memory after a ready op has run.
 
     Args:
       graph: one graph.
-      buffers: its.
-      memory: before the op.
-      op: `[]` int32; n or more: none.
-      read: `[t]` int32, as `reads`.
+      buffers: its buffers.
+      memory: state before the op.
+      op: `[]` int32; n or more runs no op.
+      read: `[t]` int32, as returned by `reads`.
     """
     n, t = graph.sizes.ops, graph.sizes.tensors
     is_output = (graph.producer == op) & (jnp.arange(t, dtype=jnp.int32) < graph.num_tensors)

@@ -1,26 +1,25 @@
-"""Orders of a policy: by priorities (Topoformer, section 4.2) or by logits before every step (appendix B).
+"""Orders from a policy: from priorities (Topoformer, section 4.2) or from logits at every step (appendix B).
 
-A `Rollout` is the result of every decoder: orders, their log-probabilities and their costs. All of `decoding` takes a
-batch of graphs, and its results have the batch's leading axis g. In an order `[n]` the first `num_ops` places are ops
-and the rest n. Lanes (samples of graphs) come last inside, as everywhere in `costs`.
+A `Rollout` is the result of every decoder: orders, their log-probabilities and their costs. All functions of `decoding`
+take a batch of graphs, and their results have the batch's leading axis g. In an order `[n]` the first `num_ops` places
+are ops and the rest n. Internally, lanes (samples of graphs) are the last axis, as everywhere in `costs`.
 
-- `greedy` and `sample` take priorities: the next op is the likeliest, or is drawn among the ready ones in proportion to
+- `greedy` and `sample` take priorities: the next op is the most likely ready op, or is drawn in proportion to
   exp(priority) (eq. 8).
-- `rollout_with` asks a policy for logits before every step; `log_prob_with` gives the log-probability of complete
-  orders.
+- `rollout_with` calls a policy for logits at every step; `log_prob_with` gives the log-probability of complete orders.
 - `sampled_orders` is the loop of `sample`.
 
-The loop of `sampled_orders` is that of `costs/device/decode.py`, for one device, with sums in its queue in place of
-maxima. A ready op has its weight exp(priority), every other 0, under two levels of sums (of blocks of slots, and of
-blocks of blocks). A step draws one uniform number and walks it down the levels. When an op leaves, the sums of its
-block and of the block above are computed again; when one becomes ready, its weight is added. Only positive numbers are
-ever added, so rounding errors stay near 1e-7 of a sum however long the order and however different the weights are.
+The loop of `sampled_orders` is that of `costs/device/decode.py` for one device, with sums instead of maxima in its
+queue. Slots have the weight exp(priority) of ready ops and 0 of others, under two levels of sums (over blocks of slots,
+and over blocks of blocks). A step draws one uniform number and descends the levels with it. When an op leaves, the sums
+of its block and of the block above are recomputed; when an op becomes ready, its weight is added. Only positive numbers
+are added, so that rounding errors stay near 1e-7 of a sum for orders of any length and any weights.
 
-The uniform has 24 bits: a step's probabilities are right to 6e-8. Weights represent priorities down to `RANGE` below
-the graph's highest; lower ones count as that, here and in `likelihood.py`.
+The uniform number has 24 bits: a step's probabilities are accurate to 6e-8. Weights represent priorities down to
+`RANGE` below the graph's highest; lower ones are raised to that limit, here and in `likelihood.py`.
 
-Each state array is written in place (see `costs/device/decode.py`;
-tests/decoding/test_ordering_rollout.py looks for copies).
+Each state array is updated in place (see `costs/device/decode.py`; tests/decoding/test_ordering_rollout.py checks for
+copies).
 """
 
 from collections.abc import Callable
@@ -53,16 +52,16 @@ Form = Literal["auto", "queue", "dense"]
 
 
 def greedy(graph: PaddedGraph, priorities: jax.Array) -> Rollout:
-    """Always the ready op of highest priority, ties to the lower index.
+    """Always runs the ready op of highest priority, ties to the lower index.
 
-    It is the decoder of `costs` on the ranks of the priorities, so that no bit of them is lost (up to 32,768 ops).
+    It applies the decoder of `costs` to the ranks of the priorities, so that no bit of them is lost (up to 32,768 ops).
 
     Args:
       graph: a batch of graphs (leading axis g).
-      priorities: `[g, n]` float32; what stands at padding does not matter.
+      priorities: `[g, n]` float32; values at padding are ignored.
 
     Returns:
-      One order a graph: arrays of leading shape `[g]`.
+      One order per graph: arrays of leading shape `[g]`.
     """
     n = graph.sizes.ops
     real = jnp.arange(n, dtype=jnp.int32)[None] < graph.num_ops[:, None]
@@ -75,15 +74,15 @@ def greedy(graph: PaddedGraph, priorities: jax.Array) -> Rollout:
 
 
 def sample(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array, samples: int, *, form: Form = "auto") -> Rollout:
-    """Orders drawn by eq. 8: op j of the ready ones with a probability proportional to exp(priority of j).
+    """Samples orders by eq. 8: a ready op j with probability proportional to exp(priority of j).
 
     Args:
       graph: a batch of graphs (leading axis g).
-      priorities: `[g, n]` float32; what stands at padding does not matter.
+      priorities: `[g, n]` float32; values at padding are ignored.
       keys: `[g]` typed keys: a graph's orders are a function of its own key, and of the form.
-      samples: s, orders to draw of each graph. Static.
-      form: of the decoder: a queue of sums (`sampled_orders`), all ops at every step (`rollout_with`), or auto, the one
-        that suits the platform that the program is lowered for: the queue on CPUs. Static.
+      samples: s, orders per graph. Static.
+      form: the decoder: "queue", a queue of sums (`sampled_orders`); "dense", all ops at every step (`rollout_with`);
+        or "auto", the queue on CPUs and "dense" on other platforms, chosen when the program is lowered. Static.
 
     Returns:
       Arrays of leading shape `[g, s]`.
@@ -103,15 +102,15 @@ def sample(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array, samples: 
 
 
 class Context(NamedTuple):
-    """What a policy is told before each step, of s orders of each of g graphs."""
+    """Inputs of a policy at each step, for s orders of each of g graphs."""
 
     step: jax.Array  # [] int32, ops that have run
-    first: jax.Array  # [g, s] int32, the first op; n where there is none yet
-    last: jax.Array  # [g, s] int32, the last op; n where there is none yet
-    ready: jax.Array  # [g, s, n] bool, the ops to choose from; none once all have run
+    first: jax.Array  # [g, s] int32, the first op; n before the first step
+    last: jax.Array  # [g, s] int32, the last op; n before the first step
+    ready: jax.Array  # [g, s, n] bool, the ops to choose from; all False after the last op
 
 
-Logits = Callable[[Context], jax.Array]  # -> [g, s, n] float32; what stands at ops that are not ready does not matter
+Logits = Callable[[Context], jax.Array]  # -> [g, s, n] float32; values at ops that are not ready are ignored
 _Choice = Callable[[jax.Array, jax.Array], jax.Array]  # step, log-probabilities [g, s, n] -> ops [g, s] int32
 
 
@@ -123,12 +122,12 @@ class _Asked(NamedTuple):
 
 
 def rollout_with(graph: PaddedGraph, logits: Logits, keys: jax.Array | None = None, samples: int = 1) -> Rollout:
-    """Orders by a policy: the op of highest logit at each step or, with keys, one drawn from their softmax.
+    """Orders by a policy: the op of highest logit at each step or, with keys, a sample from their softmax.
 
     Args:
       graph: a batch of graphs (leading axis g).
-      logits: of the policy.
-      keys: `[g]` typed keys: a graph's orders are a function of its own key. None: greedily, all s orders alike.
+      logits: the policy.
+      keys: `[g]` typed keys: a graph's orders are a function of its own key. None decodes greedily, all s orders equal.
       samples: s. Static.
 
     Returns:
@@ -148,8 +147,8 @@ def rollout_with(graph: PaddedGraph, logits: Logits, keys: jax.Array | None = No
 def log_prob_with(graph: PaddedGraph, logits: Logits, order: jax.Array) -> jax.Array:
     """The log-probability of complete orders `[g, s, n]` under a policy: `[g, s]` float32.
 
-    Differentiable in whatever `logits` depends on. A step's values are computed again on the way back, so that no
-    `[n, g, s, n]` array is kept but the int16 counters.
+    Differentiable in the values that `logits` depends on. The backward pass recomputes each step, so that the int16
+    counters are the only `[n, g, s, n]` array in memory.
     """
     by_step = jnp.moveaxis(order, -1, 0)
     return _run(graph, logits, lambda step, _: jnp.minimum(by_step[step], order.shape[-1]), order.shape[1])[0]
@@ -170,7 +169,7 @@ def peaks(graph: PaddedGraph, order: jax.Array) -> jax.Array:
 
 
 def on_one_device(graph: PaddedGraph, op_keys: jax.Array) -> Decisions:
-    """Decisions of op keys `[n, g, p]` in [0, 1)."""
+    """Decisions on one device from op keys `[n, g, p]` in [0, 1)."""
     transfers = jnp.zeros((1, graph.sizes.tensors, *op_keys.shape[1:]), jnp.float32)
     return Decisions(jnp.zeros(op_keys.shape, jnp.int32), op_keys, transfers)
 
@@ -201,7 +200,7 @@ def _run(graph: PaddedGraph, logits: Logits, choose: _Choice, samples: int) -> t
 
 
 def masked_log_softmax(logits: jax.Array, ready: jax.Array) -> jax.Array:
-    """Log-probabilities `[..., n]` of the ready ops, -inf for others; their gradients are finite, also with none."""
+    """Log-probabilities `[..., n]` of the ready ops, -inf for others; gradients are finite even without ready ops."""
     shifted = jnp.where(ready, logits, -jnp.inf)
     highest = lax.stop_gradient(jnp.where(ready.any(-1, keepdims=True), shifted.max(-1, keepdims=True), 0))
     weight = jnp.where(ready, jnp.exp(jnp.where(ready, logits - highest, 0)), 0).sum(-1, keepdims=True)
@@ -210,9 +209,9 @@ def masked_log_softmax(logits: jax.Array, ready: jax.Array) -> jax.Array:
 
 
 def releases(graph: PaddedGraph) -> jax.Array:
-    """What every op takes from what all ops wait for when it runs, itself included: `[g, n + 1, n]` int16.
+    """Decrements of all ops' counters (`waits`) when an op runs, including its own: `[g, n + 1, n]` int16.
 
-    The last row, of none, is 0. An op waits for its in-degree (`waits`), is ready at 0, and has run below that.
+    The last row, for no op, is 0. A counter starts from the in-degree; an op is ready at 0, and has run below 0.
 
     Args:
       graph: a batch of graphs (leading axis g).
@@ -225,12 +224,12 @@ def releases(graph: PaddedGraph) -> jax.Array:
 
 
 def waits(graph: PaddedGraph) -> jax.Array:
-    """What every op waits for at the start: `[g, n]` int16; padding waits for ever."""
+    """Number of inputs that every op waits for at the start: `[g, n]` int16; the int16 maximum for padding."""
     most = jnp.iinfo(jnp.int16).max
     return jnp.minimum(graph.indegree[:, : graph.sizes.ops], most).astype(jnp.int16)
 
 
-_TOPS = 32  # sums on the highest level at most, unless blocks are of 32
+_TOPS = 32  # maximum number of sums on the highest level, unless blocks have 32 slots
 
 
 class _Tables(NamedTuple):
@@ -238,27 +237,27 @@ class _Tables(NamedTuple):
 
     weight: jax.Array  # [slots * g] float32
     start: jax.Array  # [g * (n + 1)] int32, an op's first row
-    entries: jax.Array  # [g * (r + 1), W] int32, ops; n for none
-    last: jax.Array  # [g * (r + 1)] bool, whether the row is its op's last
+    entries: jax.Array  # [g * (r + 1), W] int32, ops; n for padding
+    last: jax.Array  # [g * (r + 1)] bool, True for the last row of an op
     graph: jax.Array  # [L] int32, the graph of each lane
-    row_offset: jax.Array  # [L] int32, where that starts in tables by row
-    op_offset: jax.Array  # [L] int32, and by op
+    row_offset: jax.Array  # [L] int32, offset of the graph in tables by row
+    op_offset: jax.Array  # [L] int32, offset of the graph in tables by op
     seeds: jax.Array  # [g, 2] uint32
 
 
 class _State(NamedTuple):
-    slots: jax.Array  # [slots * L] float32: weight of a ready op; minus what an op waits for; 0 once it has run
+    slots: jax.Array  # [slots * L] float32: weight of a ready op; minus the number of missing inputs; 0 once it has run
     blocks: jax.Array  # [blocks * L] float32, sums of the weights
     tops: jax.Array  # [tops * L] float32, sums of the blocks
-    op: jax.Array  # [L] int32, whose rows are walked
-    row: jax.Array  # [L] int32, of the graph, relaxed last
-    last: jax.Array  # [L] bool, whether it was the op's last
+    op: jax.Array  # [L] int32, the op whose rows are being processed
+    row: jax.Array  # [L] int32, the last processed row of the graph
+    last: jax.Array  # [L] bool, True if it was the op's last row
     done: jax.Array  # [L] int32, ops that have run
     order: jax.Array  # [(n + 1) * L] int32
 
 
 def sampled_orders(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array, samples: int) -> jax.Array:
-    """Orders drawn by eq. 8: `[g, s, n]` int32, n after the last op. Arguments as of `sample`."""
+    """Orders sampled by eq. 8: `[g, s, n]` int32, n after the last op. Arguments as for `sample`."""
     g, n = priorities.shape
     count, block = g * samples, _block_width(n)
     tables = _make_tables(graph, weights(graph, priorities), keys, samples, block)
@@ -272,7 +271,7 @@ def sampled_orders(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array, s
 
 
 def _block_width(ops: int) -> int:
-    """Slots under a sum, and sums under a higher one."""
+    """Number of slots per sum, and of sums per higher sum."""
     width = 4
     while width < 32 and width**2 * _TOPS < ops + 1:
         width *= 2
@@ -329,7 +328,7 @@ def _step(index: jax.Array, state: _State, tables: _Tables, n: int, samples: int
     op = jnp.where(state.last & ~running, n, path.block * block + path.place)
     row = jnp.where(state.last, take(tables.start, tables.op_offset + op), state.row + 1)
 
-    # the op leaves the queue (again, if it goes on with its rows)
+    # the op leaves the queue (again, if it has further rows)
     within = jnp.arange(block, dtype=jnp.int32)[:, None]
     rest = jnp.where(within == path.place[None], 0, path.in_block).sum(0)
     rest_above = jnp.where(within == path.inner[None], rest[None], path.in_top).sum(0)
@@ -338,7 +337,7 @@ def _step(index: jax.Array, state: _State, tables: _Tables, n: int, samples: int
     blocks = put(state.blocks, path.block * count + lane, rest)
     tops = put(state.tops, path.top * count + lane, rest_above)
 
-    # the row's entries: one input less to wait for, and into the queue with those that waited for no other
+    # the row's entries wait for one input less; those without missing inputs enter the queue
     listed = take(tables.entries, tables.row_offset + row)
     entries = listed * count + lane[:, None]
     waiting = take(slots, entries)
@@ -355,15 +354,17 @@ def _step(index: jax.Array, state: _State, tables: _Tables, n: int, samples: int
 
 
 class _Path(NamedTuple):
-    """From the highest level to the slot of the op whose rows are walked: drawn, or that of the op of the last step."""
+    """Path from the highest level to the slot of the op whose rows are processed: a drawn op, or that of the last
+    step.
+    """
 
     total: jax.Array  # [L] float32, weight of all ready ops
     top: jax.Array  # [L] int32
-    inner: jax.Array  # [L] int32, the block's place below that
-    in_top: jax.Array  # [block, L] float32, sums of the blocks there
+    inner: jax.Array  # [L] int32, the block's index within the top
+    in_top: jax.Array  # [block, L] float32, sums of the top's blocks
     block: jax.Array  # [L] int32
-    place: jax.Array  # [L] int32, the slot's place in the block
-    in_block: jax.Array  # [block, L] float32, weights there
+    place: jax.Array  # [L] int32, the slot's index within the block
+    in_block: jax.Array  # [block, L] float32, the block's weights
 
 
 def _walk_down(state: _State, uniform: jax.Array, block: int) -> _Path:
@@ -373,7 +374,7 @@ def _walk_down(state: _State, uniform: jax.Array, block: int) -> _Path:
     anyone = state.last.any()
 
     def down(sums: jax.Array, target: jax.Array, stays: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """One level. The conditional keeps XLA from computing a level anew for every element of the next one."""
+        """Descends one level. The conditional keeps XLA from recomputing a level for every element of the next one."""
 
         def draw() -> tuple[jax.Array, jax.Array]:
             index, left = _pick(sums, target)
@@ -401,12 +402,13 @@ def _total(sums: jax.Array) -> jax.Array:
 
 
 def _pick(sums: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The first of `[k, L]` numbers from 0 up to and including which they add up to more than the target.
+    """The first index at which the cumulative sum of `[k, L]` numbers exceeds the target.
 
     Returns:
-      Its index `[L]` int32, never that of a 0 unless all are; and what of the target is left for it, `[L]`.
+      The index `[L]` int32, never that of a 0 unless all are 0; and the target minus the sum of the numbers before it,
+      `[L]`.
     """
-    # the sum of what is below may have been rounded otherwise
+    # the sum of the lower level may have been rounded differently
     target = jnp.minimum(target, _total(sums) * jnp.float32(1 - 2**-24))
     index, before = jnp.zeros(target.shape, jnp.int32), jnp.zeros_like(target)
     reached = before
@@ -419,7 +421,7 @@ def _pick(sums: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _without_gaps(events: jax.Array, n: int) -> jax.Array:
-    """The ops of events `[c, g, 1]` in their order: `[g, n]` int32, n after the last."""
+    """The ops of events `[c, g, 1]` in their order, without gaps: `[g, n]` int32, n after the last."""
     node = events[..., 0]
     g = node.shape[1]
     place = jnp.cumsum((node < n).astype(jnp.int32), axis=0) - 1

@@ -1,6 +1,6 @@
 """`MemoryMap-v0`: choose the memory of every weight and output (EGRL).
 
-Problem instances are padded map problems with the features that a network sees of them, made on the host in NumPy.
+Problem instances are padded map problems with features for a network, computed on the host in NumPy.
 """
 
 import dataclasses
@@ -23,16 +23,16 @@ from graphrl.graphs.features import LAYER_FEATURES, layer_features
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class MapParams:
-    """One problem of N steps and M memories and what the network sees of it; a batch has a leading axis g."""
+    """One problem of N steps and M memories with features for the network; a batch has a leading axis g."""
 
     problem: PaddedMapProblem
     nodes: jax.Array | np.ndarray  # [N, F] float32, features of steps (`layer_features`); 0 for padding
-    reads: jax.Array | np.ndarray  # [N, N] bool, whether step i reads an output of step j
-    placed: jax.Array | np.ndarray  # [N, 2] bool, whether a step has weights, and outputs, to be placed
+    reads: jax.Array | np.ndarray  # [N, N] bool, True if step i reads an output of step j
+    placed: jax.Array | np.ndarray  # [N, 2] bool, True if a step has weights, or outputs, to place
 
 
 def instance(problem: MapProblem, to: MapSizes | None = None) -> MapParams:
-    """A map problem as an instance, padded to `to` (by default its bucket).
+    """Converts a map problem to an instance, padded to `to` (by default its bucket).
 
     Raises:
       ProblemError: `to` is too small for it.
@@ -49,27 +49,27 @@ def instance(problem: MapProblem, to: MapSizes | None = None) -> MapParams:
 
 
 def instances(problems: Sequence[MapProblem], to: MapSizes | None = None) -> MapParams:
-    """A batch of instances (leading axis g) of equally many memories, padded to common sizes.
+    """A batch of instances (leading axis g) with the same number of memories, padded to common sizes.
 
     Raises:
-      ProblemError: `to` is too small for one.
+      ProblemError: `to` is too small for an instance.
     """
     to = common_sizes(problems) if to is None else to
     return jax.tree.map(lambda *leaves: np.stack(leaves), *(instance(problem, to) for problem in problems))
 
 
 class Observation(NamedTuple):
-    """What the policy sees: N steps, F features, M memories."""
+    """Observation of N steps, F features and M memories."""
 
     nodes: jax.Array  # [N, F] float32, features of steps (`layer_features`); 0 for padding
-    reads: jax.Array  # [N, N] bool, whether step i reads an output of step j
-    mask: jax.Array  # [N] bool, real steps
-    action_mask: jax.Array  # [N, 2, M] bool: all memories, or memory 0 alone where there is nothing to place
-    previous: jax.Array  # [N, 2] int32, the map that was asked for last; memory 0 before the first
+    reads: jax.Array  # [N, N] bool, True if step i reads an output of step j
+    mask: jax.Array  # [N] bool, True for real steps
+    action_mask: jax.Array  # [N, 2, M] bool: all memories, or only memory 0 without a tensor to place
+    previous: jax.Array  # [N, 2] int32, the last requested map; memory 0 before the first
 
 
 class State(NamedTuple):
-    """Of one episode."""
+    """State of one episode."""
 
     previous: jax.Array  # [N, 2] int32
     step: jax.Array  # [] int32
@@ -79,24 +79,24 @@ class State(NamedTuple):
 class MemoryMapEnv:
     """`MemoryMap-v0`: choose the memory of every op's weights and outputs, for a low latency (EGRL, algorithm 1).
 
-    - Observation: features of the steps, who reads whom, and the map that was asked for last (`Observation`).
-    - Action: a memory for the weights and one for the outputs of each step, int32 `[N, 2]`. What is asked where there
-      is nothing to place, and for padding, changes nothing.
-    - Reward: -error if the compiler had to move anything, where the error is the bytes that moved over all bytes; else
+    - Observation: features of the steps, their dependencies, and the last requested map (`Observation`).
+    - Action: a memory for the weights and one for the outputs of each step, int32 `[N, 2]`. Values without a tensor to
+      place, and for padding, have no effect.
+    - Reward: -error if the compiler had to move anything, where the error is the share of all bytes that moved; else
       (latency of the compiler's own map / latency)^2, or without the square.
     - End: terminated after `episode_steps` steps, each of which sets the whole map.
     - State: the last action. No random numbers are drawn.
-    - Info: "latency" of what the compiler made of the action, seconds, "error", and "speedup" over the compiler's own
-      map, 0 for a map that is not valid (as the paper's figures have it). After `reset`, of memory 0 for everything.
+    - Info: "latency" of the compiler's valid version of the action, seconds, "error", and "speedup" over the compiler's
+      own map, 0 for an invalid map (as in the paper's figures). After `reset`, these are for everything in memory 0.
 
     Attributes:
-      episode_steps: 1, 5 or 10 in the paper.
-      squared: whether valid maps earn the square of the speed-up.
+      episode_steps: steps per episode; 1, 5 or 10 in the paper.
+      squared: True rewards valid maps with the square of the speed-up.
 
     Version history: v0, the first.
 
     Raises:
-      ProblemError: episodes have no steps.
+      ProblemError: `episode_steps` is not an integer of at least 1.
     """
 
     episode_steps: int = 1
@@ -107,7 +107,7 @@ class MemoryMapEnv:
             raise ProblemError(f"episode_steps is {self.episode_steps!r}: must be an integer of at least 1")
 
     def reset(self, key: jax.Array, params: MapParams) -> tuple[State, TimeStep[Observation]]:
-        """Everything is in memory 0. See `Environment`; `key` is not used."""
+        """Starts with everything in memory 0. See `Environment`; `key` is not used."""
         del key
         params = jax.tree.map(jnp.asarray, params)
         state = State(jnp.zeros(params.placed.shape, jnp.int32), jnp.int32(0))
@@ -118,7 +118,7 @@ class MemoryMapEnv:
     def step(
         self, key: jax.Array, state: State, action: jax.Array, params: MapParams
     ) -> tuple[State, TimeStep[Observation]]:
-        """Asks for a map. See `Environment`; `key` is not used."""
+        """Requests a map. See `Environment`; `key` is not used."""
         del key
         params = jax.tree.map(jnp.asarray, params)
         state = State(jnp.where(params.placed, action, 0), state.step + jnp.int32(1))
@@ -157,7 +157,7 @@ def _observe(state: State, params: MapParams) -> Observation:
 
 
 def _costs(params: MapParams, asked: jax.Array, *, squared: bool) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The reward of a map `[N, 2]`, and what it comes from."""
+    """The reward of a map `[N, 2]`, and the info of `MemoryMapEnv`."""
     costs = device.evaluate(params.problem, asked[:, :1], asked[:, 1:])
     reward = device.reward(params.problem, costs, squared=squared)[0]
     speedup = device.reward(params.problem, costs, squared=False)[0]

@@ -1,6 +1,6 @@
-"""`Ordering-v0`: choose the order of the ops, one by one or from priorities in one go (Topoformer).
+"""`Ordering-v0`: choose the order of the ops, one by one (Topoformer).
 
-Problem instances are padded graphs with the features that a network sees of them, made on the host in NumPy.
+Problem instances are padded graphs with features for a network, computed on the host in NumPy.
 """
 
 import dataclasses
@@ -24,15 +24,15 @@ from graphrl.graphs.padding import PaddedGraph, Sizes, common_sizes, pad
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class OrderingParams:
-    """One graph and what the network sees of it; a batch has a leading axis g on every array."""
+    """One graph with features for the network; a batch has a leading axis g on every array."""
 
     graph: PaddedGraph
     nodes: jax.Array | np.ndarray  # [n, F] float32, features of ops (graphs/features.py); 0 for padding
-    relation: jax.Array | np.ndarray  # [n, n] uint8, how op j stands to op i (graphs/features.py)
+    relation: jax.Array | np.ndarray  # [n, n] uint8, relation of op j to op i (graphs/features.py)
 
 
 def instance(graph: ComputationGraph, to: Sizes | None = None) -> OrderingParams:
-    """A graph as an instance, padded to `to` (by default its bucket).
+    """Converts a graph to an instance, padded to `to` (by default its bucket).
 
     Raises:
       GraphError: `to` is too small for the graph.
@@ -42,7 +42,7 @@ def instance(graph: ComputationGraph, to: Sizes | None = None) -> OrderingParams
 
 
 def instances(graphs: Sequence[ComputationGraph], to: Sizes | None = None) -> OrderingParams:
-    """A batch of instances (leading axis g), padded to `to` (by default the bucket that holds them all).
+    """A batch of instances (leading axis g), padded to `to` (by default the smallest bucket that covers all).
 
     Raises:
       GraphError: `to` is too small for a graph.
@@ -52,23 +52,23 @@ def instances(graphs: Sequence[ComputationGraph], to: Sizes | None = None) -> Or
 
 
 class Observation(NamedTuple):
-    """What the policy sees: n ops and F features."""
+    """Observation of n ops and F features."""
 
     nodes: jax.Array  # [n, F] float32, features of ops (graphs/features.py); 0 for padding
-    relation: jax.Array  # [n, n] uint8, how op j stands to op i (graphs/features.py)
-    mask: jax.Array  # [n] bool, real ops
-    action_mask: jax.Array  # [n] bool, ready ops
-    scheduled: jax.Array  # [n] bool, ops that have run
+    relation: jax.Array  # [n, n] uint8, relation of op j to op i (graphs/features.py)
+    mask: jax.Array  # [n] bool, True for real ops
+    action_mask: jax.Array  # [n] bool, True for ready ops
+    scheduled: jax.Array  # [n] bool, True for ops that have run
     last: jax.Array  # [] int32, the op that ran last; n before the first
-    live: jax.Array  # [] float32, memory held now, over the normaliser of the reward
-    peak: jax.Array  # [] float32, its peak so far, over the same
+    live: jax.Array  # [] float32, current memory over the normaliser of the reward
+    peak: jax.Array  # [] float32, peak memory so far over the same normaliser
 
 
 class State(NamedTuple):
-    """Of one episode."""
+    """State of one episode."""
 
-    waits: jax.Array  # [n] int32, inputs and predecessors that each op waits for; -1 once it has run
-    buffers: GraphBuffers  # of the graph: the same throughout
+    waits: jax.Array  # [n] int32, number of inputs and predecessors that each op waits for; -1 once it has run
+    buffers: GraphBuffers  # buffers of the graph: constant
     memory: Memory
     step: jax.Array  # [] int32, ops that have run
     last: jax.Array  # [] int32
@@ -79,27 +79,28 @@ class State(NamedTuple):
 class OrderingEnv:
     """`Ordering-v0`: choose the next op among those that are ready, for a low peak of memory (Topoformer).
 
-    - Observation: features and relations of the ops, which are ready, which have run, memory (`Observation`).
+    - Observation: features and relations of the ops, masks of ready ops and of ops that have run, memory
+      (`Observation`).
     - Action: an op, `[]` int32. One that is not ready is illegal.
-    - Reward: 0, and after the last op -peak / M, where M is the most that a single op holds: what it reads, writes and
-      works with. So no unit and no size matters, and no order earns more than about -1 (-1 exactly, unless outputs take
-      over the buffers of inputs, or an op reads two tensors of one buffer, which count twice in M). Where no op holds
-      anything M counts as 1 byte unit. An illegal action earns -(all bytes of the graph) / M, which no order is worse
-      than.
+    - Reward: 0, and after the last op -peak / M, where M is the largest memory of a single op: the bytes that it reads,
+      writes and uses as workspace. Rewards are thus independent of units and sizes, and no order earns more than about
+      -1 (-1 exactly, unless outputs reuse the buffers of inputs, or an op reads two tensors of one buffer, which count
+      twice in M). If no op needs memory, M is 1 byte unit. An illegal action earns -(all bytes of the graph) / M, and
+      no order earns less.
     - Peak: exact for whole bytes below 2^24 units (`graphs/padding.py`), with kept tensors, aliases, reuses and
-      workspace; weights do not count. A step takes time proportional to the edges.
-    - End: terminated after the last op, and by an illegal action, which changes nothing else. Episodes have as many
-      steps as the graph has ops.
-    - State: what ops wait for, and memory. No random numbers are drawn.
-    - Info: "live" and "peak", bytes so far, for rewards of your own.
+      workspace, but without weights. The time of a step is linear in the edges.
+    - End: terminated after the last op, and by an illegal action, which has no other effect. Legal episodes have one
+      step per op.
+    - State: numbers of inputs that ops wait for, and memory. No random numbers are drawn.
+    - Info: "live" and "peak", current and peak bytes so far, for custom rewards.
 
-    `rollout.py` and `beam.py` of `graphrl/decoding` decode whole orders in one go.
+    `rollout.py` and `beam.py` of `graphrl/decoding` decode whole orders in one call.
 
     Version history: v0, the first.
     """
 
     def reset(self, key: jax.Array, params: OrderingParams) -> tuple[State, TimeStep[Observation]]:
-        """No op has run. See `Environment`; `key` is not used."""
+        """Starts before the first op. See `Environment`; `key` is not used."""
         del key
         params = jax.tree.map(jnp.asarray, params)
         graph = params.graph
@@ -174,7 +175,7 @@ def _info(state: State, graph: PaddedGraph) -> dict[str, jax.Array]:
 
 
 def _released(graph: PaddedGraph, op: jax.Array) -> jax.Array:
-    """What `waits` loses when an op runs, itself included: `[n]` int32."""
+    """Decrement of `waits` when an op runs, including its own: `[n]` int32."""
     n = graph.sizes.ops
     rows = (graph.row_owner == op)[:, None] & (graph.row_entry < n)
     released = add(jnp.zeros(n + 1, jnp.int32), jnp.minimum(graph.row_entry, n), rows.astype(jnp.int32))
@@ -182,7 +183,7 @@ def _released(graph: PaddedGraph, op: jax.Array) -> jax.Array:
 
 
 def _largest_op(graph: PaddedGraph, buffers: GraphBuffers) -> jax.Array:
-    """The most that an op reads, writes and works with: `[]` float32, byte units. A buffer counts once a tensor."""
+    """Largest sum of an op's reads, writes and workspace: `[]` float32, byte units. Each tensor of a buffer counts."""
     t = graph.sizes.tensors
     of = jnp.minimum(graph.use_tensor, t - 1)
     held = graph.workspace.at[graph.producer].add(graph.owned_bytes)
@@ -190,5 +191,5 @@ def _largest_op(graph: PaddedGraph, buffers: GraphBuffers) -> jax.Array:
 
 
 def _all_bytes(graph: PaddedGraph) -> jax.Array:
-    """All tensors and the largest workspace: `[]` float32, byte units. No peak is higher."""
+    """All tensors and the largest workspace, an upper bound of the peak: `[]` float32, byte units."""
     return graph.owned_bytes.sum() + graph.workspace.max()

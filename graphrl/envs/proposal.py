@@ -1,24 +1,24 @@
 """`Proposal-v0`: choose the proposal distributions of a genetic algorithm; the reward is its best fitness (REGAL).
 
-- `ProposalEnv`: the environment. `instance` makes its problem instances on the host, in NumPy: padded graphs with their
-  features.
-- `reward`, `objective`: of the best fitness of a search (`fitness` in costs/device/evaluate.py).
-- `search`: BRKGA for many environments at once. Its `jax.vmap` is one program on a batch of graphs. `jax.vmap` alone
-  would give each of the decoder's gathers and loops one more axis. BRKGA is written for a batch of graphs, so a mapped
-  axis is folded into that one; on a CPU, the batch then runs some graphs at a time (solvers/chromosomes/brkga.py).
+- `ProposalEnv`: the environment. `instance` creates its problem instances on the host, in NumPy: padded graphs with
+  their features.
+- `reward`, `objective`: computed from the best fitness of a search (`fitness` in costs/device/evaluate.py).
+- `search`: BRKGA for many environments in parallel. BRKGA takes a batch of graphs, and the `jax.vmap` of `search` folds
+  a mapped axis into that batch: plain `jax.vmap` would add an axis to each of the decoder's gathers and loops. On a
+  CPU, the batch then runs a few graphs at a time (solvers/chromosomes/brkga.py).
 - `Coding`: the Beta distributions that an action can choose for a gene.
 
-The two papers code actions differently. The ICLR paper quantises mean and variance (a gene has one index; its best
+The two papers encode actions differently. The ICLR paper quantises mean and variance (a gene has one index; its best
 agent has "a choice of 16 different node placement actions"); the workshop paper samples alpha and beta from a softmax
 each (a gene has two indices, eq. 1). Neither prints its values. Ours:
 
-- "moments": the uniform distribution, and fifteen means of one small spread, alpha + beta = 128. The variance of a Beta
-  distribution is mean (1 - mean) / (alpha + beta + 1), below mean (1 - mean) always. Many means and a small variance
-  say in which order ops should run, and whether the affinities of two devices differ for sure, in most samples or at
-  random. At few evaluations policies learned faster than with five means at each of three spreads.
-- "shapes": alpha and beta each from powers of two from 1/2 to 16; (1, 1) is the uniform.
+- "moments": the uniform distribution, and fifteen means with one small spread, alpha + beta = 128. The variance of a
+  Beta distribution is mean (1 - mean) / (alpha + beta + 1), which is always below mean (1 - mean). Many means with a
+  small variance can express the order of ops, and whether the affinities of two devices differ always, in most samples
+  or at random. At few evaluations policies learned faster than with five means at each of three spreads.
+- "shapes": alpha and beta are powers of two from 1/2 to 16; (1, 1) is the uniform distribution.
 
-The uniform is among the choices of both, and is exact: an action that chooses it for all genes earns -1.
+Both include the uniform distribution exactly: an action that chooses it for all genes earns -1.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ from graphrl.solvers.rules.list_scheduling import quick_schedule
 
 CodingName = Literal["moments", "shapes"]
 MEANS = tuple(i / 16 for i in range(1, 16))
-CONCENTRATION = 128.0  # alpha + beta; the uniform's is 2
+CONCENTRATION = 128.0  # alpha + beta; 2 for the uniform distribution
 SHAPES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
@@ -57,8 +57,8 @@ class Coding:
     """The distributions that an action chooses from. Static and hashable.
 
     Attributes:
-      heads: values of every index of a gene: one entry for each index.
-      alpha, beta: of the distributions, the last index running fastest. (1, 1) is the uniform.
+      heads: number of values of each index of a gene.
+      alpha, beta: parameters of the distributions, last index fastest. (1, 1) is the uniform distribution.
     """
 
     heads: tuple[int, ...]
@@ -67,7 +67,7 @@ class Coding:
 
     @property
     def values(self) -> int:
-        """Values of an index: all of a gene's have as many."""
+        """Number of values of an index, the same for all indices of a gene."""
         return self.heads[0]
 
     @property
@@ -77,18 +77,18 @@ class Coding:
         return tuple(int(index) for index in np.unravel_index(place, self.heads))
 
     def nearest(self, mean: jax.Array) -> jax.Array:
-        """The indices of the distribution whose mean is nearest, of such the surest: `[...]` float32 between 0 and 1 to
-        `[...]` int32 where a gene has one index, `[..., 2]` where it has two.
+        """Indices of the distribution with the nearest mean, and of those the smallest variance: `[...]` float32
+        between 0 and 1 to `[...]` int32 for genes with one index, `[..., 2]` for genes with two.
         """
         alpha, beta = np.array(self.alpha), np.array(self.beta)
-        surest = np.lexsort((-alpha - beta, alpha / (alpha + beta)))  # of equal means the first
+        surest = np.lexsort((-alpha - beta, alpha / (alpha + beta)))  # by mean, then by variance
         means, first = np.unique((alpha / (alpha + beta))[surest], return_index=True)
         middles = ((means[1:] + means[:-1]) / 2).astype(np.float32)
         row = jnp.asarray(surest[first], jnp.int32)[jnp.searchsorted(middles, mean)]
         return row if len(self.heads) == 1 else jnp.stack(jnp.unravel_index(row, self.heads), -1)
 
     def action_spec(self, ops: int, devices: int) -> ArraySpec:
-        """`[n, d + 1]` int32 where a gene has one index, `[n, d + 1, 2]` where it has two: see `proposals`."""
+        """`[n, d + 1]` int32 for genes with one index, `[n, d + 1, 2]` for genes with two: see `gene_choices`."""
         extra = self.heads[1:] and (len(self.heads),)
         return choices((ops, devices + 1, *extra), self.values)
 
@@ -97,7 +97,7 @@ def coding(name: CodingName) -> Coding:
     """The coding of that name.
 
     Raises:
-      ProblemError: there is none.
+      ProblemError: the name is unknown.
     """
     if name not in _CODINGS:
         raise ProblemError(f"coding is {name!r}: must be one of {', '.join(_CODINGS)}")
@@ -105,12 +105,14 @@ def coding(name: CodingName) -> Coding:
 
 
 def gene_choices(action: jax.Array, coding: Coding, sizes: Sizes, devices: int) -> jax.Array:
-    """The distribution of every gene of a chromosome: `[k]` int32, `UNIFORM` for transfer keys and for the uniform.
+    """The distribution of every gene of a chromosome: `[k]` int32, `UNIFORM` for transfer keys and for the uniform
+    distribution.
 
     Args:
-      action: of `Coding.action_spec`: for each op, the choice of its affinity to each device and of its priority.
-      coding: what the action is in.
-      sizes: of the padded graph.
+      action: an action of `Coding.action_spec`: for each op, the choice of its affinity to each device and of its
+        priority.
+      coding: the coding of the action.
+      sizes: sizes of the padded graph.
       devices: d.
     """
     row = action if len(coding.heads) == 1 else action[..., 0] * coding.heads[1] + action[..., 1]
@@ -120,7 +122,7 @@ def gene_choices(action: jax.Array, coding: Coding, sizes: Sizes, devices: int) 
 
 
 def chosen(choice: jax.Array, coding: Coding) -> BetaTable:
-    """The distributions of a coding, and which of them each gene has: `[k, g]` int32."""
+    """The distributions of a coding, and the choice of each gene among them: `[k, g]` int32."""
     logit, lower, upper = map(jnp.asarray, _tabulated(coding))
     return BetaTable(logit, lower, upper, choice)
 
@@ -128,7 +130,7 @@ def chosen(choice: jax.Array, coding: Coding) -> BetaTable:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ProposalParams:
-    """One graph and what the network sees of it; a batch has a leading axis g on every array."""
+    """One graph with features for the network; a batch has a leading axis g on every array."""
 
     graph: PaddedGraph
     nodes: jax.Array | np.ndarray  # [n, F] float32, features of ops, then the d + 1 of a hint if any; 0 for padding
@@ -136,8 +138,8 @@ class ProposalParams:
 
 
 def instance(graph: ComputationGraph, to: Sizes | None = None, hint_for: Problem | None = None) -> ProposalParams:
-    """A graph as an instance, padded to `to` (by default its bucket); with a problem, the ops' features end with what
-    list scheduling would do (`hint`).
+    """Converts a graph to an instance, padded to `to` (by default its bucket); with a problem, the ops' features end
+    with the plan of list scheduling (`hint`).
 
     Raises:
       GraphError: `to` is too small for the graph.
@@ -153,7 +155,7 @@ def instance(graph: ComputationGraph, to: Sizes | None = None, hint_for: Problem
 def instances(
     graphs: Sequence[ComputationGraph], to: Sizes | None = None, hint_for: Problem | None = None
 ) -> ProposalParams:
-    """A batch of instances (leading axis g), padded to `to` (by default the bucket that holds them all).
+    """A batch of instances (leading axis g), padded to `to` (by default the smallest bucket that covers all).
 
     Raises:
       GraphError: `to` is too small for a graph.
@@ -163,43 +165,43 @@ def instances(
 
 
 class State(NamedTuple):
-    """Of one episode."""
+    """State of one episode."""
 
-    key: jax.Array  # [] typed key: the random numbers of BRKGA, with and without the policy's proposals
-    standard: jax.Array  # [] float32, fitness that standard BRKGA reached (`costs.device.evaluate`)
+    key: jax.Array  # [] typed key: random numbers of BRKGA, with and without the policy's proposals
+    standard: jax.Array  # [] float32, fitness of standard BRKGA (`costs.device.evaluate`)
 
 
 class Observation(NamedTuple):
-    """What the policy sees: n ops, e uses, f control edges, F and H features, all padded."""
+    """Observation of n ops, e uses, f control edges, F and H features, all padded."""
 
     graph: jraph.GraphsTuple  # nodes [n + 1, F], edges [e + f, H]: see `to_graphs_tuple`
-    mask: jax.Array  # [n] bool, real ops
+    mask: jax.Array  # [n] bool, True for real ops
 
 
 @dataclasses.dataclass(frozen=True)
 class ProposalEnv:
-    """`Proposal-v0`: propose a distribution for every gene of BRKGA, and see what it finds (REGAL, section 3).
+    """`Proposal-v0`: propose a distribution for every gene of BRKGA, which then searches with them (REGAL, section 3).
 
     - Observation: the graph with its features, data and control edges, and the mask of real ops (`Observation`). The
-      features of ops may end with a hint, as `instance` made them; the papers have none.
+      features of ops may end with a hint, see `instance`; the papers have none.
     - Action: for each op, the distribution of its affinity to each of the d devices and of its priority: int32
       `[n, d + 1]` indices of 16 means and variances ("moments", the ICLR paper) or `[n, d + 1, 2]` indices of alpha
-      and beta ("shapes", the workshop paper); `Coding` has the values. Those of padding ops change nothing.
+      and beta ("shapes", the workshop paper); `Coding` has the values. Choices of padding ops have no effect.
     - Reward: -o_a / o_s, where o_a is the objective that BRKGA reaches with these proposals, for the first population
-      and for mutants, and o_s what it reaches with uniform ones, with as many evaluations and the same random numbers.
-      So -1 is standard BRKGA, exactly so for the action that is uniform everywhere.
-    - Under a memory limit, a search that found nothing that fits counts as a makespan of W (1 + excess / limit): W, the
-      time of all ops and of all possible transfers one after the other, is no less than any makespan. (The papers do
-      not say; their objective, too, ranks every feasible schedule above every infeasible one.)
+      and for mutants. o_s is the objective with uniform proposals, the same number of evaluations and the same random
+      numbers. So -1 is standard BRKGA, exactly so for the action that is uniform everywhere.
+    - Under a memory limit, a search without a feasible schedule counts as a makespan of W (1 + excess / limit): W, the
+      serial time of all ops and all possible transfers, is an upper bound of makespans. (The papers do not specify
+      this; their objective, too, ranks every feasible schedule above every infeasible one.)
     - End: after one step, terminated (a bandit).
-    - State: the key, drawn by `reset`, and o_s; `reset` runs BRKGA. `step` draws no random numbers of its own.
-    - Info: "objective" and "standard", o_a and o_s in bytes or seconds; inf where nothing fits. After `reset` the two
-      are equal.
+    - State: the key, drawn by `reset`, and o_s; `reset` runs BRKGA. `step` draws no additional random numbers.
+    - Info: "objective" and "standard", o_a and o_s in bytes or seconds; inf without a feasible schedule. After `reset`
+      the two are equal.
 
     Attributes:
       problem: objective, devices, transfer model, memory limit.
-      evaluations: of each run of BRKGA; whole generations are made.
-      parameters: of BRKGA.
+      evaluations: evaluations of each run of BRKGA, in whole generations.
+      parameters: parameters of BRKGA.
       coding: "moments" or "shapes".
 
     Version history: v0, the first.
@@ -222,11 +224,11 @@ class ProposalEnv:
 
     @property
     def distributions(self) -> Coding:
-        """What the action's indices stand for."""
+        """The distributions that the action's indices select."""
         return coding(self.coding)
 
     def reset(self, key: jax.Array, params: ProposalParams) -> tuple[State, TimeStep[Observation]]:
-        """Standard BRKGA. See `Environment`."""
+        """Runs standard BRKGA. See `Environment`."""
         standard = self._search(key, params.graph, None)
         no = jnp.asarray(False)
         return State(key, standard), TimeStep(
@@ -236,7 +238,7 @@ class ProposalEnv:
     def step(
         self, key: jax.Array, state: State, action: jax.Array, params: ProposalParams
     ) -> tuple[State, TimeStep[Observation]]:
-        """BRKGA with the proposals. See `Environment`; `key` is not used."""
+        """Runs BRKGA with the proposals. See `Environment`; `key` is not used."""
         graph = params.graph
         choice = gene_choices(action, self.distributions, graph.sizes, self.problem.devices)
         fitness = self._search(state.key, graph, choice)
@@ -265,7 +267,7 @@ class ProposalEnv:
         return self.distributions.action_spec(params.graph.sizes.ops, self.problem.devices)
 
     def _search(self, key: jax.Array, graph: PaddedGraph, choice: jax.Array | None) -> jax.Array:
-        """The best fitness of BRKGA with a choice `[k]` for each gene, or with uniform ones: `[]` float32."""
+        """The best fitness of BRKGA with a choice `[k]` for each gene, or with uniform distributions: `[]` float32."""
         generations = self.parameters.generations(self.evaluations)
         run = search(self.parameters, generations, self.distributions)
         batch: PaddedGraph = jax.tree.map(lambda x: jnp.asarray(x)[None], graph)
@@ -277,7 +279,7 @@ class ProposalEnv:
 
 
 def observe(params: ProposalParams) -> Observation:
-    """What the policy sees of an instance; `jax.vmap` over this function for batches."""
+    """Observation of an instance; apply `jax.vmap` for batches."""
     graph = params.graph
     view = to_graphs_tuple(graph, jnp.asarray(params.nodes), jnp.asarray(params.edges))
     return Observation(view, jnp.arange(graph.sizes.ops, dtype=jnp.int32) < graph.num_ops)
@@ -299,22 +301,23 @@ _CODINGS: dict[str, Coding] = {"moments": _moments(), "shapes": _shapes()}
 
 @functools.cache
 def _tabulated(coding: Coding) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The quantile functions of all distributions of a coding, computed once a process."""
-    with jax.ensure_compile_time_eval():  # also where this is first asked for inside a jitted function
+    """The quantile functions of all distributions of a coding, computed once per process."""
+    with jax.ensure_compile_time_eval():  # also works if first called inside a jitted function
         shapes = (np.asarray(values, np.float32)[:, None] for values in (coding.alpha, coding.beta))
         table = jax.jit(beta_table)(*shapes)
         return np.asarray(table.logit), np.asarray(table.lower_rate), np.asarray(table.upper_rate)
 
 
 def hint(graph: ComputationGraph, problem: Problem) -> np.ndarray:
-    """What the genes of `quick_schedule`'s plan would be, `[n, d + 1] float32` between 0 and 1.
+    """The genes of `quick_schedule`'s plan, `[n, d + 1]` float32 between 0 and 1.
 
-    REGAL knows nothing of the kind: its network sees sizes, times and edges, which are alike for all devices, so that
-    it cannot tell one half of a graph from the other, and a plan is made of such halves.
+    REGAL has no such input: its network sees sizes, times and edges, which do not depend on devices. It therefore
+    cannot distinguish the parts of a graph that a plan puts on different devices.
 
     Returns:
-      For each op, the affinity of each device (1 where the plan has the op, else 0), and its priority: its place among
-      the ops, near 1 for the first and near 0 for the last. Ops that are alike are told apart by the graph's order.
+      For each op, the affinity of each device (1 for the op's device in the plan, else 0), and its priority: its
+      position among the ops, near 1 for the first and near 0 for the last. The graph's order breaks ties between ops
+      with equal features.
     """
     placement, order = quick_schedule(graph, problem)
     n = len(placement)
@@ -325,9 +328,9 @@ def hint(graph: ComputationGraph, problem: Problem) -> np.ndarray:
 
 
 def reward(fitness: jax.Array, standard: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
-    """-o_a / o_s: `[]` float32, of the fitness `[]` with and without proposals.
+    """-o_a / o_s: `[]` float32, from the fitness `[]` with and without proposals.
 
-    A standard of 0 (no op takes time) is reached, -1, or missed, -2.
+    If o_s is 0 (no op takes time), the reward is -1 for o_a = 0 and else -2.
     """
     cost, base = (_cost(value, graph, problem) for value in (fitness, standard))
     missed = 1 + (cost > 0).astype(jnp.float32)
@@ -338,11 +341,11 @@ def reward(fitness: jax.Array, standard: jax.Array, graph: PaddedGraph, problem:
 def search(
     parameters: brkga.Parameters, generations: int, coding: Coding
 ) -> Callable[[DeviceProblem, jax.Array, PaddedGraph, jax.Array | None], jax.Array]:
-    """The jitted function of a problem, keys `[g]`, graphs (leading axis g) and choices `[g, k]` int32 to the best
+    """A jitted function from a problem, keys `[g]`, graphs (leading axis g) and choices `[g, k]` int32 to the best
     fitness `[g]` float32.
 
-    The choices are those of `gene_choices`, or None: all uniform. Mapped as often as you like, but for the problem; a
-    graph that is mapped over in vain is repeated.
+    The choices are those of `gene_choices`, or None for uniform distributions. The function supports nested `jax.vmap`
+    over all arguments except the problem; arguments that are not mapped are repeated.
     """
 
     @jax.custom_batching.custom_vmap
@@ -354,7 +357,7 @@ def search(
     def rule(size: int, mapped: Sequence[Any], problem: DeviceProblem, *arguments: Any) -> tuple[jax.Array, bool]:
         def fold(is_mapped: bool, x: jax.Array) -> jax.Array:
             x = x if is_mapped else jnp.broadcast_to(x[None], (size, *x.shape))
-            return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])  # -1 would not do: an axis may be empty
+            return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])  # not -1, since an axis may be empty
 
         values = best(problem, *jax.tree.map(fold, tuple(mapped[1:]), arguments))
         return values.reshape(size, -1), True
@@ -363,7 +366,7 @@ def search(
 
 
 def objective(fitness: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
-    """Bytes or seconds of a fitness: `[]` float32; inf where it exceeds the memory limit."""
+    """Bytes or seconds of a fitness: `[]` float32; inf if it exceeds the memory limit."""
     if problem.objective == "peak_memory":
         return fitness * graph.byte_unit
     if problem.memory_limit is None:
@@ -372,7 +375,9 @@ def objective(fitness: jax.Array, graph: PaddedGraph, problem: DeviceProblem) ->
 
 
 def _cost(fitness: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
-    """What the reward compares, `[]` float32 in the graph's units: the objective, or what stands for none."""
+    """The cost in the reward, `[]` float32 in the graph's units: the objective, or its substitute for infeasible
+    schedules.
+    """
     if problem.memory_limit is None:
         return fitness
     limit = problem.memory_limit / graph.byte_unit
@@ -380,12 +385,12 @@ def _cost(fitness: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax
 
 
 def _makespan(fitness: jax.Array) -> jax.Array:
-    """Of a fitness under a memory limit, where it fits; 1 where it does not."""
+    """Makespan of a fitness under a memory limit if it fits; 1 if it does not."""
     return -1 / jnp.where(fitness < 0, fitness, -1)
 
 
 def _serial(graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
-    """Second units of all ops and of all possible transfers, one after the other: `[]` float32."""
+    """Serial time of all ops and all possible transfers, second units: `[]` float32."""
     batch: PaddedGraph = jax.tree.map(lambda x: jnp.asarray(x)[None], graph)
     n, foreign = graph.sizes.ops, problem.devices - 1
     node = jnp.arange(n + foreign * graph.sizes.tensors, dtype=jnp.int32)

@@ -1,4 +1,4 @@
-"""Environments by id: `graphrl.make("Proposal-v0", ...)`. An id's version rises when learning results can change."""
+"""Environments by id: `graphrl.make("Proposal-v0", ...)`. Versions increase when learning results can change."""
 
 import importlib
 import inspect
@@ -6,7 +6,7 @@ from typing import Any
 
 from graphrl.errors import GraphrlError, near
 
-_ENTRY_POINTS = {  # imported when first made
+_ENTRY_POINTS = {  # imported on first use
     "Compile-v0": "graphrl.envs.compile.env:CompileEnv",
     "MemoryMap-v0": "graphrl.envs.memory_map:MemoryMapEnv",
     "Ordering-v0": "graphrl.envs.ordering:OrderingEnv",
@@ -15,14 +15,14 @@ _ENTRY_POINTS = {  # imported when first made
 
 
 def register(id: str, entry_point: str) -> None:
-    """Makes an environment known.
+    """Registers an environment.
 
     Args:
       id: its name and version, "Name-v0".
       entry_point: "module:Class"; the class is called with the options of `make`.
 
     Raises:
-      GraphrlError: the id is taken, or the entry point is no such pair.
+      GraphrlError: the id is taken, or the entry point does not have this form.
     """
     if id in _ENTRY_POINTS:
         raise GraphrlError(f"environment {id!r} is registered already, as {_ENTRY_POINTS[id]}")
@@ -33,16 +33,16 @@ def register(id: str, entry_point: str) -> None:
 
 
 def registered() -> tuple[str, ...]:
-    """All known ids, sorted."""
+    """All registered ids, sorted."""
     return tuple(sorted(_ENTRY_POINTS))
 
 
 def make(id: str, **options: Any) -> Any:
-    """The environment of that id.
+    """Creates the environment of that id.
 
     Args:
       id: one of `registered()`.
-      options: of its class.
+      options: options of its class.
 
     Raises:
       GraphrlError: the id is not known, or the environment has no such option.

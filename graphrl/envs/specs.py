@@ -1,6 +1,6 @@
 """Specifications of observations and actions: the structure of the value, with an `ArraySpec` for each array.
 
-To `jax.tree` an `ArraySpec` is a leaf, so that a specification has the tree structure of its values.
+An `ArraySpec` is a leaf of `jax.tree`, so that a specification has the tree structure of its values.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from graphrl.errors import GraphrlError
 
 
 class SpecError(GraphrlError):
-    """A value that is not what its specification says."""
+    """A value does not fit its specification."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +22,9 @@ class ArraySpec:
     """Shape, dtype and range of an array; static and hashable.
 
     Attributes:
-      shape: of the array.
-      dtype: of the array.
-      minimum, maximum: of every element, both inclusive; None is unbounded. Integers have both or neither.
+      shape: shape of the array.
+      dtype: dtype of the array.
+      minimum, maximum: bounds of every element, both inclusive; None is unbounded. Integers have both or neither.
     """
 
     shape: tuple[int, ...]
@@ -34,17 +34,17 @@ class ArraySpec:
 
     @property
     def num_values(self) -> int:
-        """Values that an element can take.
+        """Number of values that an element can take.
 
         Raises:
-          SpecError: it is not a bounded integer.
+          SpecError: the array does not have bounded integers.
         """
         if not np.issubdtype(self.dtype, np.integer) or self.minimum is None or self.maximum is None:
             raise SpecError(f"{self} has no number of values: only bounded integers have one")
         return int(self.maximum - self.minimum) + 1
 
     def fault(self, value: Any) -> str:
-        """What is wrong with `value`, or nothing. Of a tracer only shape and dtype can be."""
+        """The mismatch of `value` as text, or "". For a tracer only shape and dtype are checked."""
         shape, dtype = jnp.shape(value), jnp.result_type(value)
         if shape != self.shape or dtype != self.dtype:
             return f"has shape {shape} and dtype {dtype}: must be {self.shape} and {self.dtype}"
@@ -60,22 +60,22 @@ class ArraySpec:
 
 
 def floats(shape: tuple[int, ...], minimum: float | None = None, maximum: float | None = None) -> ArraySpec:
-    """Of a float32 array."""
+    """Specification of a float32 array."""
     return ArraySpec(shape, np.dtype(np.float32), minimum, maximum)
 
 
 def integers(shape: tuple[int, ...], minimum: int, maximum: int) -> ArraySpec:
-    """Of an int32 array of values from `minimum` to `maximum`."""
+    """Specification of an int32 array of values from `minimum` to `maximum`."""
     return ArraySpec(shape, np.dtype(np.int32), minimum, maximum)
 
 
 def booleans(shape: tuple[int, ...]) -> ArraySpec:
-    """Of a bool array."""
+    """Specification of a bool array."""
     return ArraySpec(shape, np.dtype(np.bool_))
 
 
 def choices(shape: tuple[int, ...], num_values: int) -> ArraySpec:
-    """Of an int32 array of indices below `num_values`."""
+    """Specification of an int32 array of indices below `num_values`."""
     return integers(shape, 0, num_values - 1)
 
 
@@ -83,7 +83,7 @@ def validate(spec: Any, value: Any, what: str = "value") -> None:
     """Checks a value against its specification; inside `jax.jit`, its structure, shapes and dtypes.
 
     Raises:
-      SpecError: the first part of `value` that is not as `spec` says.
+      SpecError: a part of `value` does not fit `spec`; the message names the first one.
     """
     structures: tuple[Any, Any] = jax.tree.structure(spec), jax.tree.structure(value)
     expected, structure = structures
@@ -95,7 +95,7 @@ def validate(spec: Any, value: Any, what: str = "value") -> None:
 
 
 def sample(spec: Any, key: jax.Array) -> Any:
-    """A random value of the specification: uniform in its range, standard normal where that is unbounded."""
+    """A random value of the specification: uniform in its range, standard normal if that is unbounded."""
     leaves, structure = jax.tree.flatten(spec)
     keys = jax.random.split(key, len(leaves))
     return jax.tree.unflatten(structure, [_sample(one, k) for one, k in zip(leaves, keys, strict=True)])

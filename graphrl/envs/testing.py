@@ -1,4 +1,4 @@
-"""Check of the contract of environments: `check_env`. Needs chex (`pip install graphrl[test]`)."""
+"""Conformance check of environments: `check_env`. Needs chex (`pip install graphrl[test]`)."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ MASKS = ("mask", "action_mask")
 
 
 class EnvError(GraphrlError):
-    """An environment that breaks the contract."""
+    """An environment violates the interface."""
 
 
 def check_env(
@@ -30,24 +30,25 @@ def check_env(
     seed: int = 0,
     tolerance: float = 1e-6,
 ) -> None:
-    """Checks an environment against the contract of `base.py`, with random actions.
+    """Checks an environment against the interface of `base.py`, with random actions.
 
     Observations fit their specification, inside and outside of `jax.jit`; masks leave a choice; rewards and
-    observations are finite; timesteps keep their structure; reset and step compile once; `jax.vmap` of them is a loop
-    over them; the key decides all; padding changes nothing; `AutoReset` keeps the final observation.
+    observations are finite; timesteps keep their structure; reset and step compile once; their `jax.vmap` equals a
+    loop; the key determines all results; padding has no effect; `AutoReset` keeps the final observation.
 
     Args:
       env: the environment.
       params: an instance.
-      wider: the same instance, padded to larger sizes; None leaves that check out.
-      steps: of an episode, at most.
-      copies: environments that are mapped over.
-      seed: of all keys.
-      tolerance: between numbers of equal programs that are compiled differently, relative, or below 1 absolute.
+      wider: the same instance, padded to larger sizes; None skips that check.
+      steps: maximum number of steps of an episode.
+      copies: number of environments in the `jax.vmap`.
+      seed: seed of all keys.
+      tolerance: tolerance between results of equal programs that are compiled differently: relative, or absolute below
+        1.
 
     Raises:
-      EnvError: the first thing that is wrong.
-      SpecError: a value that its specification does not allow.
+      EnvError: the first violation.
+      SpecError: a value does not fit its specification.
     """
     chex.clear_trace_counter()
     reset, step = (jax.jit(chex.assert_max_traces(fn, n=1)) for fn in (env.reset, env.step))
@@ -72,7 +73,7 @@ class _Checker:
     tolerance: float
 
     def specifications(self) -> None:
-        """Specifications are functions of shapes: under a trace they are the same."""
+        """Specifications depend on shapes only: they are the same under a trace."""
         outside = self.env.observation_spec(self.params), self.env.action_spec(self.params)
 
         def specified(params: Any) -> jax.Array:
@@ -95,7 +96,7 @@ class _Checker:
             self._check(timestep)
 
     def copies_are_a_loop(self) -> None:
-        """`jax.vmap` of reset and step gives what they give one by one."""
+        """`jax.vmap` of reset and step gives the same results as a loop."""
         keys = jax.random.split(self.key, self.copies)
         spec = self.env.action_spec(self.params)
         actions = jax.vmap(lambda key: specs.sample(spec, key))(keys)
@@ -112,7 +113,7 @@ class _Checker:
         _require(_close(mapped, stacked, self.tolerance), "jax.vmap of it is not a loop over it")
 
     def final_observation(self) -> None:
-        """Around it, `AutoReset` keeps the observation that an episode ended with."""
+        """`AutoReset` around the environment keeps the last observation of an episode."""
         wrapped: AutoReset[Any, Any, Any] = AutoReset(_Compiled(self.env, self.reset, self.step))
         state, _ = wrapped.reset(self.key, self.params)
         for number in range(self.steps):
@@ -124,7 +125,7 @@ class _Checker:
             _require(_close(timestep.reward, expected.reward, 0), "AutoReset changes its rewards")
 
     def padding(self, wider: Any) -> None:
-        """The same actions, and any for what padding adds, earn the same in more padding."""
+        """With more padding, the same actions, and any actions for the padding, earn the same rewards."""
         small, large = self.env.action_spec(self.params), self.env.action_spec(wider)
         _require(small != large, "the wider instance has no wider actions")
         state, _ = self.reset(self.key, self.params)
@@ -165,7 +166,7 @@ class _Checker:
 
 
 class _Compiled:
-    """An environment by its compiled functions."""
+    """An environment with compiled functions."""
 
     def __init__(self, env: Environment[Any, Any, Any], reset: Any, step: Any) -> None:
         self.reset, self.step = reset, step
@@ -173,7 +174,7 @@ class _Compiled:
 
 
 def _embed(small: jax.Array, large: jax.Array) -> jax.Array:
-    """`large`, with `small` in its first corner."""
+    """`large` with its leading part replaced by `small`."""
     return large.at[tuple(slice(0, size) for size in small.shape)].set(small)
 
 

@@ -1,1 +1,1 @@
-"""What agents share when they learn: the shape of a learner, losses, descent, devices. Pure functions."""
+"""Shared parts of learning: the interface of learners, losses, gradient descent, devices. Pure functions."""

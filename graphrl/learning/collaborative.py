@@ -1,15 +1,15 @@
 """Collaborative evolution and policy gradient (EGRL, algorithm 2; CERL, Khadka et al. 2019).
 
-A population of networks and of Boltzmann chromosomes acts, and all its transitions go into one replay. Learners are
-trained on the replay by SAC, act too, and migrate into the population. A generation is one pure function of a `State`,
-for any domain and networks: `generation`.
+A population of networks and Boltzmann chromosomes acts, and all its transitions go into one replay buffer. SAC learners
+train on the replay, act as well, and migrate into the population. A generation is one pure function of a `State`, for
+any domain and networks: see `generation`.
 
-- `Learners` is a portfolio of SAC's learners with different discounts; they share the replay with the population.
+- `Learners` is a portfolio of SAC learners with different discounts, which share the replay with the population.
 - `draw_learners` chooses which learners act next by an upper confidence bound (CERL, section 3); `record_returns`
   updates their returns.
-- Several devices share the individuals, the replay (`shardings`), and the transitions of every gradient step. The
-  program is the same as on one device, and XLA's partitioner divides it along these arrays. So equal seeds give the
-  same state on any number of devices, to rounding.
+- Several devices share the individuals, the replay (`shardings`), and the transitions of every gradient step. XLA
+  partitions the single-device program along these arrays, so that equal seeds give the same state on any number of
+  devices, up to rounding.
 """
 
 import dataclasses
@@ -38,24 +38,24 @@ from graphrl.mesh import AXIS
 from graphrl.networks.heads import Acted
 
 _MEMORY = 0.2  # weight of the newest return in a learner's mean (ours)
-_EXPLORATION = 0.9  # of the bound (ours)
+_EXPLORATION = 0.9  # weight of the exploration bonus (ours)
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Of one search; the numbers are those of EGRL's table 2 and of its code.
+    """Settings of one search; the numbers are those of EGRL's table 2 and of its code.
 
     Attributes:
-      networks, chromosomes: of the population; with none of both, learners are alone.
-      greedy, noisy: roll-outs of learners in a generation; with none of both, evolution is alone.
-      noise: of noisy roll-outs, see `sac.explored`.
-      endless: whether values go on after an episode's only step, as in the published code, which has a discount of 0.99
-        all the same; else it is a bandit's.
-      discounts: of each learner: CERL's portfolio; EGRL has one learner.
-      replay: transitions that are remembered.
-      batch: transitions of a gradient step.
-      gradient_steps: of every learner for each step in the environment, at least one in a generation.
-      migrate_every: generations; 0 for never.
+      networks, chromosomes: numbers in the population; if both are 0, only learners act.
+      greedy, noisy: learners' roll-outs per generation; if both are 0, only evolution runs.
+      noise: noise of noisy roll-outs, see `sac.explored`.
+      endless: True bootstraps the value after an episode's only step, as in the published code, whose discount is 0.99;
+        False treats the step as a bandit's.
+      discounts: discount of each learner: CERL's portfolio; EGRL has one learner.
+      replay: capacity of the replay, in transitions.
+      batch: transitions per gradient step.
+      gradient_steps: gradient steps of every learner per step in the environment, at least one per generation.
+      migrate_every: generations between migrations, at least 1; 0 disables migration.
       evolution, sac: see there.
     """
 
@@ -80,43 +80,45 @@ class Settings:
 
     @property
     def rollouts(self) -> int:
-        """Of a generation on every graph: the population's, then those of learners, the noisy ones first."""
+        """Roll-outs of a generation on every graph: the population's, then those of learners, the noisy ones first."""
         return self.population + self.noisy + self.greedy
 
     @property
     def has_learners(self) -> bool:
-        """Whether evolution is not alone."""
+        """True if learners act and train in addition to evolution."""
         return self.noisy + self.greedy > 0
 
 
 class Returns(NamedTuple):
-    """What the learners' roll-outs brought."""
+    """Return statistics of the learners' roll-outs."""
 
     value: jax.Array  # [l] float32, moving mean
     plays: jax.Array  # [l] float32
 
 
 class Learners(NamedTuple):
-    """The portfolio and what it learns from."""
+    """The portfolio and its training data."""
 
     states: sac.State  # [l, ...] each
     returns: Returns
-    replay: Any  # flashbax's, of `Transition`
+    replay: Any  # flashbax buffer of `Transition`
 
 
 class Best(NamedTuple):
-    """The best that anyone has done."""
+    """The best action so far and its reward, per graph."""
 
     reward: jax.Array  # [g] float32
     action: jax.Array  # [g, n, h] int32
 
 
 class State(NamedTuple):
-    """All that a search changes: one pytree of arrays, so that a checkpoint goes on to the same bits."""
+    """The complete state of a search: one pytree of arrays, so that training resumed from a checkpoint is
+    bit-identical.
+    """
 
     params: dict[str, Any]  # "policy": the network to deploy, the fittest of the last generation
     population: Population
-    learners: Learners | None  # None where evolution is alone
+    learners: Learners | None  # None without learners
     best: Best
     evaluations: jax.Array  # [] int32, steps in the environment
     step: jax.Array  # [] int32, generations
@@ -130,14 +132,14 @@ def init(
     key: jax.Array,
     policy: Any = None,
 ) -> State:
-    """A new population and new learners.
+    """Initialises a new population and new learners.
 
     Args:
-      settings, domain: of the search.
+      settings, domain: settings and domain of the search.
       networks: an actor, for individuals and learners, and a critic.
-      instances: `[g, ...]` each, the graphs; those of `generation` are the same.
-      key: of all that is random.
-      policy: parameters that the first network and the first learner begin with; None for new ones.
+      instances: `[g, ...]` each, the graphs; `generation` must receive the same.
+      key: key of all random numbers.
+      policy: initial parameters of the first network and the first learner; None for new ones.
     """
     network_key, chromosome_key, learner_key = jax.random.split(key, 3)
     start = jax.vmap(domain.start)(instances)
@@ -172,18 +174,18 @@ def generation(
     instances: Instance,
     mesh: Mesh | None = None,
 ) -> tuple[State, dict[str, jax.Array], jax.Array]:
-    """Everyone plays and is remembered; evolution; gradient steps; migration.
+    """Runs one generation: roll-outs of all individuals and learners, evolution, gradient steps, migration.
 
     Args:
       settings, domain, networks, instances: as for `init`.
-      state: donate it.
-      key: of this generation.
+      state: the state; may be donated.
+      key: key of this generation.
       mesh: the devices that share the batches of transitions; None for one.
 
     Returns:
-      The state; what to record: rewards of "best" so far, "networks", "chromosomes" and "learners", the fittest of each
-      on the mean of graphs; means of `sac.update` over the steps; "evaluations"; and all actions that were tried,
-      `[k, g, n, h]` int32.
+      The state; metrics: rewards of "best" so far, "networks", "chromosomes" and "learners" (the fittest of each by the
+      mean over graphs), means of `sac.update` over the steps, and "evaluations"; and the actions `[rollouts, g, n, h]`
+      int32 of all `settings.rollouts` roll-outs.
     """
     play_key, draw_key, evolve_key, learn_key = jax.random.split(key, 4)
     learners, population, players = state.learners, state.population, state.population.networks
@@ -193,7 +195,7 @@ def generation(
         actors = jax.tree.map(lambda leaf: leaf[drawn], learners.states.params["actor"])
         both = (actors,) if players is None else (players, actors)
         players = jax.tree.map(lambda *parts: jnp.concatenate(parts), *both)
-    # everyone plays
+    # roll-outs
     decide = functools.partial(_decide, settings, networks, players, population.chromosomes)
     episodes = play(domain, decide, play_key, instances, settings.rollouts)
     fitness = episodes.reward.mean(-1)  # [k + rollouts of learners]
@@ -223,7 +225,7 @@ def generation(
 
 
 def shardings(settings: Settings, mesh: Mesh) -> State:
-    """Where the parts of a state lie. What the number of devices does not divide is on all of them."""
+    """Shardings of the parts of a state. Parts that the number of devices does not divide are replicated."""
     copies = NamedSharding(mesh, PartitionSpec())
 
     def cut(count: int, axis: int) -> NamedSharding:
@@ -238,12 +240,12 @@ def shardings(settings: Settings, mesh: Mesh) -> State:
 
 
 def _begun(stacked: Any, policy: Any) -> Any:
-    """The first of some networks with given parameters."""
+    """Stacked networks with the given parameters, if any, in the first place."""
     return stacked if policy is None else jax.tree.map(lambda leaf, new: leaf.at[0].set(new), stacked, policy)
 
 
 def init_returns(learners: int) -> Returns:
-    """Nothing was played."""
+    """Return statistics before the first roll-out."""
     return Returns(jnp.zeros(learners), jnp.zeros(learners))
 
 
@@ -253,7 +255,7 @@ def buffer_of(settings: Settings) -> Any:
 
 
 def _first(population: Population, learners: Learners | None) -> Any:
-    """The first network, of the population or else of the learners; with neither there is no policy."""
+    """The first network, of the population or else of the learners; None if there are neither."""
     networks = population.networks
     if networks is None and learners is not None:
         networks = learners.states.params["actor"]
@@ -261,11 +263,11 @@ def _first(population: Population, learners: Learners | None) -> Any:
 
 
 def draw_learners(key: jax.Array, returns: Returns, count: int) -> jax.Array:
-    """Learners of the next roll-outs `[count]` int32, with probability in proportion to
+    """Draws learners for the next roll-outs, `[count]` int32, with probabilities proportional to
 
-      v + c sqrt(log(plays of all) / plays),  v the mean return from 0, the least of all learners, to 1, the largest.
+      v + c sqrt(log(plays of all) / plays),  v the mean return, scaled from 0 (lowest learner) to 1 (highest).
 
-    A learner that never played counts as one that did once.
+    A learner without roll-outs counts as one with a single roll-out.
     """
     plays = jnp.maximum(returns.plays, 1.0)
     spread = returns.value.max() - returns.value.min()
@@ -284,7 +286,7 @@ def _decide(
 ) -> tuple[jax.Array, jax.Array]:
     """Actions of all, and the logits of `players`: the population's networks, then the learners.
 
-    Networks and greedy learners take the likeliest options, chromosomes sample, noisy learners explore.
+    Networks and greedy learners take the most likely options, chromosomes sample, noisy learners explore.
     """
     chromosome_key, noise_key = jax.random.split(key)
     m, k = settings.networks, settings.population
@@ -303,7 +305,7 @@ def _decide(
 
 
 def _rewards(settings: Settings, fitness: jax.Array) -> dict[str, jax.Array]:
-    """The fittest of each kind."""
+    """The highest fitness among networks, chromosomes and learners."""
     ends = {"networks": settings.networks, "chromosomes": settings.population, "learners": settings.rollouts}
     parts, start = {}, 0
     for name, end in ends.items():
@@ -314,13 +316,13 @@ def _rewards(settings: Settings, fitness: jax.Array) -> dict[str, jax.Array]:
 
 
 def _fittest(population: Population, fitness: jax.Array) -> Any:
-    """The fittest network; None if there are none."""
+    """The fittest network; None if the population has no networks."""
     m, _ = population.sizes
     return jax.tree.map(lambda leaf: leaf[fitness[:m].argmax()], population.networks) if m else None
 
 
 def record_returns(returns: Returns, learner: jax.Array, reward: jax.Array) -> Returns:
-    """After roll-outs of learners `[count]` that brought rewards `[count]`."""
+    """Updates return statistics with the rewards `[count]` of roll-outs by `learner` `[count]`."""
     count = jnp.zeros_like(returns.plays).at[learner].add(1.0)
     total = jnp.zeros_like(returns.value).at[learner].add(reward)
     mean = total / jnp.maximum(count, 1.0)
@@ -337,15 +339,15 @@ def learned(
     instances: Instance,
     mesh: Mesh | None,
 ) -> tuple[Learners, dict[str, jax.Array]]:
-    """The gradient steps of a generation; every learner draws its own transitions.
+    """Runs the gradient steps of a generation; every learner samples its own transitions.
 
     Args:
       settings, domain, networks, instances, mesh: see `generation`.
-      learners: of the portfolio, and what they learn from.
-      key: of all that is random.
+      learners: the portfolio and its replay.
+      key: key of all random numbers.
 
     Returns:
-      The learners, and means of what `sac.update` says.
+      The learners, and the means of the metrics of `sac.update`.
     """
     graphs = jax.tree.leaves(instances)[0].shape[0]
     count = max(1, round(settings.gradient_steps * settings.rollouts * graphs))
@@ -366,7 +368,7 @@ def learned(
 
 
 def _better(best: Best, episodes: Episodes) -> Best:
-    """The best until now and of these episodes, graph by graph."""
+    """The best actions so far, updated with these episodes, graph by graph."""
     place = episodes.reward.argmax(0)
     top = jnp.take_along_axis(episodes.reward, place[None], 0)[0]
     action = episodes.action[place, jnp.arange(len(place))]
@@ -375,7 +377,7 @@ def _better(best: Best, episodes: Episodes) -> Best:
 
 
 def _spread(mesh: Mesh | None, batch: sac.Batch) -> sac.Batch:
-    """Along the states, or where all are of one state, along the actions that were tried in it."""
+    """Shards a batch along its states, or along the actions if it has only one state."""
     states, tried = batch.reward.shape
     if mesh is None or (tried if states == 1 else states) % mesh.size:
         return batch
@@ -389,7 +391,7 @@ def _spread(mesh: Mesh | None, batch: sac.Batch) -> sac.Batch:
 
 
 def _batch(settings: Settings, domain: Domain, instances: Instance, items: Transition) -> sac.Batch:
-    """Sampled transitions as SAC takes them. In a bandit's problem with one graph they are all of one state."""
+    """Converts sampled transitions to a SAC batch. For a bandit with one graph they all belong to one state."""
     is_bandit = not settings.endless
     graphs = jax.tree.leaves(instances)[0].shape[0]
     states = 1 if is_bandit and graphs == 1 else settings.batch

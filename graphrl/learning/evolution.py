@@ -1,7 +1,7 @@
-"""Evolution of networks' weights and of Boltzmann chromosomes (EGRL, algorithm 2, lines 8 to 25, 37).
+"""Evolution of network weights and of Boltzmann chromosomes (EGRL, algorithm 2, lines 8 to 25, 37).
 
-It works for any `Network` and any fitness. Individuals are what `jax.vmap` over `init` gives, with a leading axis on
-every array. A generation is one pure function of them and their fitness, without a loop over individuals.
+It works for any `Network` and any fitness. Individuals are the output of `jax.vmap` over `init`, with a leading axis on
+every array. A generation is one pure function of the individuals and their fitness, without a loop over individuals.
 
 - `choose` selects elites and the winners of tournaments (lines 9 to 12).
 - `Chromosomes` have a prior and a temperature for every choice of one graph's ops (section 3.2, appendix E).
@@ -20,25 +20,25 @@ import numpy as np
 
 Source = Literal["paper", "code"]
 _COLDEST = 1e-3
-_SPAN = 0.01  # the coldest of the first chromosomes, in the hottest: the code's 0.1 in 10
-_DRIFT = 0.95  # of the code's temperatures
+_SPAN = 0.01  # ratio of the lowest to the highest initial temperature: the code's 0.1 / 10
+_DRIFT = 0.95  # mean factor of the code's temperature mutation
 Params = Any
-# The published code's mutation of weights.
+# Mutation of weights in the published code.
 _ENTRIES, _RELATIVE = 0.05, 0.1  # at most this share of a tensor's entries; deviation, relative to an entry
-_SUPER, _SUPER_RELATIVE = 0.05, 10.0  # probability of a far mutation, and its deviation
-_RESET, _RESET_DEVIATION = 0.02, 0.1  # probability that an entry is drawn anew, and its deviation
-_TENSOR, _VECTOR = 0.75, 0.02  # probability that a matrix, or a vector, is touched
+_SUPER, _SUPER_RELATIVE = 0.05, 10.0  # probability of a large mutation, and its deviation
+_RESET, _RESET_DEVIATION = 0.02, 0.1  # probability that an entry is resampled, and its deviation
+_TENSOR, _VECTOR = 0.75, 0.02  # probability that a matrix, or a vector, is mutated
 
 
 class Chromosomes(NamedTuple):
-    """Policies that see nothing: an option is drawn with probability softmax(prior / temperature)."""
+    """Policies without observations: an option is drawn with probability softmax(prior / temperature)."""
 
     prior: jax.Array  # [b, g, n, h, o] float32
     temperature: jax.Array  # [b, g, n, h] float32, above 0
 
 
 def init(key: jax.Array, shape: tuple[int, ...], hottest: float) -> Chromosomes:
-    """Random ones of shape [b, g, n, h, o]: priors that sum to 1, temperatures uniform up to `hottest`."""
+    """Random chromosomes of shape [b, g, n, h, o]: priors that sum to 1, temperatures uniform up to `hottest`."""
     prior_key, temperature_key = jax.random.split(key)
     raw = jax.random.uniform(prior_key, shape)
     temperature = jax.random.uniform(temperature_key, shape[:-1], minval=_SPAN * hottest, maxval=hottest)
@@ -46,21 +46,21 @@ def init(key: jax.Array, shape: tuple[int, ...], hottest: float) -> Chromosomes:
 
 
 def logits(chromosomes: Chromosomes) -> jax.Array:
-    """`[b, g, n, h, o]` float32, of the options' distribution."""
+    """Logits of the options `[b, g, n, h, o]` float32."""
     return chromosomes.prior / chromosomes.temperature[..., None]
 
 
 @dataclasses.dataclass(frozen=True)
 class EvolutionSettings:
-    """Of evolution.
+    """Settings of evolution.
 
     Attributes:
       elites: share of the population, at least one individual (the code's).
-      tournament: individuals in each (the code's).
-      mutation: probability for every individual but elites (the code's).
+      tournament: individuals per tournament (the code's).
+      mutation: probability of mutation for every individual except elites (the code's).
       strength: standard deviation of the noise on weights ("paper"; the number is ours).
-      chromosome_strength: of that on chromosomes (the code's).
-      temperature: the hottest of the first chromosomes (the code's); the coldest has a hundredth of it.
+      chromosome_strength: standard deviation of the noise on chromosomes (the code's).
+      temperature: highest initial temperature of chromosomes (the code's); the lowest is a hundredth of it.
       noise: "paper", on all of the weights; "code" (the published code's), on few of them: see `mutated` and
         `mutated_chromosomes`.
     """
@@ -75,7 +75,7 @@ class EvolutionSettings:
 
 
 class Population(NamedTuple):
-    """Individuals of one encoding or two; None where there are none of it."""
+    """Individuals of one or both encodings; None for an encoding without individuals."""
 
     networks: Params  # [m, ...] each
     chromosomes: Chromosomes | None  # [b, ...] each
@@ -88,12 +88,12 @@ class Population(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Of k individuals, by place."""
+    """Results of selection for k individuals, by place."""
 
-    elite: jax.Array  # [k] bool, the fittest: they stay as they are
-    kept: jax.Array  # [k] bool, elites and winners of tournaments: they stay in their places
-    first: jax.Array  # [k] int32, an elite: one parent of the child that may take the place
-    second: jax.Array  # [k] int32, a winner, which may be an elite: the other parent
+    elite: jax.Array  # [k] bool, the fittest: unchanged
+    kept: jax.Array  # [k] bool, elites and winners of tournaments: they keep their places
+    first: jax.Array  # [k] int32, an elite: first parent of the child for this place
+    second: jax.Array  # [k] int32, a winner, which may be an elite: second parent
 
 
 def next_generation(
@@ -105,20 +105,20 @@ def next_generation(
 ) -> tuple[Population, Chosen]:
     """Selection, crossover and mutation.
 
-    A free place takes a child of an elite and a winner (see `choose`). If both have the place's encoding it
-    is their crossover. If one has, it is that one: in a chromosome's place with the prior that the network seeds. If
-    none has, a chromosome's place keeps its temperatures and takes the first network's prior; a network's place keeps
-    its weights, since a chromosome cannot be turned into a network.
+    A free place receives a child of an elite and a winner (see `choose`). If both have the place's encoding, the child
+    is their crossover. If only one has, the child is that one; in a chromosome's place, its prior comes from the other
+    parent, a network. If neither has, a chromosome's place keeps its temperatures and takes the first network's prior.
+    A network's place then keeps its weights, since a chromosome cannot be converted to a network.
 
     Args:
-      settings: of evolution.
-      key: of this generation.
-      population: of k individuals.
+      settings: settings of evolution.
+      key: key of this generation.
+      population: k individuals.
       fitness: `[k]` float32, larger is better.
-      priors: `[m, g, n, h, o]` float32 that networks seed, where there are both encodings.
+      priors: `[m, g, n, h, o]` float32, the networks' option probabilities, if there are both encodings.
 
     Returns:
-      The next population, and who was chosen.
+      The next population, and the result of selection.
     """
     (m, b), k = population.sizes, fitness.shape[0]
     choose_key, mutate_key, network_key, chromosome_key = jax.random.split(key, 4)
@@ -134,27 +134,27 @@ def next_generation(
 
 
 def migrated(population: Population, fitness: jax.Array, chosen: Chosen, newcomers: Params) -> Population:
-    """Networks `[l, ...]` from elsewhere in the places of the weakest of the population's, which are no elites."""
+    """Replaces the weakest networks of the population, except elites, by newcomers `[l, ...]`."""
     m, _ = population.sizes
     count = jax.tree.leaves(newcomers)[0].shape[0]
     places = jnp.argsort(jnp.where(chosen.elite[:m], jnp.inf, fitness[:m]))[:count]
-    stays = chosen.elite[places]  # where there are more newcomers than networks that are no elites
+    stays = chosen.elite[places]  # if there are more newcomers than networks that are not elites
     arrived = jax.tree.map(lambda old, new: _where(stays, old[places], new), population.networks, newcomers)
     networks = jax.tree.map(lambda old, new: old.at[places].set(new), population.networks, arrived)
     return population._replace(networks=networks)
 
 
 def choose(key: jax.Array, fitness: jax.Array, elites: int, tournament: int) -> Chosen:
-    """The `elites` fittest; the winners of as many tournaments as there are other places; parents for each place.
+    """Selects the `elites` fittest, the winners of one tournament per other place, and parents for each place.
 
-    A winner stays where it is however often it wins: the paper's set of winners then has room left, which children of
-    an elite and a winner fill. An elite that wins has its copy among these children, where both parents are it.
+    A winner occupies only its own place, however often it wins. The places left free in the paper's set of winners
+    receive children of an elite and a winner. An elite that wins has a copy among these children if it is both parents.
 
     Args:
-      key: of this generation.
+      key: key of this generation.
       fitness: `[k]` float32, larger is better; ties to the lower place.
       elites: at least 1.
-      tournament: individuals in each, drawn with replacement.
+      tournament: individuals per tournament, drawn with replacement.
     """
     draw_key, first_key, second_key = jax.random.split(key, 3)
     k = fitness.shape[0]
@@ -171,7 +171,7 @@ def choose(key: jax.Array, fitness: jax.Array, elites: int, tournament: int) -> 
 def _next_networks(
     settings: EvolutionSettings, key: jax.Array, networks: Params, chosen: Chosen, change: jax.Array
 ) -> Params:
-    """Of the m places of networks: `chosen` and `change` `[m]`, parents of all k."""
+    """Next networks for the m places of networks: `chosen` and `change` `[m]`, parents of all k."""
     cross_key, mutate_key = jax.random.split(key)
     m = change.shape[0]
     own = jnp.arange(m, dtype=jnp.int32)
@@ -194,7 +194,7 @@ def _next_chromosomes(
     m: int,
     priors: jax.Array | None,
 ) -> Chromosomes:
-    """Of the b places of chromosomes, after those of m networks."""
+    """Next chromosomes for the b places of chromosomes, after those of m networks."""
     cross_key, mutate_key = jax.random.split(key)
     own = jnp.arange(change.shape[0], dtype=jnp.int32)
     alike = chosen.first >= m, chosen.second >= m
@@ -210,20 +210,20 @@ def _next_chromosomes(
 
 
 def _where(condition: jax.Array, yes: Any, no: Any) -> Any:
-    """Individual by individual."""
+    """Selects between two stacks of individuals, one by one."""
     return jax.tree.map(lambda a, b: jnp.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b), yes, no)
 
 
 def _fitting(
     first: jax.Array, second: jax.Array, first_fits: jax.Array, second_fits: jax.Array, own: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The parents of the place's encoding: both, or twice the one that has it, or twice who is in the place."""
+    """Parents with the place's encoding: both, twice the one that has it, or twice the place's own individual."""
     left = jnp.where(first_fits, first, jnp.where(second_fits, second, own))
     return left, jnp.where(second_fits, second, left)
 
 
 def crossed(key: jax.Array, first: Params, second: Params) -> Params:
-    """Children `[m]` of parents `[m]`: single-point on the vector of all weights."""
+    """Children `[m]` of parents `[m]`: single-point crossover on the vector of all weights."""
     leaves, tree = jax.tree.flatten(first)
     others, m = jax.tree.leaves(second), leaves[0].shape[0]
     sizes = [leaf[0].size for leaf in leaves]
@@ -241,13 +241,13 @@ def _taken(stacked: Any, places: jax.Array) -> Any:
 
 
 def mutated(key: jax.Array, networks: Params, strength: float, source: Source) -> Params:
-    """All of them with noise: "paper", N(0, strength^2) on every weight; "code", relative noise on few."""
+    """Adds noise to all networks: "paper", N(0, strength^2) on every weight; "code", relative noise on few."""
     leaves, tree = jax.tree.flatten(networks)
     if source == "code":
         keys = jax.random.split(key, len(leaves))
         return jax.tree.unflatten(tree, [_few_mutated(*pair) for pair in zip(keys, leaves, strict=True)])
     sizes = np.cumsum([leaf[0].size for leaf in leaves])
-    # drawn at once: a program for every array's own draw takes many times as long to compile
+    # one draw for all: separate draws for every array take many times as long to compile
     noise = jnp.split(strength * jax.random.normal(key, (len(leaves[0]), int(sizes[-1]))), sizes[:-1], 1)
     noisy = [leaf + part.reshape(leaf.shape) for leaf, part in zip(leaves, noise, strict=True)]
     return jax.tree.unflatten(tree, noisy)
@@ -266,10 +266,11 @@ def crossed_chromosomes(key: jax.Array, first: Chromosomes, second: Chromosomes)
 
 
 def mutated_chromosomes(key: jax.Array, chromosomes: Chromosomes, strength: float, source: Source) -> Chromosomes:
-    """All of them with noise.
+    """Adds noise to all chromosomes.
 
-    "paper" adds N(0, strength^2) to priors; temperatures, which must stay above 0, are multiplied by e to the power of
-    such noise (ours). "code" multiplies priors by N(1, strength^2) and temperatures by N(0.95, strength^2): they sink.
+    "paper" adds N(0, strength^2) to priors; temperatures, which must stay above 0, are multiplied by the exponential of
+    such noise (ours). "code" multiplies priors by N(1, strength^2) and temperatures by N(0.95, strength^2):
+    temperatures decrease over time.
     """
     prior_key, temperature_key = jax.random.split(key)
     noise = strength * jax.random.normal(prior_key, chromosomes.prior.shape)

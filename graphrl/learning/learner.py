@@ -1,8 +1,8 @@
-"""Learners as pure functions on states: the contract, several devices, checks of settings, and gradient descent.
+"""Learners as pure functions on states: the interface, several devices, checks of settings, and gradient descent.
 
 `on_mesh` compiles a learner for the devices of a mesh; each device has the parameters and a share of a batch's graphs.
-`mean` and `keys` are for the functions that run on each device. `check_ranges` checks a learner's settings. `descend`
-is a step of Adam with global-norm clipping.
+`mean` and `keys` are for functions that run on each device. `check_ranges` validates a learner's settings. `descend` is
+a step of Adam with global-norm clipping.
 """
 
 import math
@@ -22,29 +22,32 @@ Metrics = dict[str, jax.Array]  # [] float32 each, means over the graphs of a ba
 
 
 class LearnerState(NamedTuple):
-    """All that training changes: a pytree of arrays, no typed keys among them. A learner's own may have more fields."""
+    """The complete state of training: a pytree of arrays without typed keys. A learner's own state may have more
+    fields.
+    """
 
-    params: dict[str, Any]  # of the networks, by name; those of "policy" are what a trained agent plays
+    params: dict[str, Any]  # parameters of the networks, by name; a trained agent plays "policy"
     optimiser: Any
-    step: jax.Array  # [] int32, updates made
+    step: jax.Array  # [] int32, number of updates
 
 
 class Learner(NamedTuple):
-    """An agent's way to learn. Every random number comes from the keys, so that equal seeds give equal parameters.
+    """A learning algorithm as pure functions. Every random number comes from the keys, so that equal seeds give equal
+    parameters.
 
-    `update` and `evaluate` are for one device's share of the batch: state, params and key are the same on every device,
-    and so must be what they give, by `learning.learner`'s means and by the sum of all devices' gradients.
+    `update` and `evaluate` receive one device's share of the batch; state, params and key are equal on every device.
+    Their results must be equal too, through the means of `learning.learner` and the sum of all devices' gradients.
 
     Attributes:
-      init: (key, policy) -> the state before training; `policy` are parameters that its policy has, None for new ones.
-      update: (state, key, batch) -> the state after one step of learning, and what to record. The key is another for
-        each update; the old state may be donated.
-      evaluate: (params, key, batch) -> how good the parameters of a state are on held-out graphs.
-      score: the metric of `evaluate` that is to be as large as possible: it chooses the best checkpoint.
-      validated: (state, means) -> the state to go on with once the held-out graphs were looked at, with the means of
-        `evaluate` by name: where a learner keeps what changes only when they say so, as a frozen baseline. Not jitted.
-      places: where the parts of a state lie, shardings in a prefix of its tree, if the devices share the state in place
-        of the graphs: `update` is then for whole states and batches, `evaluate` sees the whole batch on every device.
+      init: (key, policy) -> the state before training; `policy` has the policy's initial parameters, None for new ones.
+      update: (state, key, batch) -> the state after one step of learning, and metrics. Each update has a different key;
+        the old state may be donated.
+      evaluate: (params, key, batch) -> metrics of a state's parameters on held-out graphs.
+      score: name of the metric of `evaluate` to maximise, which selects the best checkpoint.
+      validated: (state, means) -> the state after a validation, given the means of `evaluate` by name: for learners
+        whose state depends on validations, such as a frozen baseline. Not jitted.
+      places: shardings of the state, as a prefix of its tree, if the devices share the state instead of the graphs:
+        `update` then receives whole states and batches, and `evaluate` the whole batch on every device.
     """
 
     init: Callable[..., Any]
@@ -56,9 +59,9 @@ class Learner(NamedTuple):
 
 
 def on_mesh(learner: Learner, mesh: Mesh) -> Learner:
-    """The same learner, its functions jitted: the devices of the mesh share the graphs of a batch, or the state.
+    """Jits a learner's functions for a mesh, whose devices share the graphs of a batch, or the state.
 
-    Its `update` donates the state. With a batch that the devices cannot share, functions raise ProblemError.
+    `update` donates the state. Functions raise ProblemError for a batch that the devices cannot share evenly.
     """
     copies, everywhere = NamedSharding(mesh, PartitionSpec()), PartitionSpec()
     shares_graphs = learner.places is None
@@ -72,7 +75,7 @@ def on_mesh(learner: Learner, mesh: Mesh) -> Learner:
         def run(state: Any, key: jax.Array, batch: Any) -> Any:
             if shares_graphs:
                 check_shares(jax.tree.leaves(batch)[0].shape[0], mesh.size)
-            # where its arguments lie is part of what jit compiles for: a state from a checkpoint must lie there too
+            # jit compiles for the sharding of its arguments: a state from a checkpoint must have the same sharding
             return compiled(jax.device_put(state, where), key, batch)
 
         return run
@@ -90,25 +93,25 @@ def on_mesh(learner: Learner, mesh: Mesh) -> Learner:
 
 
 def keys(key: jax.Array, graphs: int) -> jax.Array:
-    """Keys of this device's graphs `[graphs]`: each from the update's key and the graph's place in the whole batch, so
-    that the same seeds give the same parameters, to rounding, on any number of devices and processes.
+    """Keys of this device's graphs `[graphs]`, from the update's key and the graph's index in the whole batch. Equal
+    seeds thus give equal parameters, up to rounding, on any number of devices and processes.
     """
     place = jax.lax.axis_index(AXIS) * graphs + jnp.arange(graphs)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, place)
 
 
 def mean(values: jax.Array) -> jax.Array:
-    """Of all devices' values: `[]`."""
+    """Mean over all devices' values: `[]`."""
     return jax.lax.pmean(values.mean(), AXIS)
 
 
 def extent(name: str, values: jax.Array) -> dict[str, jax.Array]:
-    """Mean, least and most of all devices' values, `[]` each: "name", "name_least" and "name_most"."""
+    """Mean, minimum and maximum over all devices' values, `[]` each: "name", "name_least" and "name_most"."""
     least, most = jax.lax.pmin(values.min(), AXIS), jax.lax.pmax(values.max(), AXIS)
     return {name: mean(values), f"{name}_least": least, f"{name}_most": most}
 
 
-MOST = 2**31 - 1  # of what costs time alone; what is built before training gets a limit of its own
+MOST = 2**31 - 1  # for settings that only cost time; those that determine memory have separate limits
 
 
 def check_ranges(
@@ -119,13 +122,13 @@ def check_ranges(
     options: Mapping[str, Any],
     not_below_zero: Sequence[str] = (),
 ) -> None:
-    """Looks at the fields of settings.
+    """Checks the values of settings.
 
     Args:
-      settings: whose fields are named.
-      integers: the lowest and the highest that is right.
-      above_zero, not_below_zero: numbers.
-      options: of names, the `Literal` of all that there are.
+      settings: the settings, with the named fields.
+      integers: by field, the lowest and the highest allowed integer.
+      above_zero, not_below_zero: fields with numbers.
+      options: by field, the `Literal` of all allowed names.
 
     Raises:
       ProblemError: a value is out of range.
@@ -146,26 +149,26 @@ def check_ranges(
             raise ProblemError(f"{name} is {getattr(settings, name)!r}: must be one of {', '.join(get_args(names))}")
 
 
-# Adam's: gradients that cancel to rounding errors (below 1e-7; a gradient's elements are some 1e-4) must not become
-# steps of full length, which another order of summation, on other devices, would turn round.
+# Adam's epsilon: gradients that cancel to rounding errors (below 1e-7; typical elements are about 1e-4) must not become
+# full-size steps, whose sign would depend on the order of summation, and so on the devices.
 EPSILON = 1e-6
 
 
 def optimiser(learning_rate: optax.ScalarOrSchedule, longest: float) -> optax.GradientTransformation:
-    """Adam; gradients longer than `longest` are shortened."""
+    """Adam with global-norm clipping at `longest`."""
     return optax.chain(optax.clip_by_global_norm(longest), optax.adam(learning_rate, eps=EPSILON))
 
 
 def descend(optimiser: optax.GradientTransformation, state: Any, gradient: Any) -> tuple[Any, jax.Array]:
-    """One step with the gradients of all devices of a mesh.
+    """One optimiser step with the summed gradients of all devices of a mesh.
 
     Args:
-      optimiser: see above.
-      state: `LearnerState`, or with more fields.
-      gradient: of this device's graphs, of `state.params`; those of the devices are added up.
+      optimiser: see `optimiser`.
+      state: `LearnerState`, or a state with more fields.
+      gradient: gradient with respect to `state.params` for this device's graphs; summed over the devices.
 
     Returns:
-      The state after it, and the gradient's length, `[]` float32.
+      The new state, and the norm of the summed gradient before clipping, `[]` float32.
     """
     gradient = jax.lax.psum(gradient, AXIS)
     params, moments = moved(optimiser, state.params, state.optimiser, gradient)

@@ -1,8 +1,8 @@
-"""REINFORCE for a contextual bandit (Williams 1992): an action of a graph is many choices, and one reward follows.
+"""REINFORCE for a contextual bandit (Williams 1992): an action for a graph consists of many choices and has one reward.
 
-`policy_term` is for any policy, `loss` for one whose choices are independent and made at once (REGAL, ICLR paper,
-section 4). Both are for one device's graphs; means are over the graphs of all devices of the mesh. Letters: g graphs, a
-sampled actions of each graph; `[..., options]` are the logits of a graph's choices.
+`policy_term` supports any policy; `loss` is for policies whose choices are independent (REGAL, ICLR paper, section 4).
+Both receive one device's graphs; means are over the graphs of all devices of the mesh. Letters: g graphs, a sampled
+actions of each graph; `[..., options]` are the logits of a graph's choices.
 """
 
 import dataclasses
@@ -19,24 +19,24 @@ Baseline = Literal["learned", "leave-one-out"]
 
 
 class Batch(NamedTuple):
-    """What was tried, and what it brought."""
+    """Sampled actions and their rewards."""
 
     log_prob: jax.Array  # [g, a] float32, of each action: the sum over its real choices; differentiable
     entropy: jax.Array  # [g] float32, nats: the sum over a graph's real choices; differentiable
     choices: jax.Array  # [g] float32, the number of real choices of a graph
-    value: jax.Array  # [g] float32, what the learned baseline expects; differentiable
+    value: jax.Array  # [g] float32, the learned baseline; differentiable
     reward: jax.Array  # [g, a] float32
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """What the loss is made of.
+    """Weights of the loss's terms.
 
     Attributes:
       baseline: "learned", the paper's; "leave-one-out", the mean reward of the graph's other actions.
-      entropy: of the bonus, a nat's worth of normalised advantage.
-      value: of the learned baseline's squared error.
-      clip: largest normalised advantage, either way.
+      entropy: weight of the entropy bonus: normalised advantage per nat.
+      value: weight of the learned baseline's squared error.
+      clip: largest absolute value of normalised advantages.
     """
 
     baseline: Baseline
@@ -46,7 +46,7 @@ class Weights:
 
 
 def sample(key: jax.Array, logits: jax.Array) -> jax.Array:
-    """An option of every choice: `[..., options]` float32 to `[...]` int32."""
+    """Samples an option for every choice: `[..., options]` float32 to `[...]` int32."""
     return jax.random.categorical(key, logits, -1).astype(jnp.int32)
 
 
@@ -56,7 +56,7 @@ def log_prob(logits: jax.Array, action: jax.Array, real: jax.Array | np.ndarray)
     Args:
       logits: `[n, ..., options]` float32.
       action: `[n, ...]` int32.
-      real: `[n]` bool; choices of the others (padding) do not count.
+      real: `[n]` bool; choices of padding ops are ignored.
     """
     each = jnp.take_along_axis(jax.nn.log_softmax(logits, -1), action[..., None], -1)[..., 0]
     return _sum_real(each, real)
@@ -69,22 +69,23 @@ def entropy(logits: jax.Array, real: jax.Array | np.ndarray) -> jax.Array:
 
 
 def loss(batch: Batch, weights: Weights) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """What a step of gradient descent lessens: the mean over graphs and actions of
+    """The loss: the mean over graphs and actions of
 
       -A log p(action) / c  -  entropy * H / c  +  value * (reward - b(G))^2,   A = (reward - baseline) / deviation
 
-    where c is the batch's mean number of choices a graph: a constant that lets one learning rate serve graphs of all
-    sizes and one entropy weight mean the same for all; the sum over choices, and with it the direction of the policy's
-    gradient, is the paper's. Deviations from the paper: advantages are divided by their root mean square over the whole
-    batch and clipped (rewards of BRKGA differ by a few percent, and by less as learning goes on); an entropy bonus; the
+    where c is the batch's mean number of choices per graph. With this constant, one learning rate and one entropy
+    weight suit graphs of all sizes. The sum over choices, and with it the direction of the policy's gradient, is the
+    paper's. Deviations from the paper: advantages are divided by their root mean square over the whole batch and
+    clipped (rewards of BRKGA differ by a few percent, and by less as learning progresses); an entropy bonus; the
     baseline may be the mean reward of the graph's other actions, which is unbiased as well.
 
     Args:
-      batch: of this device's graphs.
-      weights: of the terms.
+      batch: this device's graphs.
+      weights: weights of the terms.
 
     Returns:
-      This device's part of the loss, `[]` float32, whose gradients add up over the devices; and means over the batch.
+      This device's part of the loss, `[]` float32, whose gradients are summed over the devices; and means over the
+      batch.
     """
 
     if weights.baseline == "learned":

@@ -1,10 +1,11 @@
-"""Soft actor-critic for many discrete choices at once, and the episodes of a population that it learns from.
+"""Soft actor-critic for many discrete choices in parallel, and the episodes of a population that it learns from.
 
-EGRL, appendix D; Haarnoja et al. 2018; Fujimoto et al. 2018. `play` runs episodes of all individuals at once (EGRL,
-algorithm 2, lines 5 to 8), of one step each, as in the paper's tables, and `transitions` makes replay entries of them.
+EGRL, appendix D; Haarnoja et al. 2018; Fujimoto et al. 2018. `play` runs one-step episodes of all individuals in one
+batch (EGRL, algorithm 2, lines 5 to 8; one step as in the paper's tables), and `transitions` converts them to replay
+entries.
 
-Letters: s states of a batch, r actions that were tried in each, n ops, h choices (heads) of an op, o options of each; k
-individuals, g graphs.
+Letters: s states of a batch, r actions per state, n ops, h choices (heads) of an op, o options of each; k individuals,
+g graphs.
 """
 
 import dataclasses
@@ -24,19 +25,19 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class SacSettings:
-    """Of one learner; the numbers are those of EGRL's table 2 where it has them.
+    """Settings of one learner; the numbers are those of EGRL's table 2 where it has them.
 
     Attributes:
-      actor_rate, critic_rate: of Adam.
-      gradient_norm: gradients longer than this are shortened (the code's; the paper has none).
-      entropy: alpha, what a nat is worth.
-      following_entropy: the same in the value of what follows, where episodes go on. The paper's formula has no weight
+      actor_rate, critic_rate: Adam's learning rates.
+      gradient_norm: gradients are clipped to this global norm (the code's; the paper has none).
+      entropy: alpha, weight of the entropy, per nat.
+      following_entropy: alpha in the value of the next state, if episodes continue. The paper's formula has no weight
         there; the code has 0.01.
-      polyak: tau, the part of the parameters that the target networks take over in a step.
-      noise: standard deviation of what is added to actions (the code's).
-      limit: c, the noise is clipped there (ours, as in TD3).
+      polyak: tau, the part of the parameters that the target networks take over per step.
+      noise: standard deviation of the noise on actions (the code's).
+      limit: c, the clipping limit of the noise (ours, as in TD3).
       reward_scale, reward_shift: the critic learns scale * (reward + shift). Table 2 has 5 and none, the code 5 and 2.
-      policy_actions: noisy actions in the actor's loss of a batch, at least one for each of its states.
+      policy_actions: noisy actions in the actor's loss per batch, at least one for each of its states.
     """
 
     actor_rate: float = 1e-3
@@ -53,32 +54,32 @@ class SacSettings:
 
 
 class ActorCritic(NamedTuple):
-    """Two networks."""
+    """Actor and critic networks."""
 
     actor: Network  # observation -> logits [n, h, o]
-    critic: Network  # Acted -> [2], two opinions of what the action is worth
+    critic: Network  # Acted -> [2], two estimates of the action's value
 
 
 class State(NamedTuple):
-    """Of one learner; "actor" and "critic" in each."""
+    """State of one learner; "actor" and "critic" in each."""
 
     params: dict[str, Params]
-    target: dict[str, Params]  # slowly following
+    target: dict[str, Params]  # moving averages of `params`
     optimiser: dict[str, Any]
 
 
 class Batch(NamedTuple):
-    """Transitions of s states, in each of which r actions were tried."""
+    """Transitions of s states, with r actions each."""
 
     observation: Any  # [s, ...] each
     action: jax.Array  # [s, r, n, h, o] float32, one-hot
     reward: jax.Array  # [s, r] float32
-    following: Any  # [s, r, ...] each, the observations that came next; None where every episode ended
-    continues: jax.Array  # [s, r] float32, 1 where the episode went on, else 0
+    following: Any  # [s, r, ...] each, the next observations; None if every episode ended
+    continues: jax.Array  # [s, r] float32, 1 if the episode continued, else 0
 
 
 def init(settings: SacSettings, networks: ActorCritic, key: jax.Array, acted: Acted) -> State:
-    """New networks; the arguments' shapes are those of `acted`."""
+    """Initialises the networks for inputs with the shapes of `acted`."""
     actor_key, critic_key = jax.random.split(key)
     params = {"actor": networks.actor.init(actor_key, acted.observation)}
     params["critic"] = networks.critic.init(critic_key, acted)  # type: ignore[arg-type]
@@ -92,7 +93,7 @@ def update(
     """One step of the critic, of the actor under the new critic, and of the targets towards both.
 
     Returns:
-      The state, and means of what was seen: "critic_error", "value", "entropy" in nats an op.
+      The state, and means over the batch: "critic_error", "value", "entropy" in nats per op.
     """
     critic_key, actor_key = jax.random.split(key)
     target = _targets(settings, networks, discount, state, batch)
@@ -126,7 +127,8 @@ def noised(settings: SacSettings, key: jax.Array, action: jax.Array) -> jax.Arra
 def relaxed(settings: SacSettings, key: jax.Array, logits: jax.Array) -> jax.Array:
     """Noisy actions of a policy `[s, r, n, h, o]`, differentiable in its logits `[s, n, h, o]`.
 
-    The critic gets the probabilities of the options (paper, as we read it; the code's has 0 for all but the likeliest).
+    The critic receives the probabilities of the options (our reading of the paper; the code sets all but the most
+    likely to 0).
     """
     copies = max(1, settings.policy_actions // logits.shape[0])
     logits = jnp.broadcast_to(logits[:, None], (logits.shape[0], copies, *logits.shape[1:]))
@@ -134,12 +136,12 @@ def relaxed(settings: SacSettings, key: jax.Array, logits: jax.Array) -> jax.Arr
 
 
 def op_entropy(logits: jax.Array, mask: jax.Array) -> jax.Array:
-    """Entropy in nats: the sum over an op's choices, the mean over the ops of `mask`; `[]`."""
+    """Entropy in nats, summed over an op's choices and averaged over the ops of `mask`; `[]`."""
     return reinforce.entropy(logits, mask) / mask.sum(dtype=jnp.float32)
 
 
 def _values(networks: ActorCritic, critic: Params, observation: Any, action: jax.Array) -> jax.Array:
-    """Both opinions `[s, r, 2]` of actions `[s, r, n, h, o]`."""
+    """Both estimates `[s, r, 2]` of the values of actions `[s, r, n, h, o]`."""
 
     def value(observation: Any, action: jax.Array) -> jax.Array:
         return networks.critic.apply(critic, Acted(observation, action))  # type: ignore[arg-type]
@@ -150,8 +152,9 @@ def _values(networks: ActorCritic, critic: Params, observation: Any, action: jax
 def _targets(
     settings: SacSettings, networks: ActorCritic, discount: jax.Array, state: State, batch: Batch
 ) -> jax.Array:
-    """y = r + discount (min_j Q'_j(s', p') + alpha H(p')) where the episode goes on, p' what the target actor says of
-    the next state: `[s, r]`. (The paper's next action is cut off in print; probabilities are the code's.)
+    """Critic's targets y = r + discount (min_j Q'_j(s', p') + alpha H(p')) where the episode continues, with p' the
+    target actor's probabilities for the next state: `[s, r]`. (The paper's next action is cut off in print;
+    probabilities are the code's.)
     """
     reward = settings.reward_scale * (batch.reward + settings.reward_shift)
     if batch.following is None:
@@ -184,12 +187,12 @@ Instance = Any  # pytree of arrays, one graph
 
 
 class Domain(NamedTuple):
-    """What is decided, as pure functions of one graph: an action is `[n, h]` int32.
+    """A decision problem as pure functions of one graph: an action is `[n, h]` int32.
 
     Attributes:
-      options: o, of each choice.
-      start: (instance) -> the action that an episode begins with.
-      observe: (instance, last action) -> what networks see.
+      options: o, options of each choice.
+      start: (instance) -> the initial action of an episode.
+      observe: (instance, last action) -> observation for the networks.
       evaluate: (instance, action) -> reward, `[]` float32.
     """
 
@@ -200,22 +203,22 @@ class Domain(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """A step of an episode, as the replay holds it; the next observation follows from the graph and the action."""
+    """A step of an episode, as stored in the replay; the next observation follows from the graph and the action."""
 
-    graph: jax.Array  # [] int32, its place among the instances
-    before: jax.Array  # [n, h] int8, the action before
+    graph: jax.Array  # [] int32, its index among the instances
+    before: jax.Array  # [n, h] int8, the previous action
     action: jax.Array  # [n, h] int8
     reward: jax.Array  # [] float32
-    continues: jax.Array  # [] float32, 1 if a step followed whose reward counts, else 0
+    continues: jax.Array  # [] float32, 1 if the value of the next state counts, else 0
 
 
 class Episodes(NamedTuple):
-    """What the individuals did, in one step each."""
+    """Episodes of one step, of all individuals."""
 
     action: jax.Array  # [k, g, n, h] int32
-    before: jax.Array  # [k, g, n, h] int32, what an episode begins with
+    before: jax.Array  # [k, g, n, h] int32, the initial action
     reward: jax.Array  # [k, g] float32
-    logits: Any  # as `decide` gave them
+    logits: Any  # second output of `decide`
 
 
 def play(
@@ -225,12 +228,12 @@ def play(
     instances: Instance,
     individuals: int,
 ) -> Episodes:
-    """An episode of every individual on every graph.
+    """Runs an episode of every individual on every graph.
 
     Args:
-      domain: what is decided.
-      decide: (key, observations `[k, g, ...]`) -> actions `[k, g, n, h]` int32, and anything else.
-      key: of all that is random.
+      domain: the decision problem.
+      decide: (key, observations `[k, g, ...]`) -> actions `[k, g, n, h]` int32, and a second output.
+      key: key of all random numbers.
       instances: `[g, ...]` each.
       individuals: k.
     """
@@ -243,7 +246,7 @@ def play(
 
 
 def transitions(episodes: Episodes, *, endless: bool) -> Transition:
-    """The steps of all episodes, `[k * g, ...]` each; `endless` says whether what would follow them counts."""
+    """Transitions of all episodes, `[k * g, ...]` each; with `endless`, the value of the next state counts."""
     shape = episodes.reward.shape
     each = Transition(
         jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.int32), shape),
@@ -256,8 +259,8 @@ def transitions(episodes: Episodes, *, endless: bool) -> Transition:
 
 
 def explored(key: jax.Array, logits: jax.Array, noise: float) -> jax.Array:
-    """Noisy actions `[...]` int32 of logits `[..., o]`: the option whose probability is largest after N(0, noise^2) was
-    added to each (appendix C).
+    """Noisy actions `[...]` int32 for logits `[..., o]`: the option with the largest probability after adding N(0,
+    noise^2) to each (appendix C).
     """
     noise_key, _ = jax.random.split(key)
     noisy = jax.nn.softmax(logits) + noise * jax.random.normal(noise_key, logits.shape)

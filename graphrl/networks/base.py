@@ -1,8 +1,8 @@
 """The interface between networks and agents, and the layers that all networks share.
 
-- `Network`: two pure functions, `init` and `apply`, whatever library made them; `network` makes one of a Linen module.
+- `Network`: two pure functions, `init` and `apply`, independent of the library; `network` wraps a Linen module.
 - `GraphObservation`, `PairObservation`, `DecisionObservation`: the observations that networks take.
-- `MLP`: the multilayer perceptron that all networks are made of.
+- `MLP`: the multilayer perceptron in all networks.
 - `mean_of`, `standardised`: the mean over the ops of a graph, and each op relative to the others.
 """
 
@@ -21,19 +21,19 @@ Params = Any  # a nested dict of arrays
 
 
 class GraphObservation(Protocol):
-    """What a network sees of one padded graph: the observations of the environments are such."""
+    """Observation of one padded graph. The environments' observations implement it."""
 
     @property
     def graph(self) -> "jraph.GraphsTuple":
-        """Nodes `[n + 1, F]` (the last is for padding edges to hang on), edges `[e, H]`."""
+        """Nodes `[n + 1, F]` (padding edges connect to the last one), edges `[e, H]`."""
 
     @property
     def mask(self) -> jax.Array:
-        """`[n]` bool, which nodes are real ops."""
+        """`[n]` bool, True for real ops."""
 
 
 class PairObservation(Protocol):
-    """What a network sees that looks at pairs of ops: the observations of `Ordering-v0` are such."""
+    """Observation for networks on pairs of ops. The observations of `Ordering-v0` implement it."""
 
     @property
     def nodes(self) -> jax.Array:
@@ -41,49 +41,49 @@ class PairObservation(Protocol):
 
     @property
     def relation(self) -> jax.Array:
-        """`[n, n]` uint8, at `[i, j]` how op j stands to op i, as `graphs.features.relations` has it."""
+        """`[n, n]` uint8, at `[i, j]` the relation of op j to op i, encoded as in `graphs.features.relations`."""
 
     @property
     def mask(self) -> jax.Array:
-        """`[n]` bool, which nodes are real ops."""
+        """`[n]` bool, True for real ops."""
 
 
 class Played(Protocol):
-    """What came of the choices that were made last, as far as it tells which are better."""
+    """Features of the simulation of the last choices, which show how to improve them."""
 
     @property
     def ops(self) -> jax.Array:
-        """`[n, K]` float32, of each op."""
+        """`[n, K]` float32, per op."""
 
     @property
     def devices(self) -> jax.Array:
-        """`[n, o, Q]` float32, of each op and option of the task "placement"."""
+        """`[n, o, Q]` float32, per op and option of the task "placement"."""
 
 
 class DecisionObservation(GraphObservation, Protocol):
-    """What a network sees that makes one choice or several of every op at once: the observations of `Compile-v0` are
-    such. Choices ("tasks") have names; each has o options, the number of which is a shape of the observation only.
+    """Observation for networks that make one or more choices for every op in parallel. The observations of `Compile-v0`
+    implement it. Choices ("tasks") have names; each has o options, and o appears only in the observation's shapes.
     """
 
     @property
     def order(self) -> jax.Array:
-        """`[n]` int32, every op once: the real ones in a topological order, then those that are padding."""
+        """`[n]` int32, every op once: the real ones in a topological order, then padding."""
 
     @property
     def options(self) -> dict[str, jax.Array]:
-        """Of each task `[o, G]` float32, features of its options."""
+        """For each task `[o, G]` float32, features of its options."""
 
     @property
     def action_mask(self) -> dict[str, jax.Array]:
-        """Of each task `[n, o]` bool, what may be chosen: at least one option."""
+        """For each task `[n, o]` bool, True for allowed options: at least one per op."""
 
     @property
     def previous(self) -> dict[str, jax.Array]:
-        """Of each task `[n]` int32, what was chosen last; -1 for nothing yet."""
+        """For each task `[n]` int32, the last choice; -1 before the first."""
 
     @property
     def played(self) -> Played:
-        """What came of that."""
+        """Features of the simulation of `previous`."""
 
 
 Observation = GraphObservation | PairObservation
@@ -93,7 +93,7 @@ class Network(NamedTuple):
     """A network as pure functions; a population of them is `jax.vmap` over `init`.
 
     init: (key, observation) -> params, a nested dict of float32 arrays.
-    apply: (params, observation) -> output. What stands at padding ops means nothing and reaches no real op.
+    apply: (params, observation) -> output. Values at padding ops are arbitrary and do not affect real ops.
     """
 
     init: Callable[[jax.Array, Observation], Params]
@@ -112,8 +112,8 @@ def network(module: nn.Module) -> Network:
     return Network(init, apply)
 
 
-NEVER = -1e9  # logit of what may not be chosen, score of what is not seen: probability 0 in float32
-SMALL = nn.initializers.variance_scaling(1e-2, "fan_in", "normal")  # of a last layer whose outputs begin near 0
+NEVER = -1e9  # logit of forbidden options, score of masked pairs: probability 0 in float32
+SMALL = nn.initializers.variance_scaling(1e-2, "fan_in", "normal")  # for last layers with initial outputs near 0
 
 
 class MLP(nn.Module):
@@ -121,7 +121,7 @@ class MLP(nn.Module):
 
     Attributes:
       hidden: width of the hidden layer.
-      outputs: of the last layer.
+      outputs: width of the last layer.
       last_init: initial weights of the last layer.
     """
 
@@ -137,15 +137,17 @@ class MLP(nn.Module):
 
 
 def mean_of(rows: jax.Array, mask: jax.Array) -> jax.Array:
-    """The mean of the rows `[n, w]` float32 that `mask` `[n]` has: `[w]`; 0 of none."""
+    """Mean `[w]` of the rows `[n, w]` float32 where `mask` `[n]` is True; 0 if there are no such rows."""
     real = mask[:, None].astype(jnp.float32)
     return (rows * real).sum(0) / jnp.maximum(real.sum(), 1.0)
 
 
 def standardised(rows: jax.Array, mask: jax.Array) -> jax.Array:
-    """Each feature of the rows `[n, w]` float32 shifted and scaled to mean 0 and deviation 1 over those of `mask`.
+    """Shifts and scales each feature of the rows `[n, w]` float32 to mean 0 and standard deviation 1 over the rows of
+    `mask`.
 
-    What all rows have in common goes, what tells them apart stays; deviations far below 0.01 are not blown up.
+    This removes what all rows have in common and keeps their differences. Deviations far below 0.01 are not amplified
+    to 1.
     """
     centred = rows - mean_of(rows, mask)[None]
     return centred * jax.lax.rsqrt(mean_of(jnp.square(centred), mask)[None] + 1e-4)

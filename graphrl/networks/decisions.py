@@ -1,10 +1,9 @@
 """Decoders of several choices for every op (GO, sections 4.2 to 4.4).
 
-- `DecisionLogits` makes all ops' choices at once, and iterates in the light of the choices before (sections 4 and 4.2,
-  eq. 2).
-- `TaskHeads`: several choices of an op, each informed of those before it (section 4.4, eqs 5 and 6).
-- `SegmentAttention`: attention along a sequence that is divided into segments (Transformer-XL, Dai et al. 2019;
-  section 4.2).
+- `DecisionLogits` chooses for all ops in parallel, and iterates given the previous choices (sections 4 and 4.2, eq. 2).
+- `TaskHeads`: several choices per op, each conditioned on those before it (section 4.4, eqs 5 and 6).
+- `SegmentAttention`: attention along a sequence that is divided into segments (Transformer-XL, Dai et al. 2019; section
+  4.2).
 - `Modulation`: superposition, which rescales features by factors that depend on the graph, so that one network serves
   many kinds of graphs (section 4.3).
 - `votes` (ours): for each option of an op, the choices of the ops around it, as features of the pair.
@@ -22,21 +21,21 @@ from graphrl.errors import ProblemError
 from graphrl.networks.base import MLP, NEVER, SMALL, DecisionObservation, mean_of, standardised
 from graphrl.networks.encoders import GraphSage
 
-WINDOWS = (8, 32, 128)  # parts of the order, in each of which options are loaded differently
+WINDOWS = (8, 32, 128)  # window lengths as fractions 1/8, 1/32, 1/128 of the order; loads differ along it
 PAIR_FEATURES = 5 + len(WINDOWS)
 
 
 def votes(chosen: jax.Array, senders: jax.Array, receivers: jax.Array, order: jax.Array) -> jax.Array:
-    """`[n, o, PAIR_FEATURES]` float32: of op v and option k
+    """Neighbours' choices as features `[n, o, PAIR_FEATURES]` float32, for each op v and option k:
 
-    - whether v has chosen k;
-    - the share of the ops before v that have, and of those after it; and their numbers, log1p;
-    - of the ops that stand near v in the order, the share that have, for parts of the order of several lengths.
+    - the weight with which v has chosen k;
+    - the share of v's predecessors that have chosen k, and of its successors; and their numbers, log1p;
+    - the share of the ops near v in the order that have chosen k, for windows of several lengths.
 
-    Memory is linear in n. Nothing depends on the options' numbers: permuted options have permuted features.
+    Memory is linear in n. The features are equivariant to permutations of the options.
 
     Args:
-      chosen: `[n, o]` float32, the probabilities of options, or 1 for what was chosen; 0 for padding.
+      chosen: `[n, o]` float32, the probabilities of options, or one-hot choices; 0 for padding.
       senders, receivers: `[e]` int32, ops that edges lead from and to; n for padding.
       order: `[n]` int32, the ops, first to last.
     """
@@ -50,7 +49,7 @@ def votes(chosen: jax.Array, senders: jax.Array, receivers: jax.Array, order: ja
 
 
 class VoteLogits(nn.Module):
-    """Logits that each op makes of its pair features, weighing them as its vector says; 0 for all when untrained."""
+    """Logits as a linear function of an op's pair features, with weights computed from its vector; initially 0."""
 
     @nn.compact
     def __call__(self, ops: jax.Array, features: jax.Array) -> jax.Array:
@@ -60,12 +59,14 @@ class VoteLogits(nn.Module):
 
 
 def _sums(values: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.Array:
-    """Of each receiver the sum of its senders' values `[n, o]`."""
+    """For each receiver the sum of its senders' values `[n, o]`."""
     return jnp.zeros_like(values).at[receivers].add(values.at[senders].get(mode="fill", fill_value=0), mode="drop")
 
 
 def _near(until: jax.Array, place: jax.Array, width: jax.Array) -> jax.Array:
-    """Shares `[n, o]` of options among `width` ops around each, of sums `[n + 1, o]` along the order."""
+    """Shares `[n, o]` of the options among the `width` ops around each op, from cumulative sums `[n + 1, o]` along the
+    order.
+    """
     last = until.shape[0] - 1
     half = jnp.maximum(width / 2, 1.0).astype(jnp.int32)
     begin, end = jnp.clip(place - half, 0, last), jnp.clip(place + half + 1, 0, last)
@@ -74,11 +75,11 @@ def _near(until: jax.Array, place: jax.Array, width: jax.Array) -> jax.Array:
 
 
 class PairLogits(nn.Module):
-    """What an op's option is worth, by what is seen of the two together and of the option that the op has now; 0 for
-    all when untrained. It does not depend on the options' numbers.
+    """Logits of an op's options from features of each pair of op and option, also relative to the op's current option;
+    initially 0. The logits are equivariant to permutations of the options.
 
     Attributes:
-      width: of the two hidden layers.
+      width: width of the two hidden layers.
     """
 
     width: int
@@ -88,9 +89,9 @@ class PairLogits(nn.Module):
         """`[n, o]` float32.
 
         Args:
-          ops: `[n, K]` float32, of each op.
-          pairs: `[n, o, Q]` float32, of each op and option.
-          chosen: `[n, o]` float32, the probabilities of options, or 1 for what was chosen.
+          ops: `[n, K]` float32, features per op.
+          pairs: `[n, o, Q]` float32, features per op and option.
+          chosen: `[n, o]` float32, the probabilities of options, or one-hot choices.
         """
         own = jnp.einsum("no,noq->nq", chosen, pairs)[:, None]
         of_pairs = nn.Dense(self.width, name="pairs")(jnp.concatenate([pairs, pairs - own], -1))
@@ -100,20 +101,20 @@ class PairLogits(nn.Module):
 
 
 class SegmentAttention(nn.Module):
-    """Multi-head attention of every element to those of its segment and of the segment before.
+    """Multi-head attention of every element to those of its segment and of the previous segment.
 
-    There are no positions: what elements are in those two segments counts, not where. What is seen of the segment
-    before is a cache, as it is for later segments of a text that is being read: no gradient flows into its vectors (but
-    into the weights that make keys and values of them). A stack of k layers thus sees k segments back.
+    There are no positional encodings: the elements of these two segments are a set. The previous segment is a cache, as
+    in Transformer-XL: no gradient flows into its vectors, only into the weights of their keys and values. A stack of k
+    layers thus sees k segments back.
 
-    Memory is linear in the sequence: one segment's weights are in memory at a time, in training too, where they are
-    made again for the gradient.
+    Memory is linear in the sequence: only one segment's attention weights are in memory at a time. In training they are
+    recomputed for the gradient.
 
     Attributes:
-      width: of the outputs, w: a multiple of the heads.
-      heads: at least 1.
-      segment: elements of a segment.
-      cached: whether the segment before is seen.
+      width: width of the outputs, w: a multiple of the heads.
+      heads: number of heads, at least 1.
+      segment: elements per segment.
+      cached: True to attend to the previous segment as well.
     """
 
     width: int
@@ -123,7 +124,9 @@ class SegmentAttention(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
-        """`[n, F]` float32 and which elements are real, `[n]` bool, to `[n, w]` float32; only real ones are seen."""
+        """`[n, F]` float32 and a mask of real elements, `[n]` bool, to `[n, w]` float32; only real elements are
+        attended to.
+        """
         each = (self.heads, self.width // self.heads)
         memory = nn.DenseGeneral((2, *each), use_bias=False, name="key_value")
         query = nn.DenseGeneral(each, use_bias=False, name="query")(x) * each[1] ** -0.5
@@ -136,26 +139,26 @@ class SegmentAttention(nn.Module):
 
 
 class SegmentLayer(nn.Module):
-    """A layer of a transformer: x = x + attention(LN(x)); x = x + MLP(LN(x)).
+    """A transformer layer: x = x + attention(LN(x)); x = x + MLP(LN(x)).
 
-    Where layers are normalised is ours.
+    The position of the layer norms is ours.
 
     Attributes:
-      attention: whose width is that of the layer, w.
+      attention: the attention; its width is that of the layer, w.
     """
 
     attention: SegmentAttention
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
-        """`[n, w]` float32 and which elements are real, `[n]` bool, to `[n, w]` float32."""
+        """`[n, w]` float32 and a mask of real elements, `[n]` bool, to `[n, w]` float32."""
         width = self.attention.width
         x += self.attention(nn.LayerNorm(name="norm_attention")(x), mask)
         return x + MLP(2 * width, width, name="mlp")(nn.LayerNorm(name="norm_mlp")(x))
 
 
 def _segments(part: jax.Array, size: int) -> jax.Array:
-    """`[n, ...]` to `[segments, size, ...]`, with zeros at the end."""
+    """`[n, ...]` to `[segments, size, ...]`, padded with zeros."""
     rest = [(0, 0)] * (part.ndim - 1)
     return jnp.pad(part, [(0, -len(part) % size), *rest]).reshape(-1, size, *part.shape[1:])
 
@@ -163,7 +166,7 @@ def _segments(part: jax.Array, size: int) -> jax.Array:
 def _step(
     cache: tuple[jax.Array, jax.Array], segment: tuple[jax.Array, ...], *, cached: bool
 ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-    """One segment's outputs `[s, heads, c]`, and what the next one sees of it: keys and values, and what is real."""
+    """Outputs of one segment `[s, heads, c]`, and the cache for the next one: keys and values, and the mask."""
     query, memory, kept, seen = segment
     next_cache = kept, seen
     if cached:
@@ -179,22 +182,23 @@ Coupling = Literal["recurrent", "none"]
 class TaskHeads(nn.Module):
     """Logits of the options of every task, one task after the other:
 
-    H^t = LN([A^(t-1), H^(t-1)])  (eq. 5), A^t = FC_t(attention(H^t))  (eq. 6); all tasks have one LN and one attention.
+    H^t = LN([A^(t-1), H^(t-1)])  (eq. 5), A^t = FC_t(attention(H^t))  (eq. 6); all tasks share one LN and one
+    attention.
 
-    Options have vectors, which are inputs: op v's logit of option o of task t is FC_t(H_v) o / sqrt(w), so that a
-    number of options, of devices for one, is no shape of a parameter. A^(t-1) is the mean of the vectors of the task
-    before, weighted by their probabilities; before the first task it is 0. (In the paper it is what FC gives, whose
-    width is the number of options.) The attention's output is added to H^(t-1), which keeps its width, and FC_t reads
-    H^t standardised over the graph's ops: what tells them apart.
+    The vectors of options are inputs: op v's logit of option o of task t is FC_t(H_v) o / sqrt(w), so that no
+    parameter's shape depends on the number of options, for example of devices. A^(t-1) is the mean of the option
+    vectors of the previous task, weighted by their probabilities; before the first task it is 0. (In the paper it is
+    the output of FC, whose width is the number of options.) The attention's output is added to H^(t-1), which keeps its
+    width. FC_t takes H^t standardised over the graph's ops, which keeps only the differences between them.
 
-    Without coupling each task has its FC_t on the ops' vectors and knows nothing of the others, as in GDP.
+    Without coupling each task applies its FC_t to the ops' vectors independently of the others, as in GDP.
 
     Attributes:
       tasks: names, in the order in which they are decided.
-      attention: whose width is that of all vectors, w.
+      attention: the attention; its width is that of all vectors, w.
       coupling: "recurrent" or "none".
-      spread: deviation of the untrained logits, about, in nats. Devices are alike: a policy that puts every op on each
-        with equal probability is a saddle of the expected reward, and one that begins there learns next to nothing.
+      spread: approximate standard deviation of the initial logits, in nats. Devices are interchangeable: the uniform
+        policy is a saddle of the expected reward, and a policy that starts there learns next to nothing.
     """
 
     tasks: tuple[str, ...]
@@ -206,13 +210,13 @@ class TaskHeads(nn.Module):
     def __call__(
         self, ops: jax.Array, mask: jax.Array, options: dict[str, jax.Array], prior: dict[str, jax.Array]
     ) -> dict[str, jax.Array]:
-        """Of each task `[n, o]` float32.
+        """For each task logits `[n, o]` float32.
 
         Args:
           ops: `[n, w]` float32, in the order of the sequence.
-          mask: `[n]` bool, which are real.
-          options: of each task the vectors of its options, `[o, w]` float32.
-          prior: of each task `[n, o]` float32, logits that are added: those of what may not be chosen forbid it.
+          mask: `[n]` bool, True for real ops.
+          options: for each task the vectors of its options, `[o, w]` float32.
+          prior: for each task `[n, o]` float32, added to the logits; `NEVER` forbids an option.
         """
         norm, width = nn.LayerNorm(name="norm"), ops.shape[1]
         last_init = nn.initializers.variance_scaling(self.spread**2, "fan_in", "normal")
@@ -230,11 +234,11 @@ Superposition = Literal["graph", "ops", "none"]
 
 
 class Modulation(nn.Module):
-    """m(h_G) of x^(l+1) = a^l(m(h_G) * x^l): factors of the features that enter each layer.
+    """m(h_G) in x^(l+1) = a^l(m(h_G) * x^l): factors for the features that enter each layer.
 
-    One more transformer layer reads the vectors of the graph's ops; an affine map of what it gives are the factors.
-    The paper leaves open whether every op has factors of its own ("ops") or the graph has one for each feature, of the
-    mean over its ops ("graph"). Ours is that the untrained factors are near 1.
+    A further transformer layer takes the vectors of the graph's ops; the factors are an affine map of its output. The
+    paper leaves open whether each op has its own factors ("ops"), or the graph has one factor per feature from the mean
+    over its ops ("graph"). Initial factors near 1 are ours.
 
     Attributes:
       layer: the transformer layer.
@@ -246,7 +250,7 @@ class Modulation(nn.Module):
 
     @nn.compact
     def __call__(self, ops: jax.Array, mask: jax.Array) -> jax.Array:
-        """`[n, w]` float32, in the order of the sequence, and which are real, `[n]` bool, to `[1 or n, w]` float32."""
+        """`[n, w]` float32 in sequence order, and a mask of real ops `[n]` bool, to `[1 or n, w]` float32."""
         read = nn.LayerNorm(name="norm")(self.layer(ops, mask))
         if self.of == "graph":
             read = mean_of(read, mask)[None]
@@ -257,18 +261,19 @@ ByTask = dict[str, jax.Array]
 
 
 class OpEmbedding(nn.Module):
-    """Vectors of ops, h_G, and of the options that they have.
+    """Vectors of ops, h_G, and of their options.
 
-    An option's vector is LN(W [features, sum over the ops that chose it / all ops] + b). An op is seen as its features,
-    standardised over the graph (else what all ops have in common outweighs what tells them apart, and a policy learns
-    to treat them alike), the vectors of what was chosen of it, the mean features of all ops, and the mean vector of all
-    options that there are. The paper has no options as inputs, and does not say how decisions come in.
+    An option's vector is LN(W [features, sum over the ops that chose it / number of ops] + b). The inputs of an op are
+    its features, standardised over the graph, the vectors of its chosen options, the mean features of all ops, and the
+    mean vector of all allowed options. Without standardisation, what all ops have in common outweighs their
+    differences, and a policy learns to treat them alike. The paper has no options as inputs, and does not state how
+    decisions enter.
 
     Attributes:
       tasks: their names.
-      width: of all vectors, w.
+      width: width of all vectors, w.
       sage: the graph network.
-      played: whether an op is seen with what came of the choices before (ours).
+      played: True adds features of the simulation of the previous choices (ours).
     """
 
     tasks: tuple[str, ...]
@@ -281,8 +286,9 @@ class OpEmbedding(nn.Module):
         """Vectors of ops `[n, w]`, and of each task's options `[o, w]`, float32.
 
         Args:
-          seen: one graph.
-          chosen: of each task `[n, o]` float32, the probabilities of options, or 1 for what was chosen; 0 for nothing.
+          seen: observation of one graph.
+          chosen: for each task `[n, o]` float32, the probabilities of options, or one-hot choices; 0 before the first
+            choice.
         """
         nodes, real = seen.graph.nodes[:-1], seen.mask[:, None]
         options, decided, context = {}, jnp.zeros((len(nodes), self.width)), jnp.zeros(self.width)
@@ -303,34 +309,34 @@ class OpEmbedding(nn.Module):
 
 
 class DecisionVectors(nn.Module):
-    """The vectors of ops in the light of what was chosen last: what a value is read from.
+    """Vectors of ops given the last choices: the input of a value head.
 
     Attributes:
-      embedding: what makes them.
+      embedding: the embedding of ops and options.
     """
 
     embedding: OpEmbedding
 
     def __call__(self, seen: DecisionObservation) -> jax.Array:
-        """`[n, w]` float32; rows of padding ops mean nothing."""
+        """`[n, w]` float32; rows of padding ops are arbitrary."""
         return self.embedding(seen, last_chosen(seen))[0]
 
 
 class DecisionLogits(nn.Module):
     """GO's policy: the graph network, layers of attention along the ops in topological order, and the tasks' heads.
 
-    p(y^(i) | G, y^(i-1)) is a product over ops (eq. 2). In an episode of several steps y^(i-1) is what was chosen in
-    the step before. Within a call it is the probabilities of the iteration before (ours: a network draws nothing).
+    p(y^(i) | G, y^(i-1)) is a product over ops (eq. 2). In an episode of several steps y^(i-1) is the choice of the
+    previous step. Within a call it is the probabilities of the previous iteration (ours: the network does not sample).
 
     Attributes:
-      embedding: of ops and options.
-      layers: of attention along the sequence of ops.
-      heads: of the tasks.
-      modulation: of what enters each layer, or None.
-      iterations: i, at least 1, all with the same weights.
-      preference: the untrained policy prefers what was chosen last by so many nats (ours).
-      votes: whether the ops around an op have a say in what it chooses (ours), see `votes`. Where the embedding sees
-        what was played, each op and device are looked at together, too (ours), see `PairLogits`.
+      embedding: embedding of ops and options.
+      layers: attention layers along the sequence of ops.
+      heads: heads of the tasks.
+      modulation: modulation of each layer's inputs, or None.
+      iterations: number of iterations i, at least 1, all with the same weights.
+      preference: bonus in nats for the last choice, added to its logit (ours).
+      votes: True adds logits from the choices of the ops around an op (ours), see `votes`. If `embedding.played`,
+        logits of each pair of op and device are added in addition (ours), see `PairLogits`.
     """
 
     embedding: OpEmbedding
@@ -342,12 +348,12 @@ class DecisionLogits(nn.Module):
     votes: bool = False
 
     def setup(self) -> None:
-        """The parts of which there is one for each task."""
+        """Creates the modules of which there is one per task, and `PairLogits`."""
         self.voters = {task: VoteLogits() for task in self.embedding.tasks} if self.votes else {}
         self.movers = PairLogits(self.embedding.width) if self.embedding.played else None
 
     def __call__(self, seen: DecisionObservation) -> ByTask:
-        """Of each task `[n, o]` float32: as low as none is drawn where an option may not be chosen."""
+        """For each task logits `[n, o]` float32, about -1e9 for forbidden options."""
         tasks = self.embedding.tasks
         if set(seen.options) != set(tasks):
             has = ", ".join(sorted(seen.options))
@@ -362,7 +368,7 @@ class DecisionLogits(nn.Module):
         return logits
 
     def _decided(self, seen: DecisionObservation, chosen: ByTask, prior: ByTask) -> ByTask:
-        """The logits of one iteration; along the sequence, and back to the ops' numbers."""
+        """Logits of one iteration: permutes ops into sequence order, and back."""
         ops, options = self.embedding(seen, chosen)
         prior = {task: prior[task] + self._of_pairs(seen, task, ops, chosen[task]) for task in prior}
         ops, mask, prior = jax.tree.map(lambda rows: rows[seen.order], (ops, seen.mask, prior))
@@ -373,7 +379,7 @@ class DecisionLogits(nn.Module):
         return jax.tree.map(lambda rows: rows[place], self.heads(ops, mask, options, prior))
 
     def _of_pairs(self, seen: DecisionObservation, task: str, ops: jax.Array, chosen: jax.Array) -> jax.Array:
-        """What is seen of ops and options together has to say: `[n, o]` float32."""
+        """Logits from features of pairs of ops and options: `[n, o]` float32."""
         chosen = jnp.where(seen.mask[:, None], chosen, 0.0)
         logits, features = jnp.zeros_like(chosen), list[jax.Array]()
         if self.votes:
@@ -386,5 +392,5 @@ class DecisionLogits(nn.Module):
 
 
 def last_chosen(seen: DecisionObservation) -> ByTask:
-    """Of each task `[n, o]` float32: 1 for what was chosen last, 0 elsewhere."""
+    """For each task `[n, o]` float32: 1 for the last choice, 0 elsewhere."""
     return {task: jax.nn.one_hot(was, seen.options[task].shape[0]) for task, was in seen.previous.items()}

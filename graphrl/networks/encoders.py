@@ -3,7 +3,7 @@
 - `GraphSage`: max pooling (Hamilton et al. 2017) as in GO (Zhou et al. 2020, section 4.1, eqs 3 and 4).
 - `MessagePassing`: REGAL's, along the edges and against them (workshop paper, appendix A.3, eq. 1).
 - `NeighbourMeans`: a perceptron of ops and the means of their neighbours, the simplest graph network.
-- `Recurrent`: GAS, graph as sequence, REGAL's baseline that reads the ops in a topological order (ICLR paper, section
+- `Recurrent`: GAS, graph as sequence, REGAL's recurrent baseline over the ops in topological order (ICLR paper, section
   5.2).
 """
 
@@ -21,7 +21,7 @@ Neighbours = Literal["together", "apart"]
 
 
 class GraphSage(nn.Module):
-    """A vector for every op, of its neighbourhood within `rounds` edges. In each round, with weights of its own,
+    """A vector for every op from its neighbourhood within `rounds` edges. In each round, with separate weights,
 
     h_N(v) = max over v's neighbours u of sigmoid(W h_u + b)  (eq. 3),
     h_v = ReLU(W' [h_v, h_N(v)] + b')  (eq. 4).
@@ -30,11 +30,11 @@ class GraphSage(nn.Module):
     have no features here: the bytes that one carries are among those of the op that it leaves.
 
     Deviations from the paper: h is layer-normalised (GraphSAGE scales it to length 1), and by default the ops before v
-    and those after it are pooled apart, with weights of their own: who waits for whom is what a schedule is about.
+    and those after it are pooled separately, with separate weights, since schedules depend on the direction of edges.
 
     Attributes:
-      width: of all vectors, w.
-      rounds: at least 0; 0 sees ops alone.
+      width: width of all vectors, w.
+      rounds: at least 0; with 0 ops see only themselves.
       neighbours: "together", the paper's, or "apart" (ours).
     """
 
@@ -65,23 +65,24 @@ class GraphSage(nn.Module):
 
 
 def largest(values: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.Array:
-    """Of each receiver the elementwise maximum of its senders' values `[n, w]`, all above 0; 0 where there are none."""
+    """For each receiver the elementwise maximum of its senders' values `[n, w]`, all above 0; 0 without senders."""
     arriving = values.at[senders].get(mode="fill", fill_value=0)
     return jnp.zeros_like(values).at[receivers].max(arriving, mode="drop")
 
 
 class MessagePassing(nn.Module):
-    """A vector for every op after T rounds of messages, of its neighbourhood within T edges (eq. 1):
+    """A vector for every op after T rounds of messages, from its neighbourhood within T edges (eq. 1):
 
     h_v = MLP_n(x_v); h_e = MLP_e(x_e); then T times, with the same weights,
     m_e = MLP_msg([h_s, h_t, h_e]) for an edge from s to t, m'_e = MLP'_msg([h_s, h_t, h_e]),
     h_v = MLP_node([h_v, sum of m_e that arrive at v + sum of m'_e of edges that leave v]).
 
-    T = 0 sees ops alone. Deviations from the paper: the sums are layer-normalised before MLP_node, and its output is
-    added to h_v and normalised again, because sums over many edges else grow with every round; widths are ours.
+    With T = 0 ops see only themselves. Deviations from the paper: the sums are layer-normalised before MLP_node, and
+    its output is added to h_v and normalised again. Otherwise sums over many edges would grow with every round. Widths
+    are ours.
 
     Attributes:
-      width: of all vectors and hidden layers, w.
+      width: width of all vectors and hidden layers, w.
       rounds: T, at least 0.
     """
 
@@ -90,7 +91,7 @@ class MessagePassing(nn.Module):
 
     @nn.compact
     def __call__(self, observation: GraphObservation) -> jax.Array:
-        """`[n, w]` float32; rows of padding ops mean nothing."""
+        """`[n, w]` float32; rows of padding ops are arbitrary."""
         graph = observation.graph
         nodes = MLP(self.width, self.width, name="node_in")(graph.nodes)
         nodes = nn.LayerNorm(name="norm_in")(nodes)
@@ -120,14 +121,14 @@ class MessagePassing(nn.Module):
 
 
 class NeighbourMeans(nn.Module):
-    """A vector for every op: of its features, their mean over the ops before it, and that over the ops after it.
+    """A vector for every op from its features, their mean over the ops before it, and that over the ops after it.
 
     Each layer is an affine map, a normalisation over channels, and ReLU. Work and memory are linear in ops and edges,
-    where attention looks at all pairs. Ours: simplified graph convolution (Wu et al. 2019) has powers of one normalised
-    adjacency in front of a linear map.
+    while attention is quadratic in ops. Ours: simplified graph convolution (Wu et al. 2019) applies powers of one
+    normalised adjacency before a linear map.
 
     Attributes:
-      width: of all vectors, w.
+      width: width of all vectors, w.
       layers: at least 1.
     """
 
@@ -136,11 +137,11 @@ class NeighbourMeans(nn.Module):
 
     @nn.compact
     def __call__(self, observation: GraphObservation, actions: jax.Array | None = None) -> jax.Array:
-        """`[n, w]` float32; rows of padding ops mean nothing.
+        """`[n, w]` float32; rows of padding ops are arbitrary.
 
         Args:
-          observation: of one graph.
-          actions: `[n, A]` float32, more features of ops.
+          observation: observation of one graph.
+          actions: `[n, A]` float32, additional features of ops.
         """
         graph = observation.graph
         nodes = graph.nodes[:-1]
@@ -154,7 +155,7 @@ class NeighbourMeans(nn.Module):
 
 
 def neighbour_mean(values: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.Array:
-    """Of each receiver the mean of its senders' values `[n, w]`; 0 where there are none. Ends of n are padding."""
+    """For each receiver the mean of its senders' values `[n, w]`; 0 without senders. Ends equal to n are padding."""
     counted = jnp.concatenate([values, jnp.ones_like(values[:, :1])], -1).at[senders].get(mode="fill", fill_value=0)
     total = jnp.zeros((values.shape[0], counted.shape[1])).at[receivers].add(counted, mode="drop")
     return total[:, :-1] / jnp.maximum(total[:, -1:], 1.0)
@@ -166,8 +167,8 @@ _DEPTH = NODE_FEATURES.index("depth")
 class Recurrent(nn.Module):
     """A vector for every op from two gated recurrent networks, one along a topological order and one against it.
 
-    The order is by depth, which rises along every edge, and at equal depth by the op's place. The papers name neither
-    the cell, nor the order, nor whether both directions are read: those are ours.
+    The order is by depth, which increases along every edge, then by the op's index. The papers specify neither the
+    cell, nor the order, nor the directions: these are ours.
 
     Attributes:
       width: w, even; each direction has half of it.
@@ -177,7 +178,7 @@ class Recurrent(nn.Module):
 
     @nn.compact
     def __call__(self, observation: GraphObservation) -> jax.Array:
-        """`[n, w]` float32; rows of padding ops mean nothing."""
+        """`[n, w]` float32; rows of padding ops are arbitrary."""
         features, mask = observation.graph.nodes[:-1], observation.mask
         order = jnp.argsort(jnp.where(mask, features[:, _DEPTH], jnp.inf), stable=True)
         sequence = MLP(self.width, self.width, name="node_in")(features[order])[None]

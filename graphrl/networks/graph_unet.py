@@ -14,22 +14,22 @@ import jraph
 from graphrl.errors import ProblemError
 from graphrl.networks.base import GraphObservation
 
-_SLOPE = 0.2  # of the leaky ReLU
-# nats, of an end's part of a score. Less so many, a score is from -42 to 30: e^30 times thousands of senders, and what
-# its gradient divides by, the square, are numbers in float32.
+_SLOPE = 0.2  # slope of the leaky ReLU
+# nats, limit of each end's part of a score. Scores minus this bound are from -42 to 30: e^30 times thousands of
+# senders, and its square in the gradient, are finite in float32.
 _BOUND = 30.0
 
 
 class BidirectionalAttention(nn.Module):
-    """Two graph attentions side by side: one has messages go along the edges, one against them.
+    """Two graph attentions in parallel: one sends messages along the edges, one against them.
 
     Head k of one direction: o_i = sum over senders j of a_ij W_k x_j, with a_ij the softmax over i's senders, i itself
     among them, of LeakyReLU(r_k W_k x_i + s_k W_k x_j). Each direction gives one half of the outputs, each head an
     equal part of that; a bias is added. r and s are clipped at 30 nats, so that no softmax needs its maximum.
 
     Attributes:
-      width: of the outputs, w.
-      heads: of each direction.
+      width: width of the outputs, w.
+      heads: heads of each direction.
     """
 
     width: int
@@ -38,7 +38,7 @@ class BidirectionalAttention(nn.Module):
     @nn.compact
     def __call__(self, nodes: jax.Array, senders: jax.Array) -> jax.Array:
         """`[n, F]` float32 and `[n, n]` float32, 1 at `[i, j]` if i = j or an edge leads from j to i and else 0, to
-        `[n, w]` float32; a node without senders, not even itself, gets the bias.
+        `[n, w]` float32; a node without any senders (padding) gets the bias.
         """
         n, heads = len(nodes), 2 * self.heads
         each = (heads, self.width // heads)
@@ -58,7 +58,7 @@ class Level(NamedTuple):
 
     nodes: jax.Array  # [n, w] float32
     senders: jax.Array  # [n, n] float32, 1 at [i, j] if i = j or an edge leads from j to i, else 0
-    mask: jax.Array  # [n] bool, the nodes that are no padding
+    mask: jax.Array  # [n] bool, True for real nodes
 
 
 class GraphUNet(nn.Module):
@@ -69,17 +69,18 @@ class GraphUNet(nn.Module):
     Upwards, the vectors return to their places, those of the level before pooling are added, and all attend again.
     Every attention is followed by ReLU (the last is not) and a normalisation.
 
-    What the paper leaves open: it has "graph attention operations" and cites Gao and Ji, whose gate is a sigmoid; the
-    published code's is tanh. The code has batch normalisation, here replaced by one that knows no other graph: of every
-    node over its channels. The table of settings says depth 4, the code's default is 3.
+    Choices that the paper leaves open: it has "graph attention operations" and cites Gao and Ji, whose gate is a
+    sigmoid; the published code's is tanh. The code has batch normalisation, here replaced by layer normalisation: of
+    every node over its channels, independent of other graphs. The table of settings has depth 4, the code's default is
+    3.
 
-    Nodes of equal vectors are kept in the order of their numbers: but for these, renumbering ops renumbers the outputs
-    and changes nothing else.
+    Ties between equal scores go to the lower index. Apart from ties, the network is equivariant to permutations of the
+    ops.
 
     Attributes:
-      width: of all vectors, w: a multiple of 2 * heads.
-      depth: how often half of the nodes go, at least 0.
-      heads: of attention in each direction.
+      width: width of all vectors, w: a multiple of 2 * heads.
+      depth: number of poolings, each to half of the nodes; at least 0.
+      heads: attention heads in each direction.
 
     Raises:
       ProblemError: the heads do not divide the width, at the first use.
@@ -91,11 +92,11 @@ class GraphUNet(nn.Module):
 
     @nn.compact
     def __call__(self, observation: GraphObservation, actions: jax.Array | None = None) -> jax.Array:
-        """`[n, w]` float32; rows of padding ops mean nothing.
+        """`[n, w]` float32; rows of padding ops are arbitrary.
 
         Args:
-          observation: of one graph.
-          actions: `[n, A]` float32, more features of ops.
+          observation: observation of one graph.
+          actions: `[n, A]` float32, additional features of ops.
         """
         if self.heads < 1 or self.width < 1 or self.width % (2 * self.heads):
             raise ProblemError(f"width is {self.width}: must be a multiple of 2 x {self.heads} heads")
@@ -118,14 +119,16 @@ class GraphUNet(nn.Module):
         return level._replace(nodes=nn.LayerNorm()(nodes if last else nn.relu(nodes)))
 
     def _kept(self, level: Level, depth: int) -> tuple[jax.Array, jax.Array]:
-        """Scores `[n]` of the nodes, and which are kept: `[k, n]` float32, 1 where a kept node (row) is a node."""
+        """Scores `[n]` of the nodes, and a selection matrix `[k, n]` float32: 1 at `[i, j]` if kept node i is node
+        j.
+        """
         direction = self.param(f"direction_{depth}", nn.initializers.normal(1.0), (self.width,))
         score = level.nodes @ (direction * jax.lax.rsqrt(jnp.square(direction).sum()))
         return score, best(jax.lax.stop_gradient(score), level.mask)
 
 
 def senders_of(observation: GraphObservation) -> jax.Array:
-    """The dense adjacency of a padded graph, see `Level`; of padding ops all is 0."""
+    """The dense adjacency of a padded graph, see `Level`; all 0 for padding ops."""
     graph: jraph.GraphsTuple = observation.graph
     own = jnp.diag(observation.mask.astype(jnp.float32))
     n = own.shape[0]
@@ -133,14 +136,14 @@ def senders_of(observation: GraphObservation) -> jax.Array:
 
 
 def within_two(senders: jax.Array) -> jax.Array:
-    """The graph of steps of at most two edges: (A + I)^2 and of that what is not 0."""
+    """Adjacency of paths of at most two edges: 1 where (A + I)^2 is not 0."""
     return (senders @ senders > 0).astype(jnp.float32)
 
 
 def best(score: jax.Array, mask: jax.Array) -> jax.Array:
     """Half of the nodes of `mask`, rounded up: those of the largest scores, ties to the lower number.
 
-    Sorting by comparing all pairs: no more work than one head's attention, and no gather for the gradient to undo.
+    Ranks are computed by comparing all pairs: no more work than one attention head, and no gather in the gradient.
 
     Returns:
       `[k, n]` float32, at `[i, j]` 1 if j is the i-th best and kept, else 0.

@@ -1,8 +1,9 @@
-"""Heads on op embeddings, of any encoder: logits of the ops' choices, priorities, the value of a graph.
+"""Heads on op embeddings of any encoder: logits of the ops' choices, priorities, the value of a graph.
 
 - `ChoiceLogits` and `GraphValue`: REGAL's policy and baseline.
-- `Priorities` and `AutoregressiveDecoder`: Topoformer's decoders, one called once a graph, one at every step.
-- `SubActionLogits` and `TwinValue`: EGRL's actor and critic, for several choices of every op.
+- `Priorities` and `AutoregressiveDecoder`: Topoformer's decoders; the first runs once per graph, the second at every
+  step.
+- `SubActionLogits` and `TwinValue`: EGRL's actor and critic, for several choices per op.
 """
 
 import math
@@ -22,17 +23,17 @@ _CERTAIN = 1e4  # nats: the other options have probability 0 in float32
 class ChoiceLogits(nn.Module):
     """Logits of independent choices at every op: a perceptron for each (workshop paper, eq. 1, MLP_a,i and MLP_b,i).
 
-    The ICLR paper has one perceptron for all of an op's choices; with `shared` so have we.
+    The ICLR paper has one perceptron for all of an op's choices, as here with `shared`.
 
     Attributes:
       encoder: observation -> `[n, w]`.
-      width: of the hidden layers.
+      width: width of the hidden layers.
       choices: shape of an op's choices, for example (3, 16) or (3, 2, 4); the last is the number of options.
-      preferred: observation -> of every choice the option that the untrained policy prefers, int32 of a shape that
+      preferred: observation -> for every choice the option that the initial policy prefers, int32 of a shape that
         broadcasts to `[n, *choices[:-1]]`.
-      preference: by so many nats more than the others.
-      shared: one perceptron for all.
-      fixed: of an op's genes (the first axis of `choices`) so many, the first ones, always have the preferred option.
+      preference: nats by which the preferred option exceeds the others.
+      shared: True uses one perceptron for all choices.
+      fixed: this number of an op's first genes (the first axis of `choices`) always have the preferred option.
     """
 
     encoder: nn.Module
@@ -64,8 +65,8 @@ class GraphValue(nn.Module):
 
     Attributes:
       encoder: observation -> `[n, w]`.
-      width: of the hidden layers.
-      typical: what the untrained network says of every graph, about.
+      width: width of the hidden layers.
+      typical: approximate initial output for every graph.
     """
 
     encoder: nn.Module
@@ -85,8 +86,8 @@ class Priorities(nn.Module):
 
     Attributes:
       encoder: observation -> `[n, w]`.
-      width: of the hidden layer.
-      alpha: the standard deviation of the priorities.
+      width: width of the hidden layer.
+      alpha: standard deviation of the priorities.
     """
 
     encoder: nn.Module
@@ -95,7 +96,7 @@ class Priorities(nn.Module):
 
     @nn.compact
     def __call__(self, observation: PairObservation) -> jax.Array:
-        """`[n]` float32, nats; those of padding ops mean nothing."""
+        """`[n]` float32, nats; values of padding ops are arbitrary."""
         raw = MLP(self.width, 1, name="priority")(self.encoder(observation))[:, 0]
         return normalised(raw, observation.mask, self.alpha)
 
@@ -110,16 +111,16 @@ def normalised(priorities: jax.Array, mask: jax.Array, alpha: float = 5.0) -> ja
 
 
 class Encoder(Protocol):
-    """A module that gives a vector for every op, as `GraphUNet` and `NeighbourMeans` do."""
+    """A module that computes a vector for every op, as `GraphUNet` and `NeighbourMeans` do."""
 
     width: int
 
     def __call__(self, observation: GraphObservation, actions: jax.Array | None = None) -> jax.Array:
-        """`[n, width]` float32; `actions` `[n, A]` float32 are more features of ops."""
+        """`[n, width]` float32; `actions` `[n, A]` float32 are additional features of ops."""
 
 
 class Acted(NamedTuple):
-    """What a critic looks at."""
+    """Input of a critic."""
 
     observation: GraphObservation
     action: jax.Array  # [n, heads, options] float32, one-hot or near it
@@ -129,10 +130,10 @@ class SubActionLogits(nn.Module):
     """The actor: the encoder, layers of tanh, and a linear layer for each of an op's choices.
 
     Attributes:
-      encoder: of the graph.
-      choices: of an op, the heads.
-      options: of each.
-      hidden: layers of tanh; EGRL's Graph U-Net has two behind it.
+      encoder: encoder of the graph.
+      choices: choices of an op, the heads.
+      options: options of each choice.
+      hidden: layers of tanh; EGRL has two after its Graph U-Net.
       last_init: initial weights of the linear layer.
     """
 
@@ -152,10 +153,10 @@ class SubActionLogits(nn.Module):
 
 
 class TwinValue(nn.Module):
-    """The critic: an encoder that sees the action beside the features, the maximum over ops, and two perceptrons.
+    """The critic: an encoder of features and action, the maximum over ops, and two perceptrons.
 
     Attributes:
-      encoder: of the graph and the action.
+      encoder: encoder of the graph and the action.
     """
 
     encoder: Encoder
@@ -176,22 +177,22 @@ class TwinValue(nn.Module):
 
 
 class Prepared(NamedTuple):
-    """What the steps of one graph share: made once."""
+    """Precomputed values that all steps of one graph share."""
 
-    graph: jax.Array  # [w], the part of the context that is the graph's
-    context: jax.Array  # [n + 1, 2, w], of each op and of "none yet": its part as first and as last op
-    keys: jax.Array  # [h, n, w / h], of the glimpse's heads
+    graph: jax.Array  # [w], the graph's part of the context
+    context: jax.Array  # [n + 1, 2, w], of each op, and of the start at n: the part as first and as last op
+    keys: jax.Array  # [h, n, w / h], per head of the glimpse
     values: jax.Array  # [h, n, w / h]
-    ops: jax.Array  # [n, w], what the glimpse is compared with
+    ops: jax.Array  # [n, w], keys of the final logits
 
 
 class Stepwise(NamedTuple):
-    """A network that is asked at every step, as pure functions of one graph.
+    """A network that runs at every step of decoding, as pure functions of one graph.
 
     init: (key, observation) -> params.
-    prepare: (params, observation) -> `Prepared`, the encoder's part: once a graph.
-    step: (params, prepared, first and last `[2]` int32, ready `[n]` bool) -> logits `[n]` float32, `NEVER` where an
-      op is not ready. First and last are ops of the order so far, n while there is none.
+    prepare: (params, observation) -> `Prepared`, the encoder's part: once per graph.
+    step: (params, prepared, first and last `[2]` int32, ready `[n]` bool) -> logits `[n]` float32, `NEVER` where an op
+    is not ready. First and last are ops of the order so far, both n before the first step.
     """
 
     init: Callable[[jax.Array, PairObservation], Params]
@@ -202,16 +203,16 @@ class Stepwise(NamedTuple):
 class AutoregressiveDecoder(nn.Module):
     """The distribution of the next op, given the order so far.
 
-    The context node is W_g (mean of h over ops) + W_c [h_first, h_last], learned vectors in place of ops while there
-    are none. It attends to the ready ops with `heads` heads (the glimpse), and its compatibility with each ready op,
-    u_j = clip * tanh(glimpse k_j / sqrt(w)), is that op's logit. The paper says only that Kool's decoder is adapted by
-    masking to the ready ops; sizes and the first op in the context are Kool's.
+    The context node is W_g (mean of h over ops) + W_c [h_first, h_last], with learned vectors before the first step. It
+    attends to the ready ops with `heads` heads (the glimpse), and its compatibility with each ready op, u_j = clip *
+    tanh(glimpse k_j / sqrt(w)), is that op's logit. The paper states only that Kool's decoder is adapted by masking to
+    the ready ops; sizes and the first op in the context are Kool's.
 
     Attributes:
       encoder: observation -> `[n, w]`.
       width: w, the encoder's.
-      heads: of the glimpse, a divisor of the width.
-      clip: nats; no logit is farther from 0.
+      heads: heads of the glimpse, a divisor of the width.
+      clip: largest absolute logit, nats.
     """
 
     encoder: nn.Module
@@ -229,7 +230,7 @@ class AutoregressiveDecoder(nn.Module):
         self.glimpse_out = nn.Dense(self.width, use_bias=False)
 
     def __call__(self, observation: PairObservation) -> jax.Array:
-        """Logits `[n]` of the first step if every op were ready: for `init`."""
+        """Logits `[n]` of the first step with every real op ready; used by `init`."""
         nobody = jnp.full(2, len(observation.mask), jnp.int32)
         return self.step(self.prepare(observation), nobody, observation.mask)
 

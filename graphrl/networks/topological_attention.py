@@ -1,7 +1,7 @@
 """Topoformer's encoder and its ablations: one stack of layers, with a graph for each group of attention heads.
 
 Gagrani et al., "Neural Topological Ordering for Computation Graphs" (NeurIPS 2022), section 4.1, eqs 4 and 5; table 3
-for the ablations. `MaskedAttention` is attention whose heads see only certain pairs of ops.
+for the ablations. `MaskedAttention` restricts each head to certain pairs of ops.
 """
 
 import dataclasses
@@ -34,11 +34,11 @@ _SLOPE = 0.2  # of GAT's leaky ReLU
 
 @dataclasses.dataclass(frozen=True)
 class HeadGroup:
-    """Heads that attend to one graph.
+    """Heads that attend along one graph.
 
     Attributes:
-      codes: of `graphs.features.RELATIONS`: which senders a receiver sees.
-      heads: how many, at least 0; with none nothing passes along the graph.
+      codes: codes of `graphs.features.RELATIONS`: the senders that a receiver attends to.
+      heads: number of heads, at least 0; with 0 nothing passes along the graph.
 
     Raises:
       ProblemError: a value is out of range.
@@ -55,22 +55,22 @@ class HeadGroup:
 
 
 class MaskedAttention(nn.Module):
-    """All heads of all groups, side by side.
+    """All heads of all groups, concatenated.
 
     Head k of a group whose graph has j -> i: o_i = sum over those j of a_ij v_j, a_ij = softmax over them of s_ij, with
     s_ij = q_i k_j / sqrt(head_width) ("dot") or LeakyReLU(a_r v_i + a_s v_j) ("additive", the graph attention network).
-    An op without senders gets 0. Scores are clipped at 30 nats, so that no softmax needs its maximum (a pass over all
-    pairs less).
+    An op without senders gets 0. Scores are clipped at 30 nats, so that no softmax needs its maximum, which saves a
+    pass over all pairs.
 
-    The weights of one head are in memory at a time, in training too, where they are made again for the gradient: a
-    graph of 2,000 ops takes some 35 MB, and 85 with the gradient, whatever the number of heads.
+    The weights of only one head are in memory at a time. In training they are recomputed for the gradient. A graph of
+    2,000 ops takes about 35 MB, and 85 MB with the gradient, independent of the number of heads.
 
     Attributes:
-      groups: of heads.
-      head_width: of queries, keys and values.
+      groups: groups of heads.
+      head_width: width of queries, keys and values.
       scoring: "dot" or "additive".
-      tied: head k of every group has the same parameters.
-      dtype: of the products; sums and softmax are float32.
+      tied: True if head k of every group has the same parameters.
+      dtype: dtype of the products; sums and softmax are float32.
     """
 
     groups: tuple[HeadGroup, ...]
@@ -85,7 +85,7 @@ class MaskedAttention(nn.Module):
         if self.scoring not in get_args(Scoring):
             raise ProblemError(f"scoring is {self.scoring!r}: must be one of {', '.join(get_args(Scoring))}")
         counts = [group.heads for group in self.groups]
-        senders = [sum(1 << code for code in set(group.codes)) for group in self.groups]  # a bit a code
+        senders = [sum(1 << code for code in set(group.codes)) for group in self.groups]  # one bit per code
         seen = jnp.asarray(np.repeat(senders, counts), jnp.uint16)
         own = np.concatenate([np.arange(count) for count in counts]) if self.tied else np.arange(sum(counts))
         values = self._projected("value", nodes, own)
@@ -98,7 +98,7 @@ class MaskedAttention(nn.Module):
         return jnp.moveaxis(each, 0, 1).reshape(len(nodes), -1)
 
     def _scored(self, nodes: jax.Array, values: jax.Array, own: np.ndarray) -> tuple[jax.Array, jax.Array]:
-        """What the scores are made of, for receivers and for senders: `[heads, n, head_width]` or `[heads, n, 1]`."""
+        """Factors `[heads, n, head_width]` or summands `[heads, n, 1]` of the scores, for receivers and for senders."""
         if self.scoring == "dot":
             queries = self._projected("query", nodes, own) * np.asarray(self.head_width**-0.5, self.dtype)
             return queries, self._projected("key", nodes, own)
@@ -126,7 +126,7 @@ def _head_forward(
     scoring: Scoring, relation: jax.Array, bits: jax.Array, left: jax.Array, right: jax.Array, values: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     weights = _weights(_scores(scoring, left, right), relation, bits)
-    # a column of ones: the weights' sums come out of the product, and the weights are made once
+    # a column of ones: the product also yields the weights' sums, so that the weights are computed once
     sums = _dot(weights.astype(values.dtype), _with_ones(values))
     share = 1 / jnp.where(sums[:, -1:] > 0, sums[:, -1:], 1.0)
     out = sums[:, :-1] * share
@@ -134,13 +134,13 @@ def _head_forward(
 
 
 def _head_backward(scoring: Scoring, kept: tuple[jax.Array, ...], slope: jax.Array) -> tuple[jax.Array | None, ...]:
-    """As autodiff does, but without the weights' sums again and with fewer passes over all pairs."""
+    """Gradient as by autodiff, but without summing the weights again and with fewer passes over all pairs."""
     relation, bits, left, right, values, out, share = kept
     scores = _scores(scoring, left, right)
     weights = _weights(scores, relation, bits)
     shared = slope * share
     to_values = _transposed_dot(weights.astype(values.dtype), shared.astype(values.dtype)).astype(values.dtype)
-    # values less the output, times the slope: the output's part is one more column of the product
+    # (values - output) times the slope: the output's part is an additional column of the product
     less = jnp.concatenate([shared, -(shared * out).sum(1, keepdims=True)], 1).astype(values.dtype)
     of_scores = weights * _dot(less, _with_ones(values).T)
     if scoring == "additive":
@@ -151,8 +151,8 @@ def _head_backward(scoring: Scoring, kept: tuple[jax.Array, ...], slope: jax.Arr
 
 
 def _transposed_dot(pairs: jax.Array, vectors: jax.Array) -> jax.Array:
-    """pairs^T vectors, as the transpose of vectors^T pairs: XLA for CPUs would copy the pairs `[n, n]` to transpose
-    them (512 ops, 16 columns, one core: 377 us in all, against 69), and without the barrier would undo this.
+    """pairs^T vectors, as the transpose of vectors^T pairs. XLA for CPUs would copy the pairs `[n, n]` to transpose
+    them (512 ops, 16 columns, one core: 377 us in all, against 69). The barrier prevents XLA from undoing this.
     """
     return jax.lax.optimization_barrier(_dot(vectors.T, pairs)).T
 
@@ -201,10 +201,10 @@ class TopologicalEncoder(nn.Module):
     graphs, width 256) need W_o, as in any transformer. The last h is layer-normalised, as in the paper's [31].
 
     Attributes:
-      groups: of heads; without heads the layers are perceptrons on each op alone.
+      groups: groups of heads; without heads the layers are perceptrons on each op alone.
       layers: at least 0.
-      width: w, of the vectors and of the perceptrons' hidden layers.
-      head_width: of queries, keys and values.
+      width: w, width of the vectors and of the perceptrons' hidden layers.
+      head_width: width of queries, keys and values.
       scoring, tied, dtype: see `MaskedAttention`; dtype is the perceptrons' too.
     """
 
@@ -218,7 +218,7 @@ class TopologicalEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, observation: PairObservation) -> jax.Array:
-        """`[n, w]` float32; rows of padding ops mean nothing and reach no real op."""
+        """`[n, w]` float32; rows of padding ops are arbitrary and do not affect real ops."""
         nodes = nn.Dense(self.width, name="node_in")(observation.nodes)
         groups = tuple(group for group in self.groups if group.heads)
         for layer in range(self.layers):
@@ -246,15 +246,15 @@ def encoder(
     tied: bool = False,
     dtype: str = "float32",
 ) -> TopologicalEncoder:
-    """The encoder of a name; the paper's sizes are layers=4, width=256, heads=10, head_width=64.
+    """Creates an encoder by name; the paper's sizes are layers=4, width=256, heads=10, head_width=64.
 
     Args:
-      name: of `GRAPHS`: "topoformer" (seven graphs), "topoformer-dag" (the dependencies and their reverses),
-        "transformer" (all pairs), "gat" and "gat-both" (an op itself and the dependencies; and their reverses;
-        additive scores), "mlp" (each op alone).
+      name: name in `GRAPHS`: "topoformer" (seven graphs), "topoformer-dag" (the dependencies and their reverses),
+        "transformer" (all pairs), "gat" and "gat-both" (an op itself and the dependencies; and their reverses; additive
+        scores), "mlp" (each op alone).
       layers, width, head_width, tied: see `TopologicalEncoder`.
-      heads: on each graph, or one number for every graph of the encoder.
-      dtype: of the products, "float32" or "bfloat16".
+      heads: number of heads for every graph, or one number per graph of the encoder.
+      dtype: dtype of the products, "float32" or "bfloat16".
 
     Raises:
       ProblemError: the name is unknown, or heads do not fit the graphs.

@@ -1,6 +1,6 @@
-"""The interface of an agent to the training loop and the commands (`Agent`), and a trained policy as a file (`Policy`).
+"""Interface between an agent and the training loop (`Agent`), and a trained policy as a file (`Policy`).
 
-This is all that a new agent has to provide. A policy is what the package ships, and what methods play beside training
+A new agent has to provide nothing else. The package ships policies; methods play policies as well as training
 checkpoints.
 """
 
@@ -41,34 +41,34 @@ class AgentConfig(Protocol):
 
     @property
     def problem(self) -> Problem | MemoryChip:
-        """What plans are optimised for, or the chip that maps are."""
+        """The problem for which plans are optimised, or the chip for which memory maps are."""
 
     @property
     def evaluations(self) -> int:
-        """Of each search that training makes; what `graphrl evaluate` gives every method."""
+        """Evaluations of each search during training; `graphrl evaluate` gives every method this number."""
 
     @property
     def start(self) -> str:
-        """A policy's path, see `Policy.load`: what training begins with; "" begins anew."""
+        """Path of the policy from which training starts, see `Policy.load`; "" starts from new parameters."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Agent:
-    """What `graphrl train NAME` needs to know of an agent.
+    """Everything that `graphrl train NAME` needs from an agent.
 
     Attributes:
-      policy: what it trains; its `settings` are those of the agent (`AgentConfig`).
-      learner: (settings, mesh, data) -> the learner of such settings, which the loop compiles for the mesh (`on_mesh`);
-        the data are the run's, for one whose state has the shapes of its graphs.
+      policy: the class of the trained policy; its `settings` are the agent's settings (`AgentConfig`).
+      learner: (settings, mesh, data) -> a learner with these settings, which the loop compiles for the mesh
+        (`on_mesh`); the data are the run's, for a learner whose state has the shapes of its graphs.
       batch: (settings, graphs, sizes) -> the learner's batch of graphs padded to the sizes, as NumPy arrays.
-      methods: those that play a checkpoint with such settings, as in "regal:checkpoint=PATH".
-      opponents: the methods that `graphrl evaluate` compares them with, as far as they are for the problem's objective;
-        the first is the baseline.
+      methods: settings -> the methods that play a checkpoint with these settings, as in "regal:checkpoint=PATH".
+      opponents: the methods that `graphrl evaluate` compares them with, where they support the problem's objective; the
+        first is the baseline.
       data, schedule: default settings of the data and of the loop.
-      load: the graphs of names of sets, as the agent sees them.
-      sizes: that hold all of some graphs.
-      shares: what devices share: the "graphs" of each step's batch; or "individuals", which all play the same graphs,
-        so that a batch is the whole training set.
+      load: names of sets -> their graphs, as the agent sees them.
+      sizes: graphs -> padded sizes that cover all of them.
+      shares: the work that devices share: the "graphs" of each step's batch; or "individuals", which all play the same
+        graphs, so that a batch is the whole training set.
     """
 
     policy: "type[Policy[Any]]"
@@ -83,7 +83,7 @@ class Agent:
     shares: Shared = "graphs"
 
     def shared(self, config: RunConfig[Any]) -> tuple[int, str]:
-        """How many the devices share, and what."""
+        """The number of work items that the devices share, and their name in messages."""
         if self.shares == "graphs":
             return config.data.graphs, "graphs a batch"
         return config.agent.individuals, "individuals"
@@ -91,21 +91,21 @@ class Agent:
 
 @dataclasses.dataclass(frozen=True)
 class Policy(ABC, Generic[C]):
-    """A policy network with its parameters. An agent's own class says what its network is: the abstract members.
+    """A policy network with its parameters. Each agent's subclass defines its network through the abstract members.
 
     Attributes:
-      config: of the learner that made it.
-      params: of the policy network, NumPy arrays.
-      note: how it was made: the command, the date.
+      config: configuration of the learner that trained it.
+      params: parameters of the policy network, NumPy arrays.
+      note: its origin: the command, the date.
     """
 
     config: C
     params: Any
     note: str = ""
 
-    agents: ClassVar[tuple[str, ...]]  # those whose checkpoints hold one; files say the first
+    agents: ClassVar[tuple[str, ...]]  # agents whose checkpoints contain this policy; files name the first
     defaults: ClassVar[Path]  # the folder of the policies that the package ships, see `default`
-    kind: ClassVar[str] = ""  # the folder in that, where there are several
+    kind: ClassVar[str] = ""  # subfolder of `defaults`, where there are several
     network: ClassVar[str]  # the settings that the shapes of `params` depend on, in words
 
     @staticmethod
@@ -120,13 +120,13 @@ class Policy(ABC, Generic[C]):
 
     @functools.cached_property
     def digest(self) -> str:
-        """16 hexadecimal digits of what it is: settings and parameters."""
+        """16 hexadecimal digits that identify the settings and parameters."""
         parts = [json.dumps(as_dict(self.config), sort_keys=True).encode()]
         parts += [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(self.params)]
         return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes it, whole or not at all.
+        """Writes the policy atomically: the file is complete or unchanged.
 
         Raises:
           GraphrlError: the file cannot be written.
@@ -143,53 +143,54 @@ class Policy(ABC, Generic[C]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The policy of a file that `save` wrote, or of a checkpoint of `graphrl train` (a folder).
+        """Loads a policy from a file that `save` wrote, or from a checkpoint of `graphrl train` (a folder).
 
-        What was read once is remembered until the file, or the folder's checkpoint, is another.
+        A loaded policy is cached until the file, or the folder's checkpoint, changes.
 
         Raises:
-          GraphrlError: it cannot be read, or is no policy of the agent; one line says why.
+          GraphrlError: the path cannot be read, or is not a policy of this agent; one line gives the reason.
         """
         is_folder = os.path.isdir(path)
         source = checkpoints.find(path) if is_folder else Path(path)
         try:
             state = os.stat(source / checkpoints.INFO if is_folder else source)
         except (OSError, ValueError):
-            return cls._of_file(path)  # which says what is wrong
+            return cls._of_file(path)  # raises the error that names the fault
         stamp = state.st_mtime_ns, state.st_ino, state.st_size
         policy: Self = _remembered(cls, source.absolute(), is_folder, stamp)
         return policy
 
     @classmethod
     def chosen(cls, problem: Any, checkpoint: str) -> Self:
-        """The policy that a method plays: of a checkpoint (see `load`), or of the package (`default`) if that is "".
+        """The policy that a method plays: the one of a checkpoint (see `load`), or the package's (`default`) if that is
+        "".
 
         Raises:
-          GraphrlError: it cannot be read, or there is none.
+          GraphrlError: the policy cannot be read or does not exist.
         """
         return cls.load(checkpoint) if checkpoint else cls.default(problem)
 
     @classmethod
     def digest_of(cls, problem: Any, *, checkpoint: str = "", **_: object) -> str:
-        """Of the policy that is `chosen`, for `@solver(digest=...)`: takes the options of a method."""
+        """Digest of the policy that `chosen` returns, for `@solver(digest=...)`; accepts the options of a method."""
         return cls.chosen(problem, checkpoint).digest
 
     @classmethod
     def default(cls, problem: Any) -> Self:
-        """The policy that the package ships for a problem: that of its objective and transfer model, else that of its
-        objective.
+        """The policy that the package ships for a problem's objective and transfer model, or else for its objective
+        alone.
 
         Raises:
-          GraphrlError: there is none.
+          GraphrlError: the package ships neither.
         """
         return cls.named([f"{problem.objective}-{problem.transfer}", problem.objective], problem.objective)
 
     @classmethod
     def named(cls, names: Sequence[str], what: str) -> Self:
-        """The first policy of these names in `defaults` that the package ships.
+        """The first policy with one of these names in `defaults` that the package ships.
 
         Raises:
-          GraphrlError: there is none; the message says for what.
+          GraphrlError: the package ships none of them; the message includes `what`.
         """
         for name in names:
             path = cls.defaults / cls.kind / f"{name}.msgpack"
@@ -199,11 +200,11 @@ class Policy(ABC, Generic[C]):
 
     @classmethod
     def start(cls, path: str, config: C) -> Any:
-        """The parameters of a policy (see `load`) that training begins with.
+        """Parameters of a policy (see `load`) from which training starts.
 
         Raises:
-          GraphrlError: it cannot be read.
-          ProblemError: it is the policy of another network.
+          GraphrlError: the policy cannot be read.
+          ProblemError: the policy has another network.
         """
         params = cls.load(path).params
         if not cls.fits(params, config):
@@ -212,7 +213,7 @@ class Policy(ABC, Generic[C]):
 
     @classmethod
     def fits(cls, params: Any, config: C) -> bool:
-        """Whether they are parameters of the configuration's policy network."""
+        """True if the parameters have the shapes and dtypes of the configuration's policy network."""
         network = jax.eval_shape(functools.partial(cls.initial, config), jax.random.key(0))
         shapes = [
             jax.tree.map(lambda leaf: (np.shape(leaf), getattr(leaf, "dtype", None)), tree)
@@ -231,7 +232,7 @@ class Policy(ABC, Generic[C]):
         try:
             value = serialization.msgpack_restore(text)
             form, version = value["format"], value["version"]
-        except Exception:  # msgpack has errors of its own, and anything can be in a file
+        except Exception:  # msgpack raises errors of its own types, and a file can contain anything
             raise GraphrlError(
                 f"{shown(path)}: is no policy: must be a file of `Policy.save` or a checkpoint"
             ) from None
@@ -256,7 +257,7 @@ class Policy(ABC, Generic[C]):
         try:
             params = state["params"]["policy"]
         except (TypeError, KeyError, IndexError):
-            params = None  # which fits no settings
+            params = None  # fits no settings: `_checked` raises
         return cls._checked(path, info.config.get("agent"), params, f"step {info.step} of {shown(path)}")
 
     @classmethod
@@ -267,14 +268,14 @@ class Policy(ABC, Generic[C]):
             config = updated(cls.settings(), values)
         except GraphrlError as error:
             raise GraphrlError(f"{shown(path)}: {error}") from None
-        # what the package ships fits, which takes most of a second to see: the network is traced
+        # shipped policies fit; the check traces the network, which takes most of a second
         if not Path(path).is_relative_to(cls.defaults) and not cls.fits(params, config):
             raise GraphrlError(f"{shown(path)}: its parameters do not fit its settings: it is of another graphrl")
         return cls(config, jax.tree.map(lambda x: np.asarray(x, np.float32), params), note)
 
 
 def smallest() -> ComputationGraph:
-    """A graph to make parameters with: they depend on the numbers of features alone."""
+    """A tiny graph for initialising parameters, whose shapes depend only on the numbers of features."""
     first = Op("a", "op", 1.0, outputs=(Tensor("a.0", 1),), flops=1)
     return ComputationGraph("smallest", (first, Op("b", "op", 1.0, inputs=("a.0",), flops=1)))
 

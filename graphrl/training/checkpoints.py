@@ -1,9 +1,9 @@
 """Checkpoints of a run: one folder each, complete or absent, even if the process is killed.
 
-`RUN/step-00000120/state` is orbax's: the learner's state as a folder of NumPy arrays, written and read by this process
-alone. `checkpoint.json` next to it has everything else. Both are written under a temporary name that is then
-exchanged for the right one. `RUN/best` is a link to the best checkpoint by validation. A broken checkpoint is set
-aside, as `RUN/broken-step-00000120`.
+`RUN/step-00000120/state` is orbax's: the learner's state as a folder of NumPy arrays, which each process writes and
+reads alone. `checkpoint.json` next to it contains everything else. Both are written into a folder with a temporary
+name, which is then renamed. `RUN/best` is a link to the best checkpoint by validation. A broken checkpoint is renamed
+to `RUN/broken-step-00000120`.
 """
 
 import contextlib
@@ -32,19 +32,19 @@ def save(path: Path, state: Any) -> None:
     """Writes a pytree of NumPy arrays into a new folder.
 
     Raises:
-      OSError: it cannot be written.
+      OSError: the folder cannot be written.
     """
     try:
         with _orbax() as checkpointer:
             checkpointer.save(str(path.absolute()), state)
     except ValueError as error:
-        # tensorstore's, of a full disk: "...: Failed writing ...: No space left on device [os_error_code='28']"
+        # tensorstore's error for a full disk: "...: Failed writing ...: No space left on device [os_error_code='28']"
         reason = " ".join(str(error).split()).partition(" [os_error_code")[0].rpartition(": ")[2]
         raise OSError(None, reason[:300]) from None
 
 
 def restore(path: Path) -> Any:
-    """The pytree of a folder: NumPy arrays in nested dicts (of NamedTuples and dataclasses too) and lists.
+    """Reads the pytree of a folder: NumPy arrays in nested dicts (also for NamedTuples and dataclasses) and lists.
 
     Raises:
       ValueError: the folder, or a file in it, is missing or broken; one line.
@@ -52,7 +52,7 @@ def restore(path: Path) -> Any:
     usual = sys.unraisablehook
 
     def without_late(unraisable: "sys.UnraisableHookArgs") -> None:
-        # After the first broken array tensorstore's threads say of the others that orbax no longer listens.
+        # After the first broken array, tensorstore's threads report for each of the others that orbax's loop is closed.
         if str(unraisable.exc_value) != _LATE:
             usual(unraisable)
 
@@ -60,7 +60,7 @@ def restore(path: Path) -> Any:
     try:
         with _orbax() as checkpointer:
             state = checkpointer.restore(str(path.absolute()))
-    except (OSError, ValueError, KeyError) as error:  # the hook stays: the late ones are still to come
+    except (OSError, ValueError, KeyError) as error:  # keep the hook: late errors can still arrive
         raise ValueError(" ".join(str(error).split()).partition(" [tensorstore_spec=")[0][:300]) from None
     except BaseException:
         sys.unraisablehook = usual
@@ -73,16 +73,16 @@ def restore(path: Path) -> Any:
 
 @contextlib.contextmanager
 def _orbax() -> Iterator[Any]:
-    """Orbax for this process alone: of several processes the first one writes, and each reads for itself."""
+    """An orbax checkpointer for this process alone: each process reads for itself, and the first one writes."""
     import orbax.checkpoint as ocp
 
     log = logging.getLogger("absl")
     level = log.level
-    # Orbax warns that there is no OCDBT to merge, whether it was asked for or not, and logs the errors that it raises.
+    # Orbax warns about a missing OCDBT merge even when OCDBT is off, and logs the errors that it raises.
     log.setLevel(logging.CRITICAL)
     me = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(primary_host=me, active_processes={me})
-    # one file an array: OCDBT, made for thousands of them, takes twice as long for ours
+    # one file per array: OCDBT, designed for thousands of arrays, takes twice as long for ours
     handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False, multiprocessing_options=alone)
     checkpointer = ocp.Checkpointer(handler, multiprocessing_options=alone)
     try:
@@ -96,23 +96,23 @@ FORMAT, VERSION = "graphrl-checkpoint", 1
 INFO, STATE, BEST = "checkpoint.json", "state", "best"
 _PREFIX = "step-"
 
-Values = dict[str, int | float]  # metrics by name; a "step" among them is whole
+Values = dict[str, int | float]  # metrics by name; a "step" among them is an integer
 
 
 @dataclasses.dataclass(frozen=True)
 class Info:
-    """What a checkpoint says beside the learner's state.
+    """Metadata of a checkpoint: everything except the learner's state.
 
     Attributes:
       agent: name of the agent.
-      step: updates that the state has had.
-      config: of the run (`config.as_dict`).
-      key: data of the key that all others of the run come from, and `key_impl`, its kind.
-      seconds: of training so far, interruptions not counted.
-      metrics: of the last update.
-      validation: means on the held-out graphs of every look at them, each with its "step".
-      score: of the last validation, if it was after this very step.
-      versions: of graphrl, its git commit (None outside a repository) and jax.
+      step: number of updates applied to the state.
+      config: settings of the run (`config.as_dict`).
+      key: data of the run's root key, from which all other keys derive; `key_impl` is its implementation.
+      seconds: training time so far, without interruptions.
+      metrics: metrics of the last update.
+      validation: means over the held-out graphs for each validation so far, each with its "step".
+      score: score of the last validation if it took place at this step, else None.
+      versions: versions of graphrl, its git commit (None outside a repository) and jax.
     """
 
     agent: str
@@ -128,10 +128,10 @@ class Info:
 
     @property
     def root(self) -> jax.Array:
-        """The key that all others of the run come from.
+        """The run's root key, from which all other keys derive.
 
         Raises:
-          BrokenError: it is none.
+          BrokenError: the stored data are not a key.
         """
         try:
             return jax.random.wrap_key_data(jnp.asarray(np.array(self.key, np.uint32)), impl=self.key_impl)
@@ -146,7 +146,7 @@ class Checkpoint:
     Attributes:
       path: its folder.
       info: see `Info`.
-      state: the learner's state, NumPy arrays; nested dicts and lists where it was read without a template.
+      state: the learner's state, NumPy arrays; nested dicts and lists if it was read without a template.
     """
 
     path: Path
@@ -161,10 +161,10 @@ class Checkpoints:
         self._folder, self._keep = folder, keep
 
     def save(self, info: Info, state: Any) -> Path:
-        """Writes a checkpoint, unless the step has one; then removes those that are no longer kept.
+        """Writes a checkpoint, unless the step already has one; then removes those that are no longer kept.
 
         Raises:
-          GraphrlError: it cannot be written; those before are untouched.
+          GraphrlError: the checkpoint cannot be written; earlier ones are untouched.
         """
         path = self._folder / f"{_PREFIX}{info.step:08d}"
         if not path.exists():
@@ -181,17 +181,17 @@ class Checkpoints:
         return path
 
     def last_whole(self, like: Any) -> tuple[Checkpoint | None, dict[Path, BrokenError]]:
-        """The last checkpoint that can be read (see `read`), None if there is none at all; and what is wrong with those
-        after it, the last first.
+        """The last checkpoint that can be read (see `read`), or None if there are no checkpoints; and the errors of the
+        broken ones after it, the last first.
 
         Raises:
-          GraphrlError: all are broken, or the last whole one is not like `like`.
+          GraphrlError: all are broken, or the last readable one does not have the structure of `like`.
         """
         broken: dict[Path, BrokenError] = {}
         for path in reversed(_folders(self._folder)):
             try:
                 checkpoint = read(path, like)
-                checkpoint.info.root  # noqa: B018 (whether it is a key)
+                checkpoint.info.root  # noqa: B018 (raises if it is not a key)
                 return checkpoint, broken
             except BrokenError as error:
                 broken[path] = error
@@ -200,21 +200,23 @@ class Checkpoints:
         return None, broken
 
     def set_aside(self, path: Path) -> None:
-        """Takes a broken checkpoint out of the way of the one that will be written in its place."""
+        """Renames a broken checkpoint, so that a new one can be written in its place."""
         aside = path.with_name(f"broken-{path.name}")
         shutil.rmtree(aside, ignore_errors=True)
         os.rename(path, aside)
 
     def latest(self) -> Path | None:
-        """The folder of the last checkpoint."""
+        """The folder of the last checkpoint, or None."""
         return next(reversed(_folders(self._folder)), None)
 
     def clean(self) -> None:
-        """Removes what is no longer kept, or was left by a process that was killed, and has `best` link to the best."""
+        """Updates the `best` link, and removes checkpoints that are no longer kept and leftovers of killed
+        processes.
+        """
         paths = _folders(self._folder)
         scores = {}
         for path in paths:
-            with contextlib.suppress(BrokenError):  # it will go in its turn
+            with contextlib.suppress(BrokenError):  # removed later, with the old ones
                 scores[path] = read_info(path).score
         scored = {path: score for path, score in scores.items() if score is not None}
         best = max(scored, key=lambda path: (scored[path], path.name), default=None)
@@ -225,16 +227,16 @@ class Checkpoints:
             os.replace(link, self._folder / BEST)
         for path in paths[: -self._keep]:
             if path != best:
-                os.rename(path, _temporary(path))  # first: half a checkpoint must not look like one
-        for path in self._folder.glob(f".{_PREFIX}*.tmp"):  # also those that a killed process left
+                os.rename(path, _temporary(path))  # renamed first: a half-removed checkpoint must not look like one
+        for path in self._folder.glob(f".{_PREFIX}*.tmp"):  # includes leftovers of killed processes
             shutil.rmtree(path, ignore_errors=True)
 
 
 def read_info(path: Path) -> Info:
-    """What the checkpoint of a folder says.
+    """Reads the metadata of a checkpoint's folder.
 
     Raises:
-      GraphrlError: the folder is no checkpoint, or of another version.
+      GraphrlError: the folder is not a checkpoint, or has another version.
     """
     return read_document(path / INFO, Info, FORMAT, VERSION)
 
@@ -243,7 +245,7 @@ def find(path: str | os.PathLike[str]) -> Path:
     """The folder of a checkpoint: `path` itself, or the best (else the last) one of a run's folder.
 
     Raises:
-      GraphrlError: there is none.
+      GraphrlError: there is no checkpoint.
     """
     folder = Path(path)
     if (folder / INFO).is_file():
@@ -257,15 +259,15 @@ def find(path: str | os.PathLike[str]) -> Path:
 
 
 def read(path: str | os.PathLike[str], like: Any = None) -> Checkpoint:
-    """Reads a checkpoint of `find`, on any number of devices.
+    """Reads the checkpoint that `find` returns, on any number of devices.
 
     Args:
       path: see `find`.
-      like: a state of the same structure, shapes and types, which the state then has; None gives nested dicts (of
-        NamedTuples and dataclasses too) and lists.
+      like: a state whose structure, shapes and dtypes the result must have; None gives nested dicts (also for
+        NamedTuples and dataclasses) and lists.
 
     Raises:
-      GraphrlError: there is none, or the state is not like `like`; a `BrokenError` if it is broken.
+      GraphrlError: there is no checkpoint, or the state does not match `like`; a `BrokenError` if it is broken.
     """
     folder = find(path)
     info = read_info(folder)
@@ -277,7 +279,7 @@ def read(path: str | os.PathLike[str], like: Any = None) -> Checkpoint:
 
 
 def _as_structure(state: Any, like: Any, folder: Path) -> Any:
-    """The leaves of what orbax read, in the structure of `like`: both flattened to the same names."""
+    """Arranges the leaves that orbax read in the structure of `like`, matched by name."""
     by_name = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
     like_leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     leaves = []
@@ -296,12 +298,12 @@ def _as_structure(state: Any, like: Any, folder: Path) -> Any:
 
 
 def _name(path: tuple[Any, ...]) -> tuple[str, ...]:
-    """The place of a leaf, alike for attributes, keys and indices."""
+    """Path of a leaf, the same for attributes, keys and indices."""
     return tuple(str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key)))) for key in path)
 
 
 def versions() -> dict[str, str | None]:
-    """Of graphrl, its git commit and jax."""
+    """Versions of graphrl, its git commit and jax."""
     commit = None
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         command = ["git", "rev-parse", "HEAD"]
@@ -311,12 +313,12 @@ def versions() -> dict[str, str | None]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """The whole checkpoints of a run, in the order of their steps."""
+    """The complete checkpoints of a run, in the order of their steps."""
     return sorted(path for path in folder.glob(f"{_PREFIX}*") if (path / INFO).is_file())
 
 
 def _temporary(path: Path) -> Path:
-    """What a checkpoint is called while it is written or removed."""
+    """Path of a checkpoint while it is written or removed."""
     return path.with_name(f".{path.name}.tmp")
 
 

@@ -3,8 +3,8 @@
 - `RunConfig`: all settings of a run; `Schedule`: the steps at which the loop validates and saves.
 - `read_values`, `parsed`, `merged`, `updated`: from files and texts to a dataclass; `as_dict`: back to JSON.
 
-Not tyro: it writes its own multi-line errors and wants to own the command line, which here is argparse's, with errors
-of one line.
+Tyro is not used: it prints multi-line errors and needs control of the command line. Here argparse parses it, with
+errors of one line.
 """
 
 import dataclasses
@@ -26,15 +26,15 @@ from graphrl.units import whole_numbers
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Steps of training, and what happens every so many.
+    """Number of training steps, and the intervals between validations and checkpoints.
 
     Attributes:
-      steps: updates of the parameters in all.
-      validate_every: steps between two looks at the held-out graphs; the first is before any training.
-      checkpoint_every: steps between two checkpoints, beside those at every validation.
-      ahead: updates that the device is given before the metrics of the first are waited for, so that it need not wait
-        itself. A metric that is no number ends the run so many steps later, but before there is another checkpoint.
-      keep: of the latest checkpoints; the best by validation stays besides.
+      steps: total number of parameter updates.
+      validate_every: steps between two validations; the first takes place before any training.
+      checkpoint_every: steps between two checkpoints, in addition to those at every validation.
+      ahead: updates that are dispatched before the loop waits for the metrics of the first, so that the device is never
+        idle. A metric that is not finite ends the run up to this many steps later, but before the next checkpoint.
+      keep: number of latest checkpoints to keep; the best by validation is kept in addition.
 
     Raises:
       ProblemError: a value is out of range.
@@ -54,16 +54,16 @@ class Schedule:
                 raise ProblemError(f"{field.name} is {value!r}: must be at least {least}")
 
     def validates(self, step: int) -> bool:
-        """Whether the held-out graphs are looked at after this step."""
+        """True if the loop validates after this step."""
         return step % self.validate_every == 0 or step >= self.steps
 
     def validations_after(self, step: int) -> int:
-        """How many looks at the held-out graphs are still to come."""
+        """Number of validations after this step until the end of the run."""
         every = self.validate_every
         return self.steps // every - step // every + (self.steps % every > 0) if step < self.steps else 0
 
     def saves(self, step: int) -> bool:
-        """Whether there is a checkpoint after this step."""
+        """True if the loop writes a checkpoint after this step."""
         return step % self.checkpoint_every == 0 or self.validates(step)
 
 
@@ -72,13 +72,13 @@ C = TypeVar("C")
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig(Generic[C]):
-    """Every setting of a training run: what a checkpoint holds and `--resume` goes on with.
+    """Every setting of a training run, as stored in its checkpoints; `--resume` continues with them.
 
     Attributes:
       agent: the agent's own settings.
-      data: the graphs.
-      training: the loop.
-      seed: of everything random.
+      data: settings of the graphs.
+      training: settings of the loop.
+      seed: seed of all random numbers.
     """
 
     agent: C
@@ -92,29 +92,29 @@ class RunConfig(Generic[C]):
 
 
 class Text(str):
-    """A value as the command line gives it: read as whatever type the setting has."""
+    """A value from the command line, parsed according to the setting's type."""
 
 
 def updated(config: C, values: Mapping[str, Any], prefix: str = "") -> C:
-    """A dataclass with some values changed, dataclasses inside it likewise.
+    """Returns a dataclass with some values changed, also in dataclasses inside it.
 
-    Fields may be int, float, bool, str, Literal, X | None, tuple[X, ...] and dataclasses. A whole number does for a
-    float, the text "inf" too; a list for a tuple.
+    Fields may be int, float, bool, str, Literal, X | None, tuple[X, ...] and dataclasses. A float also accepts an
+    integer and the text "inf"; a tuple accepts a list.
 
     Args:
-      config: a frozen dataclass with all its values.
-      values: by name; of a dataclass inside, a mapping.
-      prefix: what stands before the names in messages.
+      config: a frozen dataclass.
+      values: new values by name; for a dataclass inside, a mapping.
+      prefix: prefix of the names in messages.
 
     Raises:
-      ProblemError: an unknown name (the message has the nearest known ones), a wrong type, or a value that the
-        dataclass refuses.
+      ProblemError: an unknown name (the message lists the nearest known ones), a wrong type, or a value that the
+        dataclass rejects.
     """
     hints = typing.get_type_hints(type(config))
     changes: dict[str, Any] = {}
     for name, value in values.items():
         if name not in hints:
-            while isinstance(value, Mapping) and value:  # an unknown group: its first setting tells more
+            while isinstance(value, Mapping) and value:  # an unknown group: its first setting makes the message clearer
                 name, value = f"{name}.{next(iter(value))}", next(iter(value.values()))
             raise ProblemError(_unknown(f"{prefix}{name}"[:100], config, prefix))
         old = getattr(config, name)
@@ -129,7 +129,7 @@ def updated(config: C, values: Mapping[str, Any], prefix: str = "") -> C:
 
 
 def as_dict(config: Any) -> dict[str, Any]:
-    """The settings as JSON holds them: tuples as lists, infinity as "inf"; `updated` takes them back."""
+    """Converts settings to JSON values: tuples to lists, infinity to "inf"; `updated` accepts the result."""
 
     def plain(value: Any) -> Any:
         if dataclasses.is_dataclass(value):
@@ -143,7 +143,7 @@ def as_dict(config: Any) -> dict[str, Any]:
 
 
 def keys_of(config: Any, prefix: str = "") -> Iterator[str]:
-    """The names of all settings, as in "agent.problem.devices"."""
+    """Yields the names of all settings, as in "agent.problem.devices"."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
@@ -153,10 +153,10 @@ def keys_of(config: Any, prefix: str = "") -> Iterator[str]:
 
 
 def read_values(path: str) -> dict[str, Any]:
-    """The settings of a TOML file, or of a JSON file if its name ends in .json, as nested dicts.
+    """Reads the settings of a TOML file, or of a JSON file if its name ends in .json, as nested dicts.
 
     Raises:
-      GraphrlError: the file cannot be read, or is neither.
+      GraphrlError: the file cannot be read, or its contents are not settings in that format.
     """
     with content(path) as data:
         text = bytes(data)
@@ -172,10 +172,10 @@ def read_values(path: str) -> dict[str, Any]:
 
 
 def parsed(settings: Sequence[str]) -> dict[str, Any]:
-    """The nested dict of texts such as "agent.rounds=4".
+    """Parses texts such as "agent.rounds=4" into a nested dict.
 
     Raises:
-      ProblemError: a text is not key=value.
+      ProblemError: a text is not key=value, or a name is both a value and a group.
     """
     values: dict[str, Any] = {}
     for setting in settings:
@@ -193,7 +193,7 @@ def parsed(settings: Sequence[str]) -> dict[str, Any]:
 
 
 def merged(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Both nested dicts; where they differ, `others` counts."""
+    """Merges two nested dicts; `others` takes precedence."""
     both = dict(values)
     for key, value in others.items():
         old = both.get(key)
@@ -202,7 +202,7 @@ def merged(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, An
 
 
 def differences(old: Any, new: Any, prefix: str = "") -> Iterator[str]:
-    """The names of the settings in which two dicts of `as_dict` differ."""
+    """Yields the names of the settings in which two dicts of `as_dict` differ."""
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
@@ -230,7 +230,9 @@ def _converted(name: str, value: Any, hint: Any) -> Any:
 
 
 def _plain(value: Any, kinds: tuple[Any, ...]) -> Any:
-    """What `msgspec.convert` makes one of the types of: of a text of the command line, or of what files hold."""
+    """Converts a text of the command line, or a value of a file, to one that `msgspec.convert` accepts for the
+    types.
+    """
     if not isinstance(value, str):
         return whole_numbers(value)
     if value in ("inf", "-inf") and float in kinds:

@@ -1,4 +1,4 @@
-"""Graphs for a learner: training batches by step, held-out batches, one compiled program a size bucket.
+"""Graphs for a learner: training batches by step and held-out batches, with one compiled program per size bucket.
 
 `made_ahead` prepares the next batches while the device works on the current one.
 """
@@ -28,28 +28,30 @@ class Padded(Protocol):
 
     @property
     def ops(self) -> int:
-        """Of a graph."""
+        """Padded number of ops of a graph."""
 
     def covers(self, other: Self) -> bool:
-        """Whether a graph of sizes `other` fits."""
+        """True if a graph of sizes `other` fits."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Which graphs, and how they come. Sets are as in `graphrl compare`: files, folders, `layered:500x20`,
+    """Choice of graphs and their batches. Sets are as in `graphrl compare`: files, folders, `layered:500x20`,
     `zoo:training/hlo/train-split`, and `regal-like:x400@10000`, which is 400 graphs with seeds from 10000.
 
     Attributes:
-      train, validation, test: sets of graphs; no graph of one may be in another. `test` is what `graphrl evaluate`
-        takes if it is given no graphs, and is not read before: what tells its graphs are the names of sets and files.
-      graphs: of a batch, g.
-      buckets: the training graphs are sorted by ops and cut into so many groups of one padded size each.
-      curriculum: steps until all groups take part: first the smallest graphs only, then group by group the larger.
-      augment: whether every training graph gets new sizes and run times each time (`zoo.augmented`).
-      fresh: whether no training graph comes twice: the seeds of the sets of `train`, which must be generated, walk on
-        with the step, and `buckets` does not count, for each set is one. How many graphs a set has by its name says how
-        often it is drawn, and their sizes what its batches are padded to.
-      ahead: training batches that a thread makes while the device works on those before.
+      train, validation, test: sets of graphs; no graph may be in two of them. `test` is the default set of `graphrl
+        evaluate`, and is not read during training: overlaps with it are found by the names of sets and files.
+      graphs: g, the number of graphs in a batch.
+      buckets: number of size buckets: the training graphs are sorted by ops and cut into groups with one padded size
+        each.
+      curriculum: steps until all buckets take part: training starts with the smallest graphs and adds the larger ones
+        bucket by bucket.
+      augment: True gives every training graph new sizes and run times each time (`zoo.augmented`).
+      fresh: True generates new training graphs at every step: the seeds of the sets of `train`, which must be
+        generated, increase with the step. `buckets` is ignored, since each set is one bucket. The number of graphs in a
+        set's name weights how often it is drawn, and their sizes determine the padding of its batches.
+      ahead: training batches that a thread prepares while the device works on earlier ones.
 
     Raises:
       ProblemError: a value is out of range.
@@ -73,12 +75,12 @@ class DataConfig:
 
 
 class Batch(NamedTuple):
-    """Some graphs of one size bucket.
+    """Graphs of one size bucket.
 
     Attributes:
-      names: of all g graphs.
-      sizes: that they are padded to.
-      rows: pytree of NumPy arrays with a leading axis: those graphs that this process makes.
+      names: names of all g graphs.
+      sizes: the sizes that the graphs are padded to.
+      rows: pytree of NumPy arrays with a leading axis, for the graphs that this process builds.
     """
 
     names: tuple[str, ...]
@@ -89,7 +91,7 @@ class Batch(NamedTuple):
 class _Bucket(NamedTuple):
     graphs: tuple[ComputationGraph, ...]
     sizes: Padded
-    source: GeneratedSet | None = None  # of fresh graphs
+    source: GeneratedSet | None = None  # source of fresh graphs
 
 
 Build = Callable[[Sequence[ComputationGraph], Any], Any]
@@ -98,7 +100,7 @@ Common = Callable[[Sequence[ComputationGraph]], Padded]
 
 
 class Data:
-    """Batches as pure functions of the settings, the seed and the step, whatever was asked for before."""
+    """Batches as pure functions of the settings, the seed and the step, independent of earlier calls."""
 
     def __init__(
         self,
@@ -111,18 +113,18 @@ class Data:
         common: Common = common_sizes,
         shared: Shared = "graphs",
     ) -> None:
-        """Reads and makes the graphs.
+        """Loads and generates the graphs.
 
         Args:
-          config: which.
-          seed: of the choice of graphs; the graphs themselves are those of their sets.
-          build: `Agent.batch` of the settings.
-          own: rows of each batch that this process makes.
+          config: settings of the graphs.
+          seed: seed for drawing graphs; the graphs themselves come from their sets.
+          build: `Agent.batch` with the agent's settings.
+          own: rows of each batch that this process builds.
           load, common, shared: `load`, `sizes` and `shares` of the agent.
 
         Raises:
           GraphrlError: a set cannot be read.
-          ProblemError: too few graphs, or one in both sets.
+          ProblemError: there are too few graphs, or a graph is in two of the sets.
         """
         is_whole = shared == "individuals"
         if is_whole:
@@ -149,9 +151,10 @@ class Data:
     def batch(self, step: int) -> Batch:
         """The training batch of a step, counted from 1.
 
-        The bucket is drawn by its number of graphs, the graphs in it without repetition while there are enough; fresh
-        ones have the seeds that follow those of the step before. Where these are larger than the bucket's own, the
-        batch is padded to the next larger sizes. Where individuals share the work it is the whole set, smallest first.
+        A bucket is drawn in proportion to its number of graphs, and graphs from it without replacement if it has
+        enough. Fresh graphs have the seeds after those of the step before. If they exceed the bucket's sizes, the batch
+        is padded to the next larger sizes. If individuals share the work, the batch is the whole set, smallest graph
+        first.
         """
         if self._whole is not None:
             return self._whole
@@ -172,9 +175,9 @@ class Data:
         return Batch(tuple(graph.name for graph in graphs), to, self._build(own, to))
 
     def validation(self) -> Iterator[Batch]:
-        """All held-out graphs, smallest first, g a batch; what is left over of the largest is left out.
+        """Yields all held-out graphs in batches of g, smallest first; each batch drops the remainder of its group.
 
-        A batch is padded to the first training bucket that holds it, so that its programs are compiled but once.
+        A batch is padded to the first training bucket that covers it, so that its programs are compiled only once.
         """
         for bucket in self._held_out:
             graphs = bucket.graphs[: self._config.graphs]
@@ -189,17 +192,17 @@ class Data:
         return Batch(names, bucket.sizes, self._build(bucket.graphs, bucket.sizes))
 
     def _open(self, step: int) -> int:
-        """How many of the buckets a step draws from: 1 at first, all from the step `curriculum` on."""
+        """Number of buckets that a step draws from: 1 at first, all from the step `curriculum` on."""
         if step >= self._config.curriculum:
             return len(self._buckets)
         return 1 + (step - 1) * len(self._buckets) // self._config.curriculum
 
 
 def _of_whole_sets(config: DataConfig) -> DataConfig:
-    """The settings where every batch is the whole training set.
+    """Settings for batches that are the whole training set.
 
     Raises:
-      ProblemError: they ask for other graphs in each step.
+      ProblemError: the settings ask for different graphs in each step.
     """
     for name in ("curriculum", "augment", "fresh"):
         if getattr(config, name):
@@ -210,7 +213,7 @@ def _of_whole_sets(config: DataConfig) -> DataConfig:
 
 
 def _cut(graphs: Sequence[ComputationGraph], groups: int, common: Common) -> list[_Bucket]:
-    """Groups of nearly equal numbers of graphs, smallest ops first."""
+    """Splits graphs into groups of nearly equal numbers of graphs, smallest number of ops first."""
     by_size = sorted(graphs, key=lambda graph: (len(graph.ops), graph.name))
     ends = [len(by_size) * i // groups for i in range(groups + 1)]
     cut = [tuple(by_size[begin:end]) for begin, end in itertools.pairwise(ends)]
@@ -218,7 +221,7 @@ def _cut(graphs: Sequence[ComputationGraph], groups: int, common: Common) -> lis
 
 
 def _walks(config: DataConfig, common: Common) -> list[_Bucket]:
-    """A bucket for each set of fresh graphs, smallest ops first."""
+    """One bucket for each set of fresh graphs, smallest number of ops first."""
     sources = [generated_set(name) for name in config.train]
     for group in ("validation", "test"):
         for name in getattr(config, group):
@@ -248,16 +251,16 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def made_ahead(make: Callable[[int], T], numbers: range, ahead: int) -> Iterator[Iterator[T]]:
-    """What `make` gives for each of the numbers, in their order.
+    """Results of `make` for each of the numbers, in order.
 
-    A thread makes them: while it waits for the device, Python lets other threads run.
+    A thread calls `make`: Python runs it while the main thread waits for the device.
 
     Args:
       make: a function of the number alone.
-      numbers: of what is wanted; the caller may stop before the last one.
-      ahead: how many are made before they are asked for, which bounds the memory; 0 makes each when it is asked for.
+      numbers: the numbers, in order; the caller may stop before the last one.
+      ahead: results computed before they are requested, which bounds the memory; 0 computes each on request.
 
-    The iterator raises what `make` raises.
+    The iterator raises the exceptions of `make`.
     """
     if ahead == 0:
         yield map(make, numbers)

@@ -1,8 +1,8 @@
-"""Which devices train: all of them along one mesh axis, in one process or in several (`jax.distributed`).
+"""Devices for training: all of them along one mesh axis, in one process or in several (`jax.distributed`).
 
-Every process runs the same loop on the same steps. The state is replicated; of a batch each process makes and loads
-only the graphs of its own devices. The first process alone writes files, so that the folder of the run must be one
-that every process can read when it resumes.
+Every process runs the same loop on the same steps. The state is replicated. Each process builds and loads only those
+graphs of a batch that its own devices need. Only the first process writes files, so that every process must be able to
+read the run's folder when it resumes.
 """
 
 import contextlib
@@ -26,20 +26,20 @@ _LEAVING = 15.0  # seconds, within the 30 that a cluster gives after SIGTERM
 
 
 def start(count: int, what: str = "graphs a batch", *, distributed: bool = False) -> None:
-    """Gives JAX CPU devices to share `count` graphs a batch, or `what` else it is, and with `distributed` joins the
-    other processes; before JAX is first used.
+    """Configures JAX's CPU devices to share `count` items named `what`, and with `distributed` joins the other
+    processes. Must be called before JAX is first used.
 
-    A search on a CPU device runs on about one core, so that graphs spread over as many devices keep all busy; a line on
-    standard error says where some stay idle. Processes together have a device a core. Where they are: JAX asks the
-    cluster (Slurm, Open MPI, Kubernetes, Cloud TPU); without one, the environment says JAX_COORDINATOR_ADDRESS
-    (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID.
+    A search on a CPU device runs on about one core, so that graphs spread over equally many devices keep all cores
+    busy. A line on standard error reports idle cores. With `distributed`, each process has one device per core. JAX
+    finds the processes through the cluster (Slurm, Open MPI, Kubernetes, Cloud TPU); without one, through the
+    environment variables JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID.
 
     Raises:
-      ProblemError: the environment does not say enough, or the other processes cannot be reached.
+      ProblemError: the environment variables are incomplete or wrong, or the other processes cannot be reached.
     """
     cores = count_cores()
     share = cores if distributed else most_that_share(count, cores)
-    with contextlib.suppress(RuntimeError):  # JAX is in use already, with the devices that its user wanted
+    with contextlib.suppress(RuntimeError):  # JAX is already in use: keep its devices
         if jax.config.values["jax_num_cpu_devices"] < 1:
             jax.config.update("jax_num_cpu_devices", share)
             if share < min(cores, count) and jax.default_backend() == "cpu":
@@ -59,9 +59,10 @@ def start(count: int, what: str = "graphs a batch", *, distributed: bool = False
 
 
 def leave() -> None:
-    """Leaves the other processes, as soon as they leave too, or after 15 seconds.
+    """Disconnects from the other processes; waits until they disconnect too, at most 15 seconds.
 
-    The end of the first process aborts those that have not left: one that still compiles cannot answer its signal.
+    The exit of the first process aborts all that are still connected, and a process that is compiling cannot answer its
+    signal.
     """
     if jax.distributed.is_initialized():
         leaving = threading.Thread(target=jax.distributed.shutdown, daemon=True)
@@ -79,10 +80,10 @@ def _number(name: str) -> int | None:
 
 
 def meet(mesh: Mesh) -> None:
-    """Connects the processes of a mesh, while none of them has anything else to do.
+    """Connects the processes of a mesh while all of them are idle.
 
-    Gloo, which joins CPUs, does it with the first sum, and gives up when a process is 30 seconds late: as one may be
-    that has other graphs to make, or compiles on a busier machine.
+    Gloo, which connects CPUs, does so at the first sum, and fails if a process is 30 seconds late. A process may be
+    late because it builds other graphs, or compiles on a busier machine.
     """
     if jax.process_count() == 1:
         return
@@ -93,18 +94,18 @@ def meet(mesh: Mesh) -> None:
 
 
 def own_rows(mesh: Mesh, graphs: int) -> range:
-    """The graphs of a batch that this process makes: those of its devices, which stand together in the mesh."""
+    """Rows of a batch that this process builds: those of its devices, which are contiguous in the mesh."""
     mine = [place for place, device in enumerate(mesh.devices.flat) if device.process_index == jax.process_index()]
     share = graphs // mesh.size
     return range(mine[0] * share, (mine[-1] + 1) * share)
 
 
 def shard(rows: Any, mesh: Mesh, graphs: int) -> Any:
-    """The whole batch, spread over the mesh, from this process's rows of it.
+    """Distributes the whole batch over the mesh, from this process's rows.
 
     Args:
       rows: pytree of NumPy arrays `[own, ...]`, the rows of `own_rows`.
-      mesh: of `mesh.make_mesh`.
+      mesh: mesh of `mesh.make_mesh`.
       graphs: g of the whole batch.
     """
     sharding = NamedSharding(mesh, PartitionSpec(AXIS))
@@ -116,7 +117,7 @@ def shard(rows: Any, mesh: Mesh, graphs: int) -> Any:
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
-    """A pytree of arrays (typed keys too) that every process has alike, on every device of the mesh."""
+    """Copies a pytree of arrays (typed keys too), equal in every process, to every device of the mesh."""
     sharding = NamedSharding(mesh, PartitionSpec())
 
     def copy(leaf: Any) -> jax.Array:
@@ -130,12 +131,12 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 
 
 def is_main() -> bool:
-    """Whether this process writes the files and shows progress."""
+    """True if this process writes the files and shows progress."""
     return jax.process_index() == 0
 
 
 def anywhere(flag: bool) -> bool:
-    """Whether the flag is set in any process: all must ask at the same point of the loop."""
+    """True if the flag is set in any process; all processes must call this at the same point of the loop."""
     if jax.process_count() == 1:
         return flag
     return bool(np.any(multihost_utils.process_allgather(np.asarray(flag))))

@@ -1,8 +1,9 @@
-"""The folder of a run: its lock, and the record `metrics.jsonl`.
+"""The folder of a run: its lock, and its metrics in `metrics.jsonl`.
 
-One process has the folder at a time, and a run that never began leaves it as it was. The record is a JSON object a
-line: `{"step": 12, "seconds": 3.4, "bucket": 96, "loss": ...}` for an update and `{"step": 25, "validation": {...}}`
-for an evaluation on the held-out graphs. Where tensorboardX is installed, the same is written for TensorBoard.
+One process owns the folder at a time, and a run that fails before its first checkpoint restores it. The metrics are one
+JSON object per line: `{"step": 12, "seconds": 3.4, "bucket": 96, "loss": ...}` for an update, and for a validation on
+the held-out graphs `{"step": 25, "validation": {...}}`. If tensorboardX is installed, the same values are written for
+TensorBoard.
 """
 
 import contextlib
@@ -30,7 +31,9 @@ FILE, BOARD = "metrics.jsonl", "tensorboard"
 
 
 class MetricsLog:
-    """Appends; a line is in the operating system's hands when the call returns, so that kill -9 loses none."""
+    """Appends metrics without buffering: the operating system has each line when the call returns, so that kill -9
+    loses none.
+    """
 
     def __init__(self, file: "FileIO", board: "SummaryWriter | None") -> None:
         self._file, self._board = file, board
@@ -39,10 +42,10 @@ class MetricsLog:
         """Records an update.
 
         Args:
-          step: from 1.
-          seconds: of training until then.
+          step: number of the update, from 1.
+          seconds: training time so far.
           bucket: padded ops of its graphs.
-          values: finite.
+          values: metrics, finite.
         """
         self._append({"step": step, "seconds": round(seconds, 3), "bucket": bucket, **values})
         self._show("train", step, values)
@@ -68,11 +71,12 @@ class MetricsLog:
 
 @contextlib.contextmanager
 def metrics_log(folder: Path, after: int | None) -> Iterator[MetricsLog]:
-    """The record of a run's folder for the length of a `with`.
+    """Opens the metrics of a run's folder, as a context manager.
 
     Args:
-      folder: of the run.
-      after: step of the checkpoint that the run goes on from: later lines and points are cut; None starts anew.
+      folder: folder of the run.
+      after: step of the checkpoint from which the run continues: later lines and points are removed; None starts from
+        an empty file.
 
     Raises:
       GraphrlError: the files cannot be written.
@@ -87,7 +91,7 @@ def metrics_log(folder: Path, after: int | None) -> Iterator[MetricsLog]:
 
 
 def _board(folder: Path, purge: int | None) -> "contextlib.AbstractContextManager[SummaryWriter | None]":
-    """The writer for TensorBoard; None, and a line on standard error, where tensorboardX is not installed."""
+    """The writer for TensorBoard; None, and a line on standard error, if tensorboardX is not installed."""
     try:
         writer = require("tensorboardX", "tensorboard", "the record for TensorBoard").SummaryWriter
     except MissingExtraError as error:
@@ -97,13 +101,13 @@ def _board(folder: Path, purge: int | None) -> "contextlib.AbstractContextManage
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, object]]:
-    """The lines of a run's `metrics.jsonl`, for plots."""
+    """Reads a run's `metrics.jsonl`, one dict per line, for plots."""
     with open(Path(folder) / FILE, encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
 
 def _cut(file: "FileIO", after: int | None) -> None:
-    """Removes what is later than the checkpoint, a line that was cut short too."""
+    """Removes lines after the checkpoint's step, and an incomplete last line; all lines if `after` is None."""
     file.seek(0)
     whole = 0
     for line in file.readall().splitlines(keepends=True):
@@ -120,20 +124,20 @@ SETTINGS, _LOCK = "run.json", ".lock"
 
 
 def has_run(folder: Path) -> bool:
-    """Whether a run was started there."""
+    """True if a run was started in the folder."""
     return (folder / SETTINGS).is_file()
 
 
 @contextlib.contextmanager
 def owned(folder: Path, resume: bool) -> Iterator[None]:
-    """The folder of a run for this process alone (of several processes, for the first), made if there is none.
+    """Locks the folder of a run for this process (with several processes, for the first), and creates it if necessary.
 
-    A new run that ends by an error before its first checkpoint, as with settings that are refused late, takes away what
-    it has written: the next try finds no run to go on with.
+    If a new run fails before its first checkpoint, for example by settings that are rejected late, the files that it
+    wrote are removed: the next attempt finds no run to continue.
 
     Raises:
-      ProblemError: the folder holds a run and `resume` is false.
-      GraphrlError: it cannot be made or written to, or another process has it.
+      ProblemError: the folder contains a run and `resume` is false.
+      GraphrlError: the folder cannot be created or written to, or another process has locked it.
     """
     if not devices.is_main():
         yield
@@ -156,13 +160,13 @@ def owned(folder: Path, resume: bool) -> Iterator[None]:
 
 
 def _written(folder: Path) -> list[Path]:
-    """What a run makes before its first checkpoint: files, folders, and around them the folders on the way."""
+    """Paths that a run creates before its first checkpoint: files, folders, and the parents of its folder."""
     inside = [folder / name for name in (SETTINGS, FILE, _LOCK, BOARD)]
     return [*inside, folder, *folder.parents]
 
 
 def _locked(folder: Path) -> int:
-    """The descriptor of the folder's lock, held."""
+    """Acquires the folder's lock and returns its file descriptor."""
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
@@ -176,8 +180,8 @@ def _locked(folder: Path) -> int:
 
 
 def _clear(folder: Path, ours: list[Path]) -> None:
-    """Removes these, innermost first; folders only where nobody else has put anything."""
-    with contextlib.suppress(OSError):  # the error that led here says more than one of clearing up
+    """Removes these paths, innermost first; folders only if they are empty."""
+    with contextlib.suppress(OSError):  # the original error is more useful than one of the cleanup
         for path in ours:
             if path == folder / BOARD:
                 shutil.rmtree(path, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""A training run: its folder with settings, record and checkpoints, and the loop that fills it.
+"""A training run: its folder with settings, metrics and checkpoints, and the loop that writes them.
 
-The loop takes batches and gives parameters. However it ends, the run can continue from its last checkpoint.
+The loop consumes batches and produces parameters. However it ends, the run can continue from its last checkpoint.
 """
 
 import collections
@@ -32,21 +32,21 @@ from graphrl.training.folder import SETTINGS, metrics_log, owned
 from graphrl.units import format_end
 
 FORMAT, VERSION = "graphrl-training", 1
-_LINE_EVERY = 10.0  # seconds, of progress where there is no terminal
+_LINE_EVERY = 10.0  # seconds between lines of progress without a terminal
 
 
 class Observer(Protocol):
-    """Sees everything as it happens: what records metrics or shows progress."""
+    """Callbacks for updates and validations, for recording metrics or showing progress."""
 
     def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
-        """An update has been made, `seconds` of training until then, with graphs of `bucket` padded ops."""
+        """Called after an update on graphs of `bucket` padded ops; `seconds` is the training time so far."""
 
     def validation(self, step: int, values: Values) -> None:
-        """The held-out graphs were looked at: means over them."""
+        """Called after a validation, with means over the held-out graphs."""
 
 
 class Outcome(NamedTuple):
-    """What came of it: the step that was reached, whether a signal ended it, the looks at the held-out graphs."""
+    """Result of the loop: the last step, whether a signal ended it early, and all validations."""
 
     step: int
     interrupted: bool
@@ -55,14 +55,14 @@ class Outcome(NamedTuple):
 
 @dataclasses.dataclass
 class Loop:
-    """One run in one process (of perhaps several).
+    """One run in one process (of one or several).
 
     Attributes:
-      learner, data, mesh, schedule: what is trained (compiled here), on what, where and for how long.
-      checkpoints: of the run's folder.
-      info: what every checkpoint says beside step, seconds and metrics; with the key that all others come from.
-      observers: of everything.
-      stop: checked after every step: whether to end with a checkpoint. It gets the words for its messages.
+      learner, data, mesh, schedule: the learner (compiled here), its data, its devices and its number of steps.
+      checkpoints: checkpoints of the run's folder.
+      info: metadata of every checkpoint except step, seconds, metrics, validation and score; includes the root key.
+      observers: receive all updates and validations.
+      stop: checked after every step: True ends the run with a checkpoint. It receives the texts for its messages.
       shares: see `Agent`.
     """
 
@@ -82,20 +82,22 @@ class Loop:
         self._history: list[Values] = list(self.info.validation)
         self._started = time.perf_counter() - self.info.seconds
         self._under_way: collections.deque[_Update] = collections.deque()
-        self._values: Values = {}  # of the last update that was recorded
+        self._values: Values = {}  # of the last recorded update
         self._keep(self.checkpoints.latest())
 
     def run(self, checkpoint: Checkpoint | None = None, start: Any = None) -> Outcome:
         """Trains to the last step.
 
         Args:
-          checkpoint: to go on from, of a state as `Learner.init` makes them; None begins anew.
-          start: parameters that the policy then begins with, None for new ones.
+          checkpoint: the checkpoint to continue from, with a state as `Learner.init` returns it; None starts from
+            scratch.
+          start: initial parameters of the policy; None initialises new ones.
 
         Raises:
-          TrainingError: a metric or a parameter is not finite: the step, its graphs and the last checkpoint are named.
+          TrainingError: a metric or a parameter is not finite; the message names the step, its graphs and the last
+            checkpoint.
           GraphrlError: a checkpoint cannot be written.
-          KeyboardInterrupt: it is to stop before the first checkpoint: there is nothing to save yet.
+          KeyboardInterrupt: a stop was requested before the first checkpoint, when there is nothing to save.
         """
         step = 0 if checkpoint is None else checkpoint.info.step
         state = self.learner.init(self._init_key, start) if checkpoint is None else checkpoint.state
@@ -116,11 +118,11 @@ class Loop:
         return Outcome(step, interrupted and step < self.schedule.steps, self._history)
 
     def _stops(self) -> bool:
-        """Whether any process is to stop; all must call this at the same point."""
+        """True if any process is to stop; all processes must call this at the same point."""
         return devices.anywhere(self.stop())
 
     def _update(self, step: int, state: Any, batch: Batch) -> Any:
-        """The state after one more update, which the device may still work on."""
+        """Dispatches one more update and returns its state, which the device may still be computing."""
         key = devices.replicate(jax.random.fold_in(self._update_key, step), self.mesh)
         state, metrics = self.learner.update(state, key, self._spread(batch))
         self._under_way.append(_Update(step, batch._replace(rows=None), metrics))
@@ -128,7 +130,7 @@ class Loop:
         return state
 
     def _record(self, under_way: int) -> None:
-        """Waits until no more than so many updates are under way, and tells of those that are made."""
+        """Waits until at most `under_way` updates are in flight, and reports the finished ones to the observers."""
         while len(self._under_way) > under_way:
             step, batch, metrics = self._under_way.popleft()
             self._values = self._finite(step, metrics, batch.names)
@@ -136,7 +138,9 @@ class Loop:
                 observer.update(step, self._seconds(), batch.sizes.ops, self._values)
 
     def _look_and_save(self, step: int, state: Any) -> Any:
-        """Validates where it is time to, and saves: the state to go on with, which is the one in the checkpoint."""
+        """Validates if the schedule asks for it, and saves. Returns the state in the checkpoint, from which training
+        continues.
+        """
         self._record(0)
         means = self._validate(step, state) if step == 0 or self.schedule.validates(step) else None
         if means is not None:
@@ -145,7 +149,9 @@ class Loop:
         return state
 
     def _validate(self, step: int, state: Any) -> Values:
-        """Means over the held-out graphs; every look has the same keys, so that differences are the parameters'."""
+        """Means over the held-out graphs. Every validation uses the same keys, so that only the parameters cause
+        differences.
+        """
         looks: list[Values] = []
         self.stop.doing = "this validation"
         for number, batch in enumerate(self.data.validation()):
@@ -176,7 +182,7 @@ class Loop:
             self._keep(self.checkpoints.save(info, host))
 
     def _keep(self, checkpoint: Path | None) -> None:
-        """Notes the last whole checkpoint, for messages."""
+        """Stores the last complete checkpoint, for messages."""
         self._good = checkpoint
         if devices.is_main():
             last = f"the last checkpoint is {checkpoint}: --resume goes on from it"
@@ -208,7 +214,7 @@ class Loop:
 
 
 class Result(NamedTuple):
-    """What came of a run: what the loop says, and the checkpoints of its folder."""
+    """Result of a training run: the loop's outcome, and the latest and best checkpoints of its folder."""
 
     outcome: Outcome
     latest: Path
@@ -216,23 +222,23 @@ class Result(NamedTuple):
 
 
 def default_config(agent: Agent) -> RunConfig[Any]:
-    """All settings of an agent, as it has them by default."""
+    """All settings of an agent with their default values."""
     return RunConfig(agent.policy.settings(), agent.data, agent.schedule)
 
 
 def run_config(
     agent: Agent, values: Mapping[str, Any], folder: Path | None = None, *, name: str = ""
 ) -> RunConfig[Any]:
-    """The settings of a run: the agent's defaults, over them what the folder's run was started with, then `values`.
+    """The settings of a run: the agent's defaults, updated by the settings of the folder's run, then by `values`.
 
     Args:
-      agent: whose.
-      values: nested dict of those to change.
-      folder: of the run to go on with, or None. Then only `training.*` may change.
-      name: of the agent, whose run the folder's must be; needed with a folder.
+      agent: the agent.
+      values: nested dict of the settings to change.
+      folder: folder of the run to continue, or None. With a folder, only `training.*` may change.
+      name: name of the agent that the folder's run must have; needed with a folder.
 
     Raises:
-      ProblemError: an unknown or wrong setting, or one that the run cannot go on with, or it is another agent's run.
+      ProblemError: an unknown or wrong setting, a change that a continued run cannot have, or another agent's run.
       GraphrlError: the folder's settings cannot be read.
     """
     default = default_config(agent)
@@ -249,19 +255,20 @@ def run_config(
 
 
 def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resume: bool = False) -> Result:
-    """Trains in a folder, made if there is none, until the last step or a signal to stop; see `folder.owned`.
+    """Trains in a folder until the last step or a signal to stop; creates the folder if necessary, see `folder.owned`.
 
     Args:
-      name: of the agent.
-      agent, config: what is trained, and every setting.
-      folder: of the run.
-      resume: whether a run that is there already is gone on with, from its last whole checkpoint; what is broken after
-        it is set aside, and one line on standard error says so.
+      name: name of the agent.
+      agent, config: the agent, and every setting.
+      folder: folder of the run.
+      resume: True continues an existing run from its last complete checkpoint; broken checkpoints after it are renamed,
+        and one line on standard error reports this.
 
     Raises:
-      ProblemError: the folder holds a run and `resume` is false, or the settings do not fit one another.
-      GraphrlError: the folder cannot be used, a set of graphs not be read, or training gives numbers that are none.
-      KeyboardInterrupt: a signal before the first update of a run, or a second signal.
+      ProblemError: the folder contains a run and `resume` is false, or the settings are inconsistent.
+      GraphrlError: the folder cannot be used, a set of graphs cannot be read, or training produces numbers that are not
+        finite.
+      KeyboardInterrupt: a signal before the first checkpoint of a run, or a second signal.
     """
     with owned(folder, resume):
         count, what = agent.shared(config)
@@ -274,7 +281,7 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
         if devices.is_main():
             write_document(folder / SETTINGS, Started(name, as_dict(config)), FORMAT, VERSION)
         info = dataclasses.replace(first_info(name, config) if last is None else last.info, config=as_dict(config))
-        path = config.agent.start if last is None else ""  # a run goes on without what it began with
+        path = config.agent.start if last is None else ""  # a resumed run does not need its initial policy
         with _observers(folder, config, last) as observers, stop_signals() as stop:
             loop = Loop(learner, data, mesh, config.training, checkpoints, info, observers, stop, agent.shares)
             outcome = loop.run(last, agent.policy.start(path, config.agent) if path else None)
@@ -282,11 +289,11 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
 
 
 def run_data(agent: Agent, config: RunConfig[Any], mesh: Mesh) -> Data:
-    """The graphs of a run, of each batch those that this process makes.
+    """The graphs of a run; of each batch, those that this process builds.
 
     Raises:
       GraphrlError: a set of graphs cannot be read.
-      ProblemError: the sets do not do, or there are several processes where all need every graph.
+      ProblemError: the sets are unsuitable, or there are several processes and the agent needs every graph in each.
     """
     own = range(config.data.graphs)
     if agent.shares == "graphs":
@@ -298,14 +305,14 @@ def run_data(agent: Agent, config: RunConfig[Any], mesh: Mesh) -> Data:
 
 
 def first_info(name: str, config: RunConfig[Any]) -> Info:
-    """The info of a checkpoint before the first step, of a run of the agent of that name."""
+    """Metadata of the checkpoint before the first step, for a run of the agent with that name."""
     key = jax.random.key(config.seed)
     data, impl = jax.random.key_data(key).tolist(), str(jax.random.key_impl(key))
     return Info(name, 0, {}, data, impl, 0.0, {}, [], None)
 
 
 class _Update(NamedTuple):
-    """An update that the device works on, or has made."""
+    """An update that the device is computing or has finished."""
 
     step: int
     batch: Batch
@@ -313,11 +320,11 @@ class _Update(NamedTuple):
 
 
 class TrainingError(GraphrlError):
-    """Training has produced a number that is none."""
+    """Training has produced a number that is not finite."""
 
 
 def _stored(folder: Path, name: str) -> dict[str, Any]:
-    """The settings that the folder's run of the agent was started with."""
+    """The initial settings of the folder's run of this agent."""
     try:
         started = read_document(folder / SETTINGS, Started, FORMAT, VERSION)
     except BrokenError as error:
@@ -330,9 +337,9 @@ def _stored(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _last_whole(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | None:
-    """The checkpoint that a run goes on from, None if it has none yet."""
+    """The checkpoint from which a run continues, or None if it has none yet."""
     last, broken = checkpoints.last_whole(jax.eval_shape(learner.init, jax.random.key(0)))
-    devices.anywhere(bool(broken))  # all processes have read before one of them takes something away
+    devices.anywhere(bool(broken))  # barrier: all processes have read before one of them removes anything
     if last is not None and devices.is_main():
         for path in broken:
             checkpoints.set_aside(path)
@@ -345,7 +352,7 @@ def _last_whole(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | None
 
 @dataclasses.dataclass(frozen=True)
 class Started:
-    """What `run.json` says: the agent, and every setting (`config.as_dict`)."""
+    """Contents of `run.json`: the agent's name, and every setting (`config.as_dict`)."""
 
     agent: str
     config: dict[str, Any]
@@ -353,7 +360,7 @@ class Started:
 
 @contextlib.contextmanager
 def _observers(folder: Path, config: RunConfig[Any], last: Checkpoint | None) -> Iterator[Sequence[Observer]]:
-    """What records and shows the run: in the first process alone."""
+    """Observers that record and show the run, in the first process only."""
     after = None if last is None else last.info.step
     if not devices.is_main():
         yield ()
@@ -383,9 +390,9 @@ class _Progress:
         self._held_out = {f"held-out {name}": value for name, value in values.items()}
 
     def _end(self, step: int) -> str:
-        """When the run will end; "compiling" as long as every update has compiled."""
+        """The expected end of the run; "compiling" until an update without compilation has been timed."""
         left = self._schedule.steps - step
-        looks = self._schedule.validations_after(step - 1)  # that of this step is still to come
+        looks = self._schedule.validations_after(step - 1)  # includes the validation of this step
         update, look = self._pace.each("update"), self._pace.each("validation") or 0.0
         if update is None and left > 0:
             return "compiling"

@@ -1,7 +1,8 @@
 """EGRL as an agent of the training loop, and as methods that plan memory maps.
 
-`AGENT` is what training and the commands use. `solve` searches for a map of the given graph by evolution and policy
-gradient, from new networks or from a trained policy. `solve_policy` asks a trained policy for a map at once.
+`AGENT` is for training and the commands. `solve` searches for a map of the given graph by evolution and policy
+gradient, from new networks or from a trained policy. `solve_policy` evaluates the map of a trained policy, without a
+search.
 """
 
 import dataclasses
@@ -31,12 +32,12 @@ from graphrl.training.data import DataConfig
 
 
 def batch(config: EgrlConfig, graphs: Sequence[ComputationGraph], to: MapSizes) -> Layers:
-    """Graphs as problems of the chip."""
+    """Converts graphs to padded problems of the chip."""
     return layers([map_problem(graph, config.problem) for graph in graphs], to, config.hint)
 
 
 def sizes(graphs: Sequence[ComputationGraph]) -> MapSizes:
-    """That hold all of the graphs, on whatever chip."""
+    """Sizes that cover all of the graphs, on any chip."""
     return common_sizes([map_problem(graph, NNP_I) for graph in graphs])
 
 
@@ -44,7 +45,7 @@ def _zoo(batch: int, *models: str) -> tuple[str, ...]:
     return tuple(f"zoo:{model}/inference/b{batch}/jaxpr" for model in models)
 
 
-# Of at most 150 layers, and whose compiler's map can be bettered by more than a hundredth, or by learning's mistakes.
+# At most 150 layers; their compiler's map can be improved by more than 1%, or made worse by errors of learning.
 _SINGLE = (
     *("mobilenet", "mobilenetv2", "mobilenetv3large", "mobilenetv3small", "resnet50", "resnet50v2", "resnet101v2"),
     *("densenet121", "retinanet_resnet50", "deeplabv3_resnet50", "deit_small", "vit_base", "gpt2", "electra_small"),
@@ -72,7 +73,7 @@ AGENT = Agent(
 )
 
 
-MAX_STEPS = 2_000  # attention looks at all pairs of steps, and every player of a generation at once: some 10 GB
+MAX_STEPS = 2_000  # attention over all pairs of steps, for all networks of a generation in one batch: about 10 GB
 
 
 @map_solver("egrl", "EGRL: evolution and policy gradient of graph networks, on the given graph")
@@ -100,13 +101,13 @@ def solve(
     discounts: str = "0.99",
     checkpoint: str = "",
 ) -> MemoryMap:
-    """Every roll-out of the population and of the learner is an evaluation; the first is of the compiler's own map.
+    """Searches by generations; every roll-out is an evaluation, and the first evaluation is the compiler's own map.
 
     Args:
       options: see `EgrlConfig`.
-      discounts: with a plus sign between two, as in "0.9+0.99".
-      checkpoint: as of `solve_policy`: the first network and the learner begin with that policy, and networks are as it
-        has them; by default all are new.
+      discounts: separated by plus signs, as in "0.9+0.99".
+      checkpoint: as for `solve_policy`: the first network and the learner start from that policy, which also determines
+        the networks' settings; by default all networks are new.
 
     Raises:
       GraphrlError: the checkpoint cannot be read, or is for another number of memories.
@@ -146,15 +147,15 @@ def solve(
 
 @map_solver("egrl-policy", "the map that EGRL's trained policy asks for, or its hint if that is faster: no search")
 def solve_policy(task: MapTask, *, checkpoint: str = "", alone: bool = False) -> MemoryMap:
-    """An evaluation for the policy's map, and one for each that its hint is chosen from (9 for three memories).
+    """Evaluates the policy's map, and each map that its hint is chosen from (9 for three memories).
 
     Args:
-      alone: whether the answer is the policy's own map, also where the hint is faster; one evaluation.
+      alone: True returns the policy's own map, even if the hint is faster; one evaluation.
       checkpoint: of `graphrl train egrl`, or a file of `Policy.save`; by default the policy that the package ships for
-        chips of so many memories.
+        this number of memories.
 
     Raises:
-      GraphrlError: it cannot be read, or is for another number of memories.
+      GraphrlError: the checkpoint cannot be read, or is for another number of memories.
     """
     maps = Policy.chosen(task.problem, checkpoint).checked(task.problem).ask(task.problem)
     task.evaluate(maps[:1] if alone else maps)
@@ -169,7 +170,9 @@ def _discounts(text: str) -> tuple[float, ...]:
 
 
 def _search(task: MapTask, config: EgrlConfig, policy: Any) -> MemoryMap:
-    """Generations until the budget is spent; of the last one the maps that it is enough for."""
+    """Runs generations until the budget is spent; of the last one, only the maps that the budget covers are
+    evaluated.
+    """
     instances, root = layers([task.problem], hint=config.hint), jax.random.key(task.seed)
     task.evaluate(task.fastest[None])
     state = _init(config, instances, root, policy)
@@ -180,7 +183,7 @@ def _search(task: MapTask, config: EgrlConfig, policy: Any) -> MemoryMap:
 
 
 def rows_of(actions: jax.Array, steps: int) -> np.ndarray:
-    """Actions `[k, 1, N, 2]` as maps `[k, 2n]` int64, weights and then outputs."""
+    """Converts actions `[k, 1, N, 2]` to maps `[k, 2n]` int64, weights first and then outputs."""
     maps = np.asarray(actions, np.int64)[:, 0, :steps]
     return maps.swapaxes(1, 2).reshape(len(maps), -1)
 

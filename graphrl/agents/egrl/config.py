@@ -1,4 +1,4 @@
-"""Settings of EGRL: of a search on one graph, and of training on a set of graphs."""
+"""Settings of EGRL: for a search on one graph, and for training on a set of graphs."""
 
 import dataclasses
 from typing import Literal
@@ -15,47 +15,49 @@ Variant = Literal["egrl", "ea", "pg"]
 Encoding = Literal["means", "unet"]
 Learning = Literal["search", "ppo"]
 
-_LEARNERS = 16  # at most: all of them learn in every generation
+_LEARNERS = 16  # maximum number: all of them learn in every generation
 
 
 @dataclasses.dataclass(frozen=True)
 class EgrlConfig:
-    """The numbers are those of the paper's table 2 unless it is said otherwise.
+    """Settings of EGRL. The numbers are those of the paper's table 2 unless stated otherwise.
 
     Attributes:
-      chip: name or file of the chip that maps are for; the policy has outputs for its memories.
-      variant: "egrl"; its parts alone: "ea", evolution, or "pg", policy gradient.
+      chip: name or file of the chip for which maps are made; the policy has outputs for its memories.
+      variant: "egrl"; or one of its parts alone: "ea", evolution, or "pg", policy gradient.
       learning: how `graphrl train egrl` trains a policy: by the "search" that `variant` names, or by "ppo" (ours), see
         `learner.update_ppo`.
-      samples: maps of every graph in an update of PPO.
+      samples: maps per graph in an update of PPO.
       reward: see `domain.evaluate`; "valid" is the paper's, "rectified" ours.
-      hint: the map that networks see beside the features: "none", everything in memory 0, as in the paper; "compiler",
-        the compiler's own; or "uniform", the fastest of those that the compiler makes of asking one memory for all
-        weights and one for all outputs, M^2 for M memories.
-      preference: an untrained network prefers what the hint was made of (without a hint the fastest memory for all) by
-        so many nats: with enough of them it asks for just that. The paper has none.
-      encoder: of graphs: "means", see `NeighbourMeans` (ours), or "unet", the paper's Graph U-Net, see `GraphUNet`.
-      width: of all vectors; the paper's 128.
-      depth, heads: of the Graph U-Net; the paper's 4 and 4.
+      hint: the map that networks see in addition to the features: "none", everything in memory 0, as in the paper;
+        "compiler", the compiler's own; or "uniform", the fastest of the compiler's maps for requests of one memory for
+        all weights and one for all outputs, M^2 requests for M memories.
+      preference: bonus in nats of the initial network for the request behind the hint (without a hint: the fastest
+        memory for all tensors); with a large one it requests exactly that. The paper has none.
+      encoder: encoder of graphs: "means", see `NeighbourMeans` (ours), or "unet", the paper's Graph U-Net, see
+        `GraphUNet`.
+      width: width of all vectors; the paper's is 128.
+      depth, heads: of the Graph U-Net; the paper's are 4 and 4.
       population, boltzmann: individuals, and the share of them that are Boltzmann chromosomes: 0.2 in the paper, where
         one run in ten gets stuck.
-      entropy: what a nat is worth to PPO, or alpha of SAC (the paper's 0.05 learned next to nothing on a toy whose best
-        map is known: ours).
-      rate: of Adam.
+      entropy: weight of the entropy per nat in PPO, or alpha of SAC (ours: the paper's 0.05 learned next to nothing on
+        a toy whose best map is known).
+      rate: Adam's learning rate.
       strength: standard deviation of mutations of weights (ours).
-      chromosome_strength: of those of chromosomes (the published code's).
-      temperature: the hottest of the first chromosomes (the published code's). From 0.03 on they draw nearly what their
-        priors say, while at 10 all memories are about as likely; the search as a whole was no better for it.
-      operators: whose mutation of chromosomes and weights, see `EvolutionSettings.noise`.
-      gradient_steps: for each map that was tried; the paper's 1 takes four times as long.
-      migrate_every: generations between two migrations of the learner into the population; 0 for none.
-      endless: whether values go on after the one step of an episode, as in the published code; else it is a bandit's.
-      discounts: of each learner. EGRL has one; more are CERL's portfolio, of which those that did better play more. A
-        bandit's learners differ only in what they begin with.
-      replay: maps that are remembered.
-      evaluations: what `graphrl evaluate` gives every method.
-      start: a file of `Policy.save` or a checkpoint whose policy training begins with, of the same network; "" begins
-        anew.
+      chromosome_strength: standard deviation of mutations of chromosomes (the published code's).
+      temperature: highest initial temperature of chromosomes (the published code's). At 0.03 chromosomes nearly follow
+        their priors, while at 10 all memories are about equally likely; the search as a whole was no better at 0.03.
+      operators: source of the mutation of chromosomes and weights, see `EvolutionSettings.noise`.
+      gradient_steps: gradient steps per evaluated map; the paper's 1 takes four times as long.
+      migrate_every: generations between two migrations of the learner into the population; 0 disables migration.
+      endless: True bootstraps the value after an episode's only step, as in the published code; False treats it as a
+        bandit's.
+      discounts: discount of each learner. EGRL has one; several form CERL's portfolio, in which better learners play
+        more often. Without `endless`, learners differ only in their initial parameters.
+      replay: capacity of the replay, in maps.
+      evaluations: evaluations that `graphrl evaluate` gives every method.
+      start: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts; "" starts
+        from new parameters.
 
     Raises:
       ProblemError: a value is out of range.
@@ -108,21 +110,21 @@ class EgrlConfig:
 
     @property
     def problem(self) -> MemoryChip:
-        """The chip that maps are for.
+        """The chip for which maps are made.
 
         Raises:
-          GraphrlError: there is none of that name, or in that file.
+          GraphrlError: there is no chip of that name, or in that file.
         """
         return find_chip(self.chip)
 
     @property
     def individuals(self) -> int:
-        """Networks of the population, which devices share; `graphrl train` gives PPO one device, which is a minute."""
+        """Networks of the population, which devices share; 1 for PPO, which trains in about a minute on one device."""
         return max(1, self.settings.networks) if self.learning == "search" else 1
 
     @property
     def settings(self) -> Settings:
-        """Of the search."""
+        """Settings of the search."""
         chromosomes = round(self.boltzmann * self.population)
         evolution = EvolutionSettings(
             strength=self.strength,

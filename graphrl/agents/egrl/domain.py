@@ -1,9 +1,8 @@
 """Memory maps as the domain of EGRL's search: `MemoryMap-v0` of one step, as pure functions of padded problems.
 
-`step_features` are the features of a step: those of the paper's table 1, and its cost in each memory of the chip
-(ours). All graphs' features are shifted and scaled by the same numbers, so that sizes keep their meaning from one graph
-to the next. `layers` adds the hint, a map that the networks see. `observe` and `evaluate` give observation and reward
-of a map.
+`step_features` computes the features of a step: those of the paper's table 1, and its cost in each memory of the chip
+(ours). All graphs' features are shifted and scaled by the same numbers, so that features are comparable between graphs.
+`layers` adds the hint, a map that the networks see. `observe` and `evaluate` give observation and reward of a map.
 
 Letters: N steps, padded; n steps of one graph; F features of a step; M memories; E reads, padded.
 """
@@ -24,14 +23,14 @@ from graphrl.graphs.features import layer_features
 from graphrl.learning.sac import Domain
 from graphrl.solvers.maps.task import evaluate_all, maps_of
 
-# Of the 19 features of `layer_features`, about their mean and deviation over the layers of common models.
+# Approximate mean and deviation of the 19 features of `layer_features` over the layers of common models.
 _SHIFT = np.array([1.0, 7, 2, 2, 4, 2, 2, 4, 12, 12, 4, 15, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5], np.float32)
 _SCALE = np.array([1.0, 6, 2, 2, 3, 2, 2, 3, 3, 3, 1, 3, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5], np.float32)
-_SECOND, _SHARE = 1e-7, 1 / 64  # what times and shares of a memory are counted in
+_SECOND, _SHARE = 1e-7, 1 / 64  # units of times (seconds) and of shares of a memory
 
 
 def step_features(problem: MapProblem) -> np.ndarray:
-    """Of each step: `[n, 24 + 3 M + 9 (M - 1)]` float32."""
+    """Features of each step: `[n, 24 + 3 M + 9 (M - 1)]` float32."""
     table = (layer_features(problem.graph, problem.order) - _SHIFT) / _SCALE
     return np.concatenate([table, _times(problem), _room(problem), _life(problem), _worth(problem)], 1).astype(
         np.float32
@@ -39,8 +38,8 @@ def step_features(problem: MapProblem) -> np.ndarray:
 
 
 def _times(problem: MapProblem) -> np.ndarray:
-    """Logarithms of seconds, `[n, 2 + 3 M]`: of operations, of external inputs, and in each memory of weights, of
-    outputs and of what is read.
+    """Logarithms of seconds, `[n, 2 + 3 M]`: of operations, of external inputs, and, for each memory, of weights,
+    outputs and reads.
     """
     reads = np.zeros_like(problem.output_seconds)
     np.add.at(reads, problem.read_step, problem.read_seconds)
@@ -50,8 +49,8 @@ def _times(problem: MapProblem) -> np.ndarray:
 
 
 def _room(problem: MapProblem) -> np.ndarray:
-    """Logarithms of the share that pages are of each memory but the largest, `[n, 5 (M - 1)]`: those of weights, of
-    outputs, of all outputs that are live, of all weights so far, and of all weights.
+    """Logarithms of pages as a share of each memory except the largest, `[n, 5 (M - 1)]`: pages of weights, of outputs,
+    of all live outputs, of all weights so far, and of all weights.
     """
     live = live_pages(problem, np.ones(len(problem.writer), bool))
     weights = problem.weight_pages
@@ -62,17 +61,20 @@ def _room(problem: MapProblem) -> np.ndarray:
 
 
 def _life(problem: MapProblem) -> np.ndarray:
-    """`[n, 3]`: how far along a step is, what part of all steps its outputs live, and the logarithm of these steps."""
+    """`[n, 3]`: the position of a step, the lifetime of its outputs as a share of all steps, and the logarithm of that
+    lifetime in steps.
+    """
     n, life = problem.steps, _lives(problem)
     return np.stack([np.arange(n) / n, life / n, np.log(life) / 2], 1)
 
 
 def _worth(problem: MapProblem) -> np.ndarray:
-    """What each memory but the largest is worth to weights and to outputs, `[n, 4 (M - 1)]`: the logarithm of the
-    seconds that it saves, and that of the share of its room, over time, that tensors take which it saves more for their
-    bytes and the steps that they live.
+    """Value of each memory except the largest for weights and for outputs, `[n, 4 (M - 1)]`. The first feature is the
+    logarithm of the seconds that the memory saves. The second is the logarithm of the share of its capacity, over time,
+    that tensors take which save at least as much per byte and step of their lifetime.
 
-    As if all else were in memory 0, and no more than what a step there takes beyond its operations.
+    Assumes that all other tensors are in memory 0. Savings are at most the time that a step takes there beyond its
+    operations.
     """
     n = problem.steps
     reads = np.zeros(n)
@@ -95,21 +97,21 @@ def _worth(problem: MapProblem) -> np.ndarray:
 
 
 def _lives(problem: MapProblem) -> np.ndarray:
-    """How many steps the outputs of each step live: `[n]` int64, at least 1."""
+    """Lifetime in steps of the outputs of each step: `[n]` int64, at least 1."""
     last = np.arange(problem.steps)
     np.maximum.at(last, problem.writer, problem.last)
     return last - np.arange(problem.steps) + 1
 
 
 def _output_pages(problem: MapProblem) -> np.ndarray:
-    """Of each step: `[n]` int64."""
+    """Pages of the outputs of each step: `[n]` int64."""
     pages = np.zeros(problem.steps, np.int64)
     np.add.at(pages, problem.writer, problem.tensor_pages)
     return pages
 
 
 def _capacity(problem: MapProblem) -> np.ndarray:
-    """Pages of each memory but the largest: `[M - 1]` float64."""
+    """Pages of each memory except the largest: `[M - 1]` float64."""
     sizes = [memory.capacity for memory in problem.chip.memories[1:]]
     return np.array([np.inf if size is None else size / problem.chip.page for size in sizes])
 
@@ -119,34 +121,34 @@ Hint = Literal["none", "compiler", "uniform"]
 
 
 class Layers(NamedTuple):
-    """One problem, and what networks see of it; a batch has a leading axis g."""
+    """One problem and its features for networks; a batch has a leading axis g."""
 
-    graph: jraph.GraphsTuple  # nodes [N + 1, F], an edge [E] for each pair of a step and one that reads its output
-    placed: jax.Array  # [N, 2] bool, whether a step has weights, and outputs, to be placed
+    graph: jraph.GraphsTuple  # nodes [N + 1, F], an edge [E] from each step to each reader of its output
+    placed: jax.Array  # [N, 2] bool, True if a step has weights, or outputs, to place
     problem: PaddedMapProblem
-    before: jax.Array  # [N, 2] int32, the map that is seen first
-    preferred: jax.Array  # [N, 2] int32, the map that an untrained network asks for
+    before: jax.Array  # [N, 2] int32, the map in the first observation
+    preferred: jax.Array  # [N, 2] int32, the map that an initial network requests
 
 
 class Seen(NamedTuple):
-    """What networks see of a problem and the map before."""
+    """Observation of a problem and the previous map."""
 
-    graph: jraph.GraphsTuple  # nodes [N + 1, F + 2 M]: the features, and the memories of the map before, one-hot
-    mask: jax.Array  # [N] bool, real steps
+    graph: jraph.GraphsTuple  # nodes [N + 1, F + 2 M]: the features, and the memories of the previous map, one-hot
+    mask: jax.Array  # [N] bool, True for real steps
     placed: jax.Array  # [N, 2] bool, as in `Layers`
     preferred: jax.Array  # [N, 2] int32, as in `Layers`
 
 
 def layers(problems: Sequence[MapProblem], to: MapSizes | None = None, hint: Hint = "none") -> Layers:
-    """A batch of problems of equally many memories, padded to common sizes (NumPy).
+    """A batch of problems with the same number of memories, padded to common sizes (NumPy).
 
     Args:
-      problems: their features are those of `step_features`.
-      to: the sizes; by default the least that hold all.
+      problems: the problems; `step_features` computes their features.
+      to: the sizes; by default the smallest that cover all.
       hint: see `hinted`.
 
     Raises:
-      ProblemError: `to` is too small for one.
+      ProblemError: `to` is too small for a problem.
     """
     to = common_sizes(problems) if to is None else to
     return jax.tree.map(lambda *leaves: np.stack(leaves), *(_layers(problem, hint, to) for problem in problems))
@@ -170,7 +172,9 @@ def _layers(problem: MapProblem, hint: Hint, to: MapSizes) -> Layers:
 
 
 def uniform(problem: MapProblem, hint: Hint) -> np.ndarray:
-    """The maps that a hint is chosen from, each of one memory for all weights and one for all outputs: `[k, n, 2]`."""
+    """The requests `[k, n, 2]` from which a hint is chosen, each with one memory for all weights and one for all
+    outputs.
+    """
     fastest = problem.memories - 1
     if hint != "uniform":
         return np.full((1, problem.steps, 2), fastest)
@@ -179,10 +183,11 @@ def uniform(problem: MapProblem, hint: Hint) -> np.ndarray:
 
 
 def hinted(problem: MapProblem, hint: Hint) -> tuple[np.ndarray, np.ndarray]:
-    """The maps `[n, 2]` int64 that networks see first, and that an untrained one asks for.
+    """The maps `[n, 2]` int64 of the first observation, and of an initial network's request.
 
-    With a hint what is asked for is the fastest of `uniform`, as the compiler makes it valid, and that is seen. With
-    none everything in memory 0 is seen (the paper's initial mapping).
+    With a hint, the request is the one of `uniform` whose map, after the compiler has made it valid, is the fastest;
+    the observation has that map. Without a hint the observation has everything in memory 0 (the paper's initial
+    mapping).
     """
     maps = uniform(problem, hint)
     if hint == "none":
@@ -195,12 +200,12 @@ def hinted(problem: MapProblem, hint: Hint) -> tuple[np.ndarray, np.ndarray]:
 
 
 def start(problem: Layers) -> jax.Array:
-    """The map that is seen first: `[N, 2]` int32."""
+    """The map in the first observation: `[N, 2]` int32."""
     return jnp.asarray(problem.before)
 
 
 def observe(problem: Layers, before: jax.Array) -> Seen:
-    """The features beside the map before."""
+    """Features of the problem together with the previous map."""
     n = before.shape[0]
     last = jax.nn.one_hot(before, problem.problem.memories).reshape(n, -1)
     nodes = jnp.concatenate([jnp.asarray(problem.graph.nodes), jnp.pad(last, ((0, 1), (0, 0)))], -1)
@@ -209,10 +214,10 @@ def observe(problem: Layers, before: jax.Array) -> Seen:
 
 
 def evaluate(problem: Layers, action: jax.Array, reward: Reward = "valid") -> jax.Array:
-    """What a map earns: `[]` float32.
+    """Reward of a map: `[]` float32.
 
-    "valid" is the environment's (algorithm 1): less than 0 if the compiler moved anything. "rectified" is that of the
-    map that the compiler makes of it, whatever moved (ours).
+    "valid" is the environment's (algorithm 1): negative if the compiler moved anything. "rectified" is the reward of
+    the compiler's valid version of the map, independent of the bytes that moved (ours).
     """
     asked = jnp.where(problem.placed, action, 0)
     costs = device.evaluate(problem.problem, asked[:, :1], asked[:, 1:])
@@ -222,11 +227,11 @@ def evaluate(problem: Layers, action: jax.Array, reward: Reward = "valid") -> ja
 
 
 def speedup(problem: Layers, action: jax.Array) -> jax.Array:
-    """How many times what the compiler makes of a map is as fast as its own map: `[]` float32."""
+    """Speed-up of a map, as changed by the compiler, over the compiler's own map: `[]` float32."""
     return jnp.sqrt(evaluate(problem, action, "rectified"))
 
 
 @functools.cache
 def domain(memories: int, reward: Reward) -> Domain:
-    """Maps of chips with so many memories."""
+    """Memory maps of chips with the given number of memories."""
     return Domain(memories, start, observe, functools.partial(evaluate, reward=reward))

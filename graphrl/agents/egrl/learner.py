@@ -1,6 +1,6 @@
 """EGRL's learner: an update is a generation of the search on all training graphs, or an update of PPO on them.
 
-PPO learns from one policy's maps of many graphs. Each map is an episode of one step.
+PPO trains one policy on maps of many graphs. Each map is an episode of one step.
 """
 
 import functools
@@ -21,18 +21,18 @@ from graphrl.learning.ppo import PolicyValue, PpoSettings
 from graphrl.learning.sac import ActorCritic, Domain
 from graphrl.networks.base import Network
 
-# A map's advantage is over the other maps of its graph: nothing is asked of a value network, which has no parameters.
+# Advantages are relative to the other maps of a graph, so that the value network is a constant without parameters.
 _NO_VALUE = Network(lambda key, observation: {}, lambda params, observation: jnp.float32(0))
 
 
 def learner(config: EgrlConfig, mesh: Mesh, instances: Layers) -> Learner:
-    """The learner of a configuration: a search, whose population and replay devices share, or PPO, whose graphs they
-    share.
+    """The learner of a configuration: a search, whose population and replay the devices share, or PPO, whose graphs
+    they share.
 
     Args:
-      config: its `learning` says which.
+      config: its `learning` selects one of the two.
       mesh: the devices.
-      instances: the training graphs, the batch of every step: the replay knows them by their places.
+      instances: the training graphs, the batch of every step: the replay refers to them by index.
     """
     of = functools.partial
     if config.learning == "ppo":
@@ -50,13 +50,13 @@ def init_search(config: EgrlConfig, instances: Layers, key: jax.Array, policy: A
 def update_search(
     config: EgrlConfig, mesh: Mesh, state: collaborative.State, key: jax.Array, batch: Layers
 ) -> tuple[collaborative.State, Metrics]:
-    """A generation: everyone plays, evolution, gradient steps, migration; see `collaborative.generation`."""
+    """A generation: roll-outs, evolution, gradient steps, migration; see `collaborative.generation`."""
     state, metrics, _ = collaborative.generation(*search_of(config, batch), state, key, batch, mesh)
     return state, metrics
 
 
 def search_of(config: EgrlConfig, instances: Layers) -> tuple[collaborative.Settings, Domain, ActorCritic]:
-    """What `collaborative` searches with: the settings, what is decided, and the networks."""
+    """Arguments of `collaborative`: the settings, the domain, and the networks."""
     memories = instances.problem.memories
     return config.settings, domain(memories, config.reward), networks(config, memories)
 
@@ -68,9 +68,9 @@ def init_ppo(config: EgrlConfig, instances: Layers, key: jax.Array, policy: Any 
 
 
 def update_ppo(config: EgrlConfig, state: LearnerState, key: jax.Array, batch: Layers) -> tuple[LearnerState, Metrics]:
-    """`config.samples` maps of every graph, and what PPO learns from them.
+    """An update of PPO on `config.samples` maps of every graph.
 
-    The metrics are those of `ppo.learn`, without the error of values that there are none of.
+    The metrics are those of `ppo.learn` without "value_error", as there is no value network.
     """
     try_key, learn_key = jax.random.split(key)
     of, both, graphs = ppo_settings(config), _networks(config, batch), batch.placed.shape[0]
@@ -86,7 +86,9 @@ def update_ppo(config: EgrlConfig, state: LearnerState, key: jax.Array, batch: L
 
 
 def ppo_settings(config: EgrlConfig) -> PpoSettings:
-    """Of PPO. The ratio is of each choice: of hundreds the product leaves the clip's range at once."""
+    """Settings of PPO. The ratio is per choice: with hundreds of choices the joint ratio leaves the clipping range
+    immediately.
+    """
     return PpoSettings(
         steps=1,
         environments=config.samples,
@@ -104,7 +106,7 @@ def _networks(config: EgrlConfig, batch: Layers) -> PolicyValue:
 
 
 def evaluate(config: EgrlConfig, params: Any, key: jax.Array, batch: Layers) -> Metrics:
-    """How good what `egrl-policy` plays is: the policy's map, or its hint where that is faster.
+    """Metrics of `egrl-policy` on held-out graphs: the faster one of the policy's map and its hint.
 
     See `Learner`; `key` is not used.
 

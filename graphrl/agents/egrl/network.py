@@ -1,4 +1,4 @@
-"""EGRL's actor and critic on problems of memory maps, and the trained policy with the maps that it makes."""
+"""EGRL's actor and critic for memory maps, and the trained policy."""
 
 import functools
 from pathlib import Path
@@ -21,22 +21,22 @@ from graphrl.networks.graph_unet import GraphUNet
 from graphrl.networks.heads import Acted, SubActionLogits, TwinValue
 from graphrl.training import agent
 
-_NEVER = -20.0  # logit of a memory for what is not there
+_NEVER = -20.0  # logit of memories other than 0 for absent tensors
 
 
 @functools.cache
 def networks(config: EgrlConfig, memories: int) -> ActorCritic:
-    """On the configuration's encoder of graphs; without parameters.
+    """Actor and critic on the configuration's encoder, without parameters.
 
-    What is not there lies in memory 0: the actor gives other memories next to no probability, and the critic sees
-    nothing of them, whoever chose.
+    Absent tensors are in memory 0: the actor gives other memories almost no probability, and the critic ignores actions
+    on them.
     """
     if config.encoder == "unet":
         encoder: Any = functools.partial(GraphUNet, config.width, config.depth, config.heads)
         actor = network(SubActionLogits(encoder(), 2, memories))
     else:
         encoder = functools.partial(NeighbourMeans, config.width)
-        # a preference is not to drown in what an untrained network says by chance; searches without one start wide
+        # small initial logits, so that they do not hide a preference; searches without one start with diverse networks
         last_init = SMALL if config.preference else nn.initializers.lecun_normal()
         actor = network(SubActionLogits(encoder(), 2, memories, hidden=0, last_init=last_init))
     critic = network(TwinValue(encoder()))
@@ -54,14 +54,14 @@ def networks(config: EgrlConfig, memories: int) -> ActorCritic:
 
 
 def likeliest(config: EgrlConfig, actor: Any, problem: Layers) -> jax.Array:
-    """The map that an actor asks for in the only step of an episode: `[N, 2]` int32."""
+    """The map that an actor requests in the only step of an episode: `[N, 2]` int32."""
     apply = networks(config, problem.problem.memories).actor.apply
     return apply(actor, observe(problem, start(problem))).argmax(-1).astype(jnp.int32)
 
 
-OF_NETWORKS = ("hint", "preference", "encoder", "width", "depth", "heads")  # settings that networks are made by
+OF_NETWORKS = ("hint", "preference", "encoder", "width", "depth", "heads")  # settings that define the networks
 
-# What training differs in from a search by default: what learned most from 18 graphs in a minute.
+# Defaults of training that differ from a search's: the best found for a minute of training on 18 graphs.
 TRAINED: dict[str, Any] = {
     "learning": "ppo",
     "rate": 0.01,
@@ -91,18 +91,18 @@ class Policy(agent.Policy[EgrlConfig]):
 
     @classmethod
     def default(cls, problem: MapProblem) -> Self:
-        """The policy that the package ships for chips of so many memories.
+        """The policy that the package ships for chips with the problem's number of memories.
 
         Raises:
-          GraphrlError: there is none.
+          GraphrlError: the package ships none.
         """
         return cls.named([f"memories-{problem.memories}"], f"chips of {problem.memories} memories")
 
     def checked(self, problem: MapProblem) -> Self:
-        """The policy itself.
+        """Checks that the policy fits the problem, and returns the policy.
 
         Raises:
-          ProblemError: the problem's chip has another number of memories than the one that it was trained for.
+          ProblemError: the problem's chip has another number of memories than the one that the policy was trained for.
         """
         chip = self.config.problem
         if problem.memories != len(chip.memories):
@@ -113,8 +113,8 @@ class Policy(agent.Policy[EgrlConfig]):
         return self
 
     def ask(self, problem: MapProblem) -> np.ndarray:
-        """The map that it asks for, and then those that its hint is chosen from, weights and then outputs each:
-        `[1 + k, 2n]` int64.
+        """Maps `[1 + k, 2n]` int64, each with weights first and then outputs: the policy's map, followed by the
+        requests from which its hint is chosen.
         """
         instance = _one(layers([problem], _roomy(problem), self.config.hint))
         asked = np.asarray(_asked(self.config, self.params, instance), np.int64)
@@ -132,7 +132,9 @@ def _one(batch: Layers) -> Layers:
 
 
 def _roomy(problem: MapProblem) -> MapSizes:
-    """Sizes that most problems share whose steps have the same next power of two: a program for each is enough."""
+    """Padded sizes shared by most problems whose numbers of steps round up to the same power of two, so that one
+    program serves them.
+    """
     own = common_sizes([problem])
     steps = 1 << (own.steps - 1).bit_length()
     return MapSizes(steps, max(2 * steps, own.rows), max(steps, own.reads))

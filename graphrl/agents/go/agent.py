@@ -2,13 +2,13 @@
 
 - `AGENT`, `GDP`: the agents of the training loop.
 - `solve` improves a list schedule with the policy, in rounds of one call of the network each. With `finetune` the
-  policy learns on the graph first.
-- `solve_portfolio` is `auto`, with a round of `solve` before its searches if the budget is enough.
-- `coarse` clusters a large graph, so that the policy sees some hundred clusters: as many nodes as the graphs that it
-  was trained on have. A change of a cluster moves all its ops.
+  policy is first trained on the graph.
+- `solve_portfolio` is `auto`, with a round of `solve` before its searches if the budget suffices.
+- `coarse` clusters a large graph, so that the policy sees a few hundred clusters, about the size of its training
+  graphs. A change of a cluster moves all its ops.
 
-Only the observation is coarse. To cost a plan, the device of a cluster is given to each of its ops, in the order of the
-whole graph. So the clusters may depend on one another in a cycle. They are sorted by the mean position of their ops,
+Only the observation is coarse. To evaluate a plan, each op receives the device of its cluster, in the order of the
+whole graph. Clusters may therefore depend on one another in a cycle. They are sorted by the mean position of their ops,
 and the policy does not see edges against this order.
 """
 
@@ -52,7 +52,7 @@ AGENT = Agent(
     methods=lambda _: ("go", "go+"),
     opponents=("list", "etf", "anneal-ops", "equal-stages", "stage-dp", "anneal-load", "auto"),
     data=DataConfig(
-        # stochastic blocks are held out: on them it is measured what a policy is worth where it was not trained
+        # stochastic blocks are held out: they measure generalisation to unseen kinds of graphs
         train=tuple(f"{kind}:{ops}x30@10000" for ops in (200, 500) for kind in SEEN),
         validation=tuple(f"{kind}:500x4@5000" for kind in SEEN),
         test=("stochastic-block:1000x10", "layered:1000x10"),
@@ -68,15 +68,15 @@ class Coarse(NamedTuple):
     """k clusters of a graph of n ops."""
 
     graph: ComputationGraph  # k ops, in a topological order
-    cluster: np.ndarray  # [n] int64, of each op
+    cluster: np.ndarray  # [n] int64, cluster of each op
 
 
 def coarse(graph: ComputationGraph, group: np.ndarray, place: np.ndarray) -> Coarse:
     """The graph of clusters.
 
     Args:
-      group: `[n]`, equal numbers are one cluster.
-      place: `[n]`, of each op in an order.
+      group: `[n]`, ops with equal numbers form a cluster.
+      place: `[n]`, the position of each op in an order.
     """
     a, (_, cluster) = graph.arrays, np.unique(group, return_inverse=True)
     mean = np.bincount(cluster, place) / np.bincount(cluster)
@@ -102,8 +102,8 @@ def coarse(graph: ComputationGraph, group: np.ndarray, place: np.ndarray) -> Coa
 
 
 def seen(coarse: Coarse, problem: Problem, placement: np.ndarray, settings: GoSettings) -> tuple[CompileParams, Played]:
-    """The instance of the clusters that begins at a placement `[n]` of the ops, and how that runs. Each cluster must be
-    on one device.
+    """The instance of the clusters whose start is the placement `[n]` of the ops, and the features of its schedule.
+    Each cluster must be on one device.
     """
     k = len(coarse.graph.ops)
     devices, level = np.zeros(k, np.int64), np.full(k, settings.levels // 2)
@@ -122,16 +122,16 @@ def seen(coarse: Coarse, problem: Problem, placement: np.ndarray, settings: GoSe
     return params, Decoder(coarse.graph, problem, params).played(devices, level)
 
 
-MOST = 4096  # plans of a round
+MOST = 4096  # maximum number of plans per round
 MOST_UPDATES = 1000
 MOST_TRIES = 1_000_000
-FEWEST, FACTOR = 300, 4  # clusters of the first round, and how many times as many the next has
-CHUNK, WALKED = 128, 4_000_000  # changes between two looks at the clock, and ops and uses that are walked in them
-HINT_SHARE = 0.5  # of the time, in which quick plans are made; what takes longer is left out
-ROUND_SECONDS = 2e-6  # that a round takes on a core before its first plan, for each op and use
-HASTY_SECONDS = 30.0  # of a search: with less the network is compiled in haste
-LOOK_SHARE = 0.3  # of the time, in which plans of a round are costed
-PLAY_SHARE, COMPILE_SECONDS = 0.1, 8.0  # of the time that "go+" has for plans of GO; what compiling the network takes
+FEWEST, FACTOR = 300, 4  # clusters in the first round, and the factor from one round to the next
+CHUNK, WALKED = 128, 4_000_000  # between two checks of the time: maximum number of changes, and of ops and uses visited
+HINT_SHARE = 0.5  # share of the time for quick plans; rules that would take longer are skipped
+ROUND_SECONDS = 2e-6  # time of a round on one core before its first plan, per op and use
+HASTY_SECONDS = 30.0  # searches with less time compile the network with few optimisations
+LOOK_SHARE = 0.3  # share of the time for evaluating the plans of a round
+PLAY_SHARE, COMPILE_SECONDS = 0.1, 8.0  # "go+" runs GO if this share of the time covers this many seconds
 
 # placement, priority and changes -> placement: see `Decoder.climb`
 Climb = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -147,18 +147,19 @@ Climb = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 def solve(
     task: Task, *, samples: int = 64, tries: int = 4096, rounds: int = 4, finetune: int = 0, checkpoint: str = ""
 ) -> Plan:
-    """A list schedule (under max_load a split), and plans that the policy draws around the best so far, in rounds that
-    begin while the budget lasts, if it is enough for one; an evaluation is a plan. A round is a call of the network;
-    the first of its plans is the likeliest. Then single ops move, the likeliest change first, again and again, and stay
-    where that makes nothing worse. On large graphs the first rounds see and move clusters of ops: some 300, each round
-    four times as many.
+    """Improves a list schedule (under max_load a split) with plans that the policy samples around the best so far.
+
+    Rounds start while the budget lasts, if it suffices for at least one; an evaluation is a plan. A round calls the
+    network once; the first of its plans is the most likely one. Then single ops move, the most likely change first,
+    repeatedly, and a move that makes the plan worse is undone. On large graphs the first rounds observe and move
+    clusters of ops: about 300 in the first round, then four times the number of the round before.
 
     Args:
-      samples: plans of a round.
-      tries: changes of single ops, or clusters, in a round.
-      rounds: how many; 0 is the quick rule's plan alone.
-      finetune: updates of PPO on the graph before that, each from a round of plans of its own: as many as the
-        evaluations are enough for, whatever the seconds.
+      samples: plans per round.
+      tries: changes of single ops, or clusters, per round.
+      rounds: number of rounds; 0 returns the quick rule's plan.
+      finetune: PPO updates on the graph before the rounds, each on its own round of plans; limited by the evaluations,
+        but not by the seconds.
       checkpoint: of `graphrl train go`, or a file of `Policy.save`; by default the policy that the package ships.
 
     Raises:
@@ -196,10 +197,10 @@ def solve(
     digest=Policy.digest_of,
 )
 def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoint: str = "") -> Plan:
-    """The stages of `auto`, so that it is behind `auto` by no more than what a tenth of the time is worth; below 80 s
-    it is `auto`, as compiling the network may take 8. Args and errors: as `solve`.
+    """Runs GO for `rounds` rounds, then the stages of `auto` from its plans. GO runs only if a tenth of the time covers
+    compiling the network, which may take 8 s: below 80 s this is `auto`. Args and errors: as `solve`.
     """
-    _policy(task.problem, checkpoint)  # a portfolio passes over methods that cannot run
+    _policy(task.problem, checkpoint)  # raises here, since a portfolio skips methods that cannot run
     with task.uncounted():
         DECODERS[task.problem.objective].prepare()
     portfolio, budget = auto.begun(task), task.budget
@@ -209,7 +210,7 @@ def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoin
 
 
 def _round_seconds(graph: ComputationGraph) -> float:
-    """What a round takes, or so, but for the clusters of large graphs and where the network is compiled first."""
+    """Estimated time of a round, without clustering of large graphs and without compiling the network."""
     return ROUND_SECONDS * (len(graph.ops) + len(graph.arrays.use_op))
 
 
@@ -222,14 +223,14 @@ def _policy(problem: Problem, checkpoint: str) -> Policy:
 
 
 class _Coarse(NamedTuple):
-    """Clusters of the graph, and who runs plans of them."""
+    """Clusters of the graph, and the decoder that evaluates their plans."""
 
     clusters: Clusters
     decoder: Decoder
 
 
 class _Search:
-    """The best choices so far, and the instance that begins at them."""
+    """The best choices so far, and the instance that starts from them."""
 
     def __init__(self, task: Task, policy: Policy, start: Start) -> None:
         self._task, self._policy, self._n = task, policy, len(task.graph.ops)
@@ -239,7 +240,7 @@ class _Search:
         decoder = DECODERS[task.problem.objective](task.graph, task.problem, self._instance)
         self._decoder = decoder
         self._coarse: _Coarse | None = None
-        if isinstance(decoder, Decoder) and has_parts(task.graph):  # clusters stand in the order of their ops
+        if isinstance(decoder, Decoder) and has_parts(task.graph):  # clusters are sorted by the order of their ops
             self._coarse = _Coarse(Clusters(task.graph, task.problem), decoder)
         self._best = self._of(self._instance.start)
         self._rank: Rank = self._decoder.rank(*self._best)
@@ -247,12 +248,12 @@ class _Search:
         task.best = self.plan
 
     def plan(self) -> Plan:
-        """Of the best choices."""
+        """Plan of the best choices."""
         return self._task.plan(*self._decoder.plan(*self._best), evaluations=self.evaluations)
 
     def draw(self, samples: int, tries: int, number: int) -> None:
-        """A round around the best; the `number` tells rounds apart. For a share of the time plans that were drawn are
-        looked at whatever the clock says: the compilation of the first round may have taken all seconds.
+        """Runs a round around the best choices; `number` seeds its random numbers. Sampled plans are evaluated for a
+        share of the time even if the budget is spent, since compilation in the first round may have taken all seconds.
         """
         group = self._groups(FEWEST * FACTOR**number)
         if self._coarse is None or group is None:
@@ -282,14 +283,14 @@ class _Search:
         return self._policy.logits(params, played, hasty=self._hasty)
 
     def _groups(self, count: int) -> np.ndarray | None:
-        """Some `count` clusters of the best plan; None where they would be hardly fewer than the ops."""
+        """About `count` clusters of the best plan; None if clustering would hardly reduce the number of ops."""
         if self._coarse is None or 2 * count > self._n:
             return None
         return self._coarse.clusters.of(self._best[0], count)
 
     def _climb(self, changes: np.ndarray, tries: int, climb: Climb) -> None:
-        """Makes changes one after the other while there is time, and keeps those that make nothing worse; all of them
-        again as long as that gains.
+        """Applies changes one after the other while there is time, and undoes those that make the plan worse; repeats
+        all of them as long as the plan improves.
         """
         while len(changes) and tries > 0:
             before = self._rank
@@ -312,20 +313,20 @@ class _Search:
                 self._task.report(self.evaluations, rank[1])
 
     def _most(self, count: int) -> int:
-        """As many evaluations, or as are left."""
+        """`count`, or the number of evaluations left if that is smaller."""
         most = self._task.budget.evaluations
         return count if most is None else min(count, most - self.evaluations)
 
     def learn(self, updates: int) -> None:
-        """Some updates of PPO from here on: the policy is then another, and the best that it drew is looked at."""
+        """Trains the policy from the best choices with PPO, and considers the best sampled plan."""
         settings = dataclasses.replace(self._policy.config, transfers=(self._task.problem.transfer,))
-        if settings.learning != "ppo":  # its rate is imitation's
+        if settings.learning != "ppo":  # the policy's own rate is for imitation
             settings = dataclasses.replace(settings, ppo=dataclasses.replace(settings.ppo, rate=GoSettings().ppo.rate))
         if (most := self._task.budget.evaluations) is not None:
             updates = min(updates, (most - self.evaluations) // settings.ppo.environments)
         if updates < 1:
             return
-        key = jax.random.fold_in(jax.random.key(self._task.seed), MOST)  # no round's
+        key = jax.random.fold_in(jax.random.key(self._task.seed), MOST)  # differs from every round's key
         params, best = tuned(settings, self._policy.params, self._instance, key, updates)
         self._policy = dataclasses.replace(self._policy, params=params)
         self.evaluations += updates * settings.ppo.environments - 1
@@ -346,6 +347,6 @@ class _Search:
         self._instance = dataclasses.replace(self._instance, start=start)
 
     def _of(self, choices: Choices) -> tuple[np.ndarray, np.ndarray]:
-        """Devices and levels of the real ops, `[n]` int64 each, with groups together."""
+        """Devices and levels of the real ops, `[n]` int64 each, with groups on one device."""
         placement, priority = (np.asarray(choice, np.int64)[: self._n] for choice in choices[:2])
         return self._decoder.together(placement), priority

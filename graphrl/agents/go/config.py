@@ -22,31 +22,34 @@ SENDS: Sends = "rule"
 class GoConfig:
     """Settings of GO's networks. The paper's text gives none of the numbers: they are ours.
 
-    How many devices, priorities and fusion priorities there are is no setting: they are inputs, and one policy serves
+    The numbers of devices, priorities and fusion priorities are not settings: they are inputs, and one policy serves
     any number. GO's predecessor GDP is superposition="none" and coupling="none", on one task (`graphrl train gdp`).
 
     Attributes:
-      tasks: what is decided of every op, in the order in which one decision is told of another: "placement" (its
-        device), "priority" (of the ready ops the highest runs first) and "fusion" (its priority there, for observations
-        that have it as a task).
-      width: of all vectors: a multiple of the heads.
-      rounds: of GraphSAGE; 0 sees ops alone.
-      neighbours: whether GraphSAGE pools an op's predecessors and successors "together", as in the paper, or "apart".
-      layers: of attention along the ops in topological order, beside the heads of the tasks; 0 for none.
-      heads: of attention.
-      segment: ops of a segment, within which attention sees all; a segment that holds the graph is a whole transformer.
-      cached: whether attention sees the segment before, too.
-      superposition: whether the features that enter each layer are rescaled by factors of the "graph", by factors of
-        each of its "ops", or not ("none").
-      coupling: whether tasks have attention and are told of one another's decisions ("recurrent"), or not ("none").
-      iterations: how often the network decides, each time in the light of the probabilities before.
-      spread: deviation of the untrained policy's logits, about, in nats; see `TaskHeads`.
-      preference: the untrained policy prefers what was chosen last by so many nats.
-      changes: of each task so many of the ops are expected to choose anew, a share: where to change is learned, and how
-        much is not (see `network.changing`); 0 leaves that to the policy too.
-      votes: whether an op sees for each of its options how many of the ops around it have chosen that (ours).
-      played: whether an op sees the schedule that was played: when it and others ran, what they waited for, and what
-        each device did meanwhile (ours).
+      tasks: decisions per op, in the order in which later ones are conditioned on earlier ones: "placement" (its
+        device), "priority" (the highest of the ready ops runs first) and "fusion" (its fusion priority, for
+        observations that have it as a task).
+      width: width of all vectors: a multiple of the heads.
+      rounds: rounds of GraphSAGE; with 0 ops see only themselves.
+      neighbours: "together" pools an op's predecessors and successors together in GraphSAGE, as in the paper; "apart"
+        pools them separately.
+      layers: attention layers along the ops in topological order, in addition to the heads of the tasks; at least 0.
+      heads: attention heads.
+      segment: ops per segment, within which attention is unrestricted; a segment that covers the graph gives a full
+        transformer.
+      cached: True to attend to the previous segment as well.
+      superposition: rescaling of the features that enter each layer: by factors of the "graph", by factors of each of
+        its "ops", or not at all ("none").
+      coupling: "recurrent" conditions tasks on one another's decisions through attention; "none" decides them
+        independently.
+      iterations: number of decisions of the network, each conditioned on the previous probabilities.
+      spread: approximate deviation of the initial policy's logits, in nats; see `TaskHeads`.
+      preference: bonus of the initial policy for the last choice, in nats.
+      changes: expected share of ops that change their choice, per task: the policy learns where to change, but not how
+        much (see `network.changing`); 0 leaves the number to the policy too.
+      votes: True shows each op how many of its neighbours have chosen each of its options (ours).
+      played: True shows each op the schedule of the last choices: when it and others ran, their waiting times, and how
+        busy each device was (ours).
 
     Raises:
       ProblemError: a value is out of range.
@@ -83,7 +86,7 @@ class GoConfig:
             raise ProblemError(f"changes is {self.changes!r}: must be at least 0 and below 1")
 
 
-# Episodes begin at a good plan: most ops stay where they are, and a step of PPO compares plans that differ in some.
+# Episodes start from a good plan: most ops keep their devices, and a step of PPO compares plans that differ in some.
 _NETWORK = GoConfig(width=32, layers=1, votes=True, played=True, changes=0.02)
 GDP_NETWORK = dataclasses.replace(_NETWORK, tasks=("placement",), superposition="none", coupling="none")
 _PPO = PpoSettings(
@@ -96,23 +99,24 @@ class GoSettings:
     """Settings of `graphrl train go`. The paper gives no numbers that these could follow.
 
     Attributes:
-      learning: "imitation" of a teacher, see `learner.py`; or "ppo", best of all from a policy that has imitated.
-      stops: of the teacher on a graph.
+      learning: "imitation" of a teacher, see `learner.py`; or "ppo", which works best from a policy trained by
+        imitation.
+      stops: stops of the teacher on a graph.
       network: see `GoConfig`.
       ppo: see `PpoSettings`; episodes have one step.
-      rounds: of an update, and of playing: each begins at the best plan so far.
-      transfers: the transfer models that one policy is trained under; every graph of a batch is played under each.
-        Under max_load there is no such thing: the first stands for all.
-      devices: their numbers; each graph has one of them, or under max_load the machine that its file names.
-      slowness: the time that the mean tensor takes from one device to another, over the mean op's run time; each graph
-        has one of these. A fifth of it is latency.
-      levels: of priorities.
-      reach: by how much of the hint's order a level moves an op, see `envs.compile.generator.instance`.
-      samples: plans that are drawn of each held-out graph in a round of validation.
-      problem: what `graphrl evaluate` asks for; its objective is what is trained for, makespan or max_load.
-      evaluations: what it gives every method.
-      start: a file of `Policy.save` or a checkpoint whose policy training begins with, of the same network; "" begins
-        anew.
+      rounds: rounds of an update and of validation: each starts from the best plan so far.
+      transfers: the transfer models for which one policy is trained; every graph of a batch is evaluated under each.
+        Under max_load only the first is used, as transfer models do not apply.
+      devices: numbers of devices; each graph has one of them, or under max_load the machine that its file names.
+      slowness: transfer times of the mean tensor between two devices, relative to the mean op's run time; each graph
+        has one of them. A fifth of it is latency.
+      levels: number of priorities.
+      reach: part of the hint's order by which a level moves an op, see `envs.compile.generator.instance`.
+      samples: plans sampled for each held-out graph in a round of validation.
+      problem: the problem of `graphrl evaluate`; its objective, makespan or max_load, is also that of training.
+      evaluations: evaluations that `graphrl evaluate` gives every method.
+      start: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts; "" starts
+        from new parameters.
 
     Raises:
       ProblemError: a value is out of range.
@@ -133,7 +137,7 @@ class GoSettings:
     evaluations: int = 1000
     start: str = ""
 
-    decides: ClassVar[tuple[Task, ...]] = ("placement", "priority")  # what instances are made for
+    decides: ClassVar[tuple[Task, ...]] = ("placement", "priority")  # tasks of the instances
 
     def __post_init__(self) -> None:
         check_ranges(
@@ -170,7 +174,7 @@ class GoSettings:
 
     @property
     def models(self) -> tuple[Transfer, ...]:
-        """The transfer models that graphs are played under."""
+        """The transfer models under which graphs are evaluated."""
         return self.transfers if self.problem.objective in SCHEDULED else self.transfers[:1]
 
     @property
@@ -181,6 +185,6 @@ class GoSettings:
 
 
 class FusingSettings(GoSettings):
-    """Of what learns on instances with a fusion problem, which `graphrl train` does not make."""
+    """Settings for learning on instances with a fusion problem, which `graphrl train` does not create."""
 
     decides = get_args(Task)

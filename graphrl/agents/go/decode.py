@@ -1,12 +1,12 @@
 """Decoders from choices of `Compile-v0` to plans and their exact costs, on the host.
 
-- `Decoder` makes schedules, for the makespan.
-- `LoadDecoder` makes plans for the largest load of pipelined execution (`max_load`).
+- `Decoder` creates schedules, for the makespan.
+- `LoadDecoder` creates plans for the largest load of pipelined execution (`max_load`).
 - `DECODERS` has the decoder of each objective. All other files of GO are the same for every objective; the environment
   has its own functions for each (`envs/compile/reward.py`).
-- `hinted` makes an instance that begins at the plan of a quick heuristic, as choices. Devices are alike: without such a
-  plan a policy cannot tell them apart and can only guess. With a plan, devices differ by the ops on them. GO's authors
-  do not say what breaks this symmetry.
+- `hinted` creates an instance that starts from the plan of a quick heuristic, as choices. Devices are interchangeable:
+  without such a plan a policy cannot distinguish them and can only guess. With a plan, devices differ by the ops on
+  them. GO's authors do not state what breaks this symmetry.
 """
 
 import functools
@@ -44,15 +44,15 @@ class Start(NamedTuple):
     """A quick plan."""
 
     placement: np.ndarray  # [n] devices
-    order: np.ndarray | None  # [n] ops, None where no order matters
+    order: np.ndarray | None  # [n] ops, None if the objective ignores order
     seconds: float  # makespan, or largest load
 
 
 class Decoder:
-    """Of one graph and problem, and of an instance that was made of them.
+    """Decoder of one graph and problem, and of an instance created from them.
 
     Attributes:
-      walked: ops and uses that are walked along to cost a change, about.
+      walked: approximate number of ops and uses visited to evaluate a change.
     """
 
     def __init__(self, graph: ComputationGraph, problem: Problem, instance: CompileParams) -> None:
@@ -68,7 +68,7 @@ class Decoder:
     @staticmethod
     @functools.cache
     def prepare() -> None:
-        """Compiles what costs and quick plans need, or loads it, once in a process."""
+        """Compiles the functions for costs and quick plans, or loads them, once per process."""
         exact.prepare()
         prepare_with_lists()
         graph, problem, nothing = ComputationGraph("one", (Op("a"),)), Problem("makespan", 2), np.zeros(1, np.int64)
@@ -80,7 +80,7 @@ class Decoder:
 
     @staticmethod
     def start(graph: ComputationGraph, problem: Problem, seconds: float) -> Start:
-        """The plan that episodes begin with, in the seconds that it may take."""
+        """The plan from which episodes start, computed within the given seconds."""
         start = quick_start(graph, problem, seconds)
         return Start(start.placement, start.ops, start.makespan)
 
@@ -95,8 +95,8 @@ class Decoder:
         return placement[self._leader]
 
     def rank(self, placement: np.ndarray, priority: np.ndarray, best: Rank | None = None) -> Rank:
-        """Of the plan that choices `[n]` mean: the least is the best. Whether a plan is within the memory limit is not
-        looked at where that cannot make it better than the best.
+        """Rank of the plan that choices `[n]` encode: lower is better. The memory limit is checked only if the plan
+        could be better than `best`.
         """
         placement, ops = self._ordered(placement, priority)
         seconds = makespan(self._plan)
@@ -106,20 +106,22 @@ class Decoder:
         return exact.evaluate(self._graph, self._problem, placement, nodes).rank(self._problem)
 
     def run(self, placement: np.ndarray, priority: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """When each op ends, `[n]` float64 seconds, and its place in the order, `[n]` int64, in that plan."""
+        """End of each op, `[n]` float64 seconds, and its position in the order, `[n]` int64, in the plan of these
+        choices.
+        """
         self._ordered(placement, priority)
         makespan(self._plan)
         return self._plan.ops["end"][:-1].copy(), self._plan.ops["place"][:-1].copy()
 
     def played(self, placement: np.ndarray, priority: np.ndarray) -> Played:
-        """What that plan did, as the instance's observation has it."""
+        """Features of the plan's schedule, as in the instance's observation."""
         end, place = self.run(placement, priority)
         rows, devices = self._shape
         return played_on_host(self._graph, self.together(placement), place, end, devices, rows)
 
     def gains(self, placement: np.ndarray, priority: np.ndarray) -> np.ndarray:
-        """How many percent the makespan falls where one op is on another device, with its group if it is the one that
-        decides for it: `[n, d]` float64, 0 where it does not fall.
+        """Percent by which the makespan decreases if one op moves to another device, together with its group if the op
+        decides for it: `[n, d]` float64, 0 without a decrease.
         """
         self._ordered(placement, priority)
         now, makespans = makespan(self._plan), np.empty((len(self._keys), self._problem.devices))
@@ -131,12 +133,12 @@ class Decoder:
     def climb(
         self, placement: np.ndarray, priority: np.ndarray, changes: np.ndarray, group: np.ndarray | None = None
     ) -> np.ndarray:
-        """Makes one change after the other, ops and devices `[k, 2]` int64, and keeps those that make nothing worse:
-        the placement then.
+        """Applies changes one after the other, ops and devices `[k, 2]` int64, undoes those that make the plan worse,
+        and returns the final placement.
 
         Args:
-          group: `[n]` int64, the ops of one number, which stand on one device, move together; by default those that are
-            colocated do.
+          group: `[n]` int64, ops with the same number, which must be on one device, move together; by default colocated
+            ops.
         """
         group = self._graph.leaders if group is None else group
         self._ordered(placement, priority)
@@ -145,12 +147,14 @@ class Decoder:
         return self._plan.ops["device"][:-1].astype(np.int64)
 
     def plan(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:
-        """The plan that choices `[n]` mean."""
+        """The plan that choices `[n]` encode."""
         placement, ops = self._ordered(placement, priority)
         return placement, with_sends(self._graph, self._problem, placement, ops)
 
     def _ordered(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:
-        """The placement with groups together, and the ops in the order of the priorities, as `self._plan` has them."""
+        """The placement with groups on one device, and the ops in the order of the priorities; also sets
+        `self._plan`.
+        """
         placement = self.together(placement)
         self._plan.ops["device"][:-1] = placement
         in_order_of(self._plan, -(self._keys + self._step * priority), self._heap, self._waits)
@@ -158,17 +162,17 @@ class Decoder:
 
 
 def saved(now: float, makespans: np.ndarray) -> np.ndarray:
-    """How many percent shorter makespans are than the one that is now; 0 where they are not."""
+    """Percent by which makespans are shorter than `now`; 0 if they are not."""
     return np.maximum(0, 100 * (1 - makespans / max(now, 1e-30)))
 
 
-NONE = np.empty((0, 2), np.int64)  # of changes, and of energies
+NONE = np.empty((0, 2), np.int64)  # no changes
 
 
 class LoadDecoder:
-    """`Decoder` for the largest load: see there. Priorities count for nothing."""
+    """`Decoder` for the largest load: see there. Priorities are ignored."""
 
-    walked = 1  # of a group's neighbours, next to nothing
+    walked = 1  # only a group's neighbours: negligible
 
     def __init__(self, graph: ComputationGraph, problem: Problem, instance: CompileParams) -> None:
         assert isinstance(instance.problem, PaddedPipeline)
@@ -222,8 +226,8 @@ class LoadDecoder:
         return loaded(self._pipeline, jnp.asarray(rows)).played
 
     def gains(self, placement: np.ndarray, priority: np.ndarray) -> np.ndarray:
-        """How many percent less the energy is by which annealing goes (`anneal/loads.py`: the largest load alone does
-        not tell most changes apart) where one group is on another device: `[n, d]` float64 of its first op.
+        """Percent by which annealing's energy decreases if one group moves to another device: `[n, d]` float64, at the
+        group's first op. The energy (`anneal/loads.py`) distinguishes changes that leave the largest load equal.
         """
         energies = np.empty((len(self._chain.device), self._problem.devices))
         self._climb(placement, NONE, energies)
@@ -258,8 +262,9 @@ def hinted(
     begin: Start | None = None,
     devices: int = 1,
 ) -> CompileParams:
-    """The instance, for a policy of these settings, that begins at the hint, with its order; its time is the baseline.
-    See `generator.instance`; the hint is that of `Decoder.start` if none is given. It has as many devices, or more.
+    """The instance for a policy of these settings that starts from the hint, with the hint's order; the hint's time is
+    the baseline. See `generator.instance`; by default the hint is that of `Decoder.start`. The instance has at least
+    `devices` devices.
     """
     if begin is None:
         begin = DECODERS[problem.objective].start(graph, problem, math.inf)

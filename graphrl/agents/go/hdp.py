@@ -1,12 +1,14 @@
-"""HDP: devices of groups of ops, learned on the given graph. GO and GDP are compared with it.
+"""HDP: devices of groups of ops, learned on the given graph. A baseline for GO and GDP.
 
 Mirhoseini et al., "A Hierarchical Model for Device Placement", 2018, as implemented in TensorFlow's grappler.
 
-- `HdpConfig` has the settings. `Instance` is one graph on the device, with the grouper's features, made on the host.
+- `HdpConfig` has the settings. `Instance` is one graph on the device, with the grouper's features, computed on the
+  host.
 - Two networks: `Grouper` assigns each op to a group; `Placer` is a recurrent network that chooses the devices of the
-  groups one by one. A `Draw` is a placement of all ops from these choices, with its log-probability.
-- REINFORCE on the one graph: `update` makes placements likelier whose reward is above the moving average of rewards.
-- `solve` is the method "hdp": it learns on the graph for the time it has, and returns the best placement it tried.
+  groups one by one. A `Draw` defines how options are chosen.
+- REINFORCE on the one graph: `update` increases the probability of placements whose reward is above the moving average
+  of rewards.
+- `solve` is the method "hdp": it learns on the graph within the budget, and returns the best placement so far.
 """
 
 import dataclasses
@@ -37,27 +39,27 @@ from graphrl.solvers.rules.simple import breadth_first
 from graphrl.solvers.solver import solver
 
 Params = dict[str, Any]
-FAILURE = -10.0  # reward of what exceeds the memory limit: grappler's failing signal is 100 s
+FAILURE = -10.0  # reward of placements over the memory limit: grappler's failing signal is 100 s
 
 
 @dataclasses.dataclass(frozen=True)
 class HdpConfig:
-    """The defaults are those of TensorFlow's hierarchical_controller.py, unless it is said otherwise.
+    """Settings of HDP. The defaults are those of TensorFlow's hierarchical_controller.py, unless stated otherwise.
 
     Attributes:
-      groups: of ops; 0 is 20 a device, at most 256.
+      groups: number of groups of ops; 0 is 20 per device, at most 256.
       grouper: width of the grouper's hidden layer, which has no non-linearity.
       hidden: width of the placer, an LSTM in both directions (half of it each) and one that attends to it; even.
-      tanh_constant: logits of devices are between minus this and this.
-      noise: deviation of noise on all logits, parts of their root mean square, until `noisy` updates.
+      tanh_constant: bound of the absolute values of device logits.
+      noise: deviation of the noise on all logits, relative to their root mean square, during the first `noisy` updates.
       noisy: updates with noise.
-      sampled: updates with sampled devices of groups; after them each is that of the largest logit, where TensorFlow's
-        repeats what it sampled last. Groups of ops are sampled throughout.
-      updates: after which it begins anew, with other parameters.
-      children: placements that are tried for an update.
-      rate: of Adam; from `decay_from` updates on it falls by `decay` every `decay_every`.
-      gradient_norm: longer gradients are shortened.
-      memory: of the baseline, a moving average of rewards that begins at that of a failure.
+      sampled: updates with sampled devices of groups; later updates use the largest logit, where TensorFlow's repeats
+        its last sample. Groups of ops are sampled throughout.
+      updates: updates until learning restarts with new parameters.
+      children: placements per update.
+      rate: Adam's learning rate; from `decay_from` updates on it is multiplied by `decay` every `decay_every`.
+      gradient_norm: gradients are clipped to this global norm.
+      memory: decay of the baseline, a moving average of rewards that starts from that of a failure.
 
     Raises:
       ProblemError: a value is out of range.
@@ -91,7 +93,7 @@ class HdpConfig:
             raise ProblemError(f"memory is {self.memory!r}: must be from 0 to below 1")
 
     def groups_for(self, devices: int) -> int:
-        """How many groups there are for so many devices."""
+        """Number of groups for the given number of devices."""
         return self.groups or min(256, 20 * devices)
 
 
@@ -101,16 +103,16 @@ class Instance(NamedTuple):
     graph: PaddedGraph  # a batch of one
     problem: DeviceProblem
     features: jax.Array | np.ndarray  # [n, F] float32; 0 for padding
-    leader: jax.Array | np.ndarray  # [n] int32, the first of the ops that each one is colocated with
-    decides: jax.Array | np.ndarray  # [n] bool, whether it is its own leader, and real
-    keys: jax.Array | np.ndarray  # [n] float32, of the order: first in, first out
+    leader: jax.Array | np.ndarray  # [n] int32, the first op of each op's colocation group
+    decides: jax.Array | np.ndarray  # [n] bool, True for real ops that are their own leaders
+    keys: jax.Array | np.ndarray  # [n] float32, keys of the order: first in, first out
 
 
 def instance(graph: ComputationGraph, problem: Problem) -> Instance:
-    """A graph as an instance.
+    """Converts a graph to an instance.
 
-    The grouper reads what other networks here read of an op, and where it stands in the order. (TensorFlow's reads its
-    type, the shapes of its outputs, and the numbers of ten of its neighbours.)
+    The grouper's inputs are the op features of the other networks here, and the op's position in the order.
+    (TensorFlow's are its type, the shapes of its outputs, and the numbers of ten of its neighbours.)
     """
     padded, n = pad_batch([graph]), len(graph.ops)
     place = np.empty(n)
@@ -130,14 +132,14 @@ def instance(graph: ComputationGraph, problem: Problem) -> Instance:
 
 
 class Draw(NamedTuple):
-    """How options are chosen at one moment of learning."""
+    """Settings for choosing options at one stage of learning."""
 
-    noise: jax.Array  # [] float32, see `HdpConfig`; 0 for none
-    is_sampled: jax.Array  # [] bool; groups always are
+    noise: jax.Array  # [] float32, see `HdpConfig`; 0 disables noise
+    is_sampled: jax.Array  # [] bool, True samples devices; groups are always sampled
 
 
 def choose(key: jax.Array, logits: jax.Array, draw: Draw) -> tuple[jax.Array, jax.Array]:
-    """An option of every choice, `[...]` int32, and the logits with noise `[..., options]` that it is chosen by."""
+    """An option for every choice, `[...]` int32, and the noisy logits `[..., options]` from which it is chosen."""
     of_noise, of_sample = jax.random.split(key)
     size = jax.lax.stop_gradient(jnp.sqrt(jnp.square(logits).mean()))
     logits = logits + draw.noise * size * jax.random.normal(of_noise, logits.shape)
@@ -146,11 +148,11 @@ def choose(key: jax.Array, logits: jax.Array, draw: Draw) -> tuple[jax.Array, ja
 
 
 class Grouper(nn.Module):
-    """Logits of the groups of an op: two matrices, with nothing between them.
+    """Logits of the groups of an op: two linear layers without a non-linearity.
 
     Attributes:
       hidden: width between them.
-      groups: how many.
+      groups: number of groups.
     """
 
     hidden: int
@@ -164,11 +166,11 @@ class Grouper(nn.Module):
 
 
 class Placer(nn.Module):
-    """A device for every group: an LSTM reads the groups in both directions, a second one attends to what it read and
-    is told of the device before.
+    """A device for every group: an LSTM encodes the groups in both directions, a second one attends to the encodings,
+    given the previous device.
 
     Attributes:
-      config: of the agent.
+      config: settings of HDP.
       devices: d.
     """
 
@@ -194,7 +196,7 @@ class Placer(nn.Module):
 
 
 def _lstm(hidden: int, name: str | None = None) -> nn.OptimizedLSTMCell:
-    # Linen's own initial weights are orthogonal, and their decomposition takes longer to compile than all the rest
+    # Linen's default initial weights are orthogonal; their decomposition takes longer to compile than everything else
     return nn.OptimizedLSTMCell(hidden, recurrent_kernel_init=nn.initializers.lecun_normal(), name=name)
 
 
@@ -214,7 +216,7 @@ class _Step(nn.Module):
         draw: Draw,
     ) -> tuple[tuple[tuple[jax.Array, jax.Array], jax.Array], tuple[jax.Array, jax.Array]]:
         hidden, (state, before) = self.config.hidden, carry
-        last = nn.Embed(self.devices + 1, hidden, name="device")(before)  # the last one stands for none yet
+        last = nn.Embed(self.devices + 1, hidden, name="device")(before)  # the last one is for the first group
         state, output = _lstm(hidden, name="cell")(state, last)
         query = nn.Dense(hidden, use_bias=False, name="query")(output)
         scores = nn.Dense(1, use_bias=False, name="score")(jnp.tanh(keys + query[None]))[:, 0]
@@ -225,7 +227,7 @@ class _Step(nn.Module):
 
 
 def init(config: HdpConfig, key: jax.Array, task: Instance) -> Params:
-    """New parameters of both networks."""
+    """Initialises the parameters of both networks."""
     of_grouper, of_placer, choice = jax.random.split(key, 3)
     grouper, placer = _networks(config, task)
     draw = Draw(jnp.float32(0), jnp.asarray(True))
@@ -237,7 +239,7 @@ def init(config: HdpConfig, key: jax.Array, task: Instance) -> Params:
 
 
 def play(config: HdpConfig, params: Params, key: jax.Array, task: Instance, draw: Draw) -> tuple[jax.Array, jax.Array]:
-    """The log-probability of a placement, `[]` float32, and the placement, `[n]` int32."""
+    """Samples a placement: its log-probability, `[]` float32, and the placement, `[n]` int32."""
     of_grouper, of_placer = jax.random.split(key)
     grouper, placer = _networks(config, task)
     logits: Any = grouper.apply({"params": params["grouper"]}, jnp.asarray(task.features))
@@ -260,8 +262,8 @@ def _width(task: Instance, groups: int) -> int:
 
 
 def _embedded(task: Instance, group: jax.Array, groups: int) -> tuple[jax.Array, jax.Array]:
-    """What the placer reads of k groups: their ops' mean features, their share of the ops, and which groups read them;
-    `[k, G]` float32. And which have ops, `[k]` bool.
+    """Inputs of the placer for k groups: their ops' mean features, their share of the ops, and the groups that read
+    them; `[k, G]` float32. And a mask of groups with ops, `[k]` bool.
     """
     graph = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], task.graph)
     n = graph.sizes.ops
@@ -276,12 +278,12 @@ def _embedded(task: Instance, group: jax.Array, groups: int) -> tuple[jax.Array,
 
 
 class State(NamedTuple):
-    """All that learning changes."""
+    """The complete state of learning."""
 
     params: Params
-    moments: Any  # of Adam
+    moments: Any  # Adam's moments
     baseline: jax.Array  # [] float32
-    step: jax.Array  # [] int32, updates since it began anew
+    step: jax.Array  # [] int32, updates since the last restart
     key: jax.Array
     placement: jax.Array  # [n] int32, the best so far
     value: jax.Array  # [] float32, its fitness
@@ -298,7 +300,7 @@ def begin(config: HdpConfig, key: jax.Array, task: Instance) -> State:
 
 
 def optimiser(config: HdpConfig) -> optax.GradientTransformation:
-    """Adam with a rate that falls in steps; long gradients are shortened."""
+    """Adam with a staircase learning rate and global-norm clipping."""
     rate = optax.exponential_decay(
         config.rate, config.decay_every, config.decay, transition_begin=config.decay_from, staircase=True
     )
@@ -306,7 +308,7 @@ def optimiser(config: HdpConfig) -> optax.GradientTransformation:
 
 
 def update(config: HdpConfig, state: State, task: Instance) -> State:
-    """Tries placements, and learns from what they take."""
+    """Samples placements, and learns from their costs."""
     key, *keys = jax.random.split(state.key, config.children + 1)
     noise = jnp.where(state.step < config.noisy, config.noise, 0.0)
     draw = Draw(noise, state.step < config.sampled)
@@ -333,7 +335,7 @@ def update(config: HdpConfig, state: State, task: Instance) -> State:
 
 
 def decisions(task: Instance, placements: jax.Array) -> Decisions:
-    """Placements `[p, n]` with the order of the instance, as the costs take them."""
+    """Placements `[p, n]` with the order of the instance, as inputs of the cost model."""
     graph = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], task.graph)
     keys = jnp.asarray(task.keys)
     sent = jax.vmap(lambda placement: transfer_keys(graph, placement, keys, task.problem.devices))(placements)
@@ -347,7 +349,7 @@ def costs(task: Instance, placements: jax.Array) -> jax.Array:
 
 
 def rewards(task: Instance, values: jax.Array) -> jax.Array:
-    """-sqrt(seconds) of each fitness `[p]`; `FAILURE` for what does not fit."""
+    """-sqrt(seconds) of each fitness `[p]`; `FAILURE` for placements over the memory limit."""
     unit = jnp.asarray(task.graph.second_unit)[0]
     if task.problem.memory_limit is None:
         return -jnp.sqrt(values * unit)
@@ -356,7 +358,7 @@ def rewards(task: Instance, values: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def begin_anew(config: HdpConfig, state: State, task: Instance) -> State:
-    """With other parameters, but the best placement so far."""
+    """Restarts with new parameters, but keeps the best placement so far."""
     return begin(config, state.key, task)._replace(placement=state.placement, value=state.value)
 
 
@@ -377,7 +379,7 @@ def solve(
     noisy: int = 750,
     updates: int = 1000,
 ) -> Plan:
-    """Whole updates within the budget, of `children` evaluations each; at least one.
+    """Runs whole updates within the budget, of `children` evaluations each; at least one.
 
     Args:
       options: see `HdpConfig`.
@@ -400,7 +402,7 @@ def solve(
 
 
 def _advanced(config: HdpConfig, state: State, task: Instance, steps: int) -> State:
-    """Some updates, with a new beginning where one is due."""
+    """Runs updates, with restarts when they are due."""
     while steps:
         if (done := int(state.step)) == config.updates:
             state, done = begin_anew(config, state, task), 0
@@ -411,11 +413,11 @@ def _advanced(config: HdpConfig, state: State, task: Instance, steps: int) -> St
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def advance(config: HdpConfig, state: State, task: Instance, steps: int) -> State:
-    """Some updates."""
+    """Runs a number of updates."""
     return jax.lax.fori_loop(0, steps, lambda _, state: update(config, state, task), state)
 
 
 @jax.jit
 def _best(state: State, task: Instance) -> tuple[jax.Array, jax.Array]:
-    """As `search_population` takes it."""
+    """Genes and value of the best placement, in the form that `search_population` takes."""
     return to_genes(decisions(task, state.placement[None]), task.problem.devices)[:, 0, 0], state.value

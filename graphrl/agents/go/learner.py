@@ -1,11 +1,11 @@
-"""GO's learner: imitation of a greedy teacher or PPO on `Compile-v0`, both from a heuristic's plan (the hint).
+"""GO's learner: imitation of a greedy teacher or PPO on `Compile-v0`, both starting from a heuristic's plan (the hint).
 
-- `lesson`, `imitation_loss`: the teacher climbs from the hint. It computes the gain of every change of one op, makes
-  the best change, and repeats this as long as the best change gains. Each of its stops is part of a `Lesson`: exact
-  costs of thousands of plans. PPO would have to estimate these from rewards that sum the effects of many changes.
+- `lesson`, `imitation_loss`: the teacher is a hill climber that starts from the hint. At each stop it computes the gain
+  of every change of one op, then applies the changes that gain, best first. Each of its stops is part of a `Lesson`:
+  exact costs of thousands of plans. PPO would have to estimate these from rewards that sum the effects of many changes.
 - `batch`: training graphs as instances for PPO, or as lessons for imitation, under each transfer model.
-- `learner` (`init`, `update`, `evaluate`): PPO draws plans around the one that the policy sees. The next round begins
-  at the best plan so far. Every round is an episode of one step, as when a trained policy plans (`agent.py`).
+- `learner` (`init`, `update`, `evaluate`): PPO samples plans around the one that the policy sees. The next round starts
+  from the best plan so far. Every round is an episode of one step, as when a trained policy plans (`agent.py`).
 - `tuned`: further PPO on one graph, for methods with `finetune`.
 """
 
@@ -37,9 +37,9 @@ from graphrl.learning.ppo.settings import likeliest, sample
 from graphrl.mesh import AXIS, make_mesh
 from graphrl.networks.base import Network
 
-LARGEST = 2.0  # percent of the makespan that a change counts as
-NATS = 20.0  # by which a change is to be likelier than none, for each percent
-MOST_MADE = 0.1  # changes between two stops, a share of the ops
+LARGEST = 2.0  # maximum gain of a change, percent of the makespan
+NATS = 20.0  # target logit of a change relative to no change, per percent of gain
+MOST_MADE = 0.1  # maximum number of changes between two stops, as a share of the ops
 
 
 class Lesson(NamedTuple):
@@ -47,14 +47,14 @@ class Lesson(NamedTuple):
 
     instance: CompileParams
     starts: Choices  # [s, n] each
-    gains: Choices  # [s, n, o] float32 each: percent of the makespan; 0 for what was chosen, and at least 0
-    played: Played  # [s, n, ...], how they ran
+    gains: Choices  # [s, n, o] float32 each: percent of the makespan; at least 0, and 0 for the current choice
+    played: Played  # [s, n, ...], features of their schedules
 
 
 def lesson(
     graph: ComputationGraph, problem: Problem, instance: CompileParams, stops: int, tasks: Sequence[str]
 ) -> Lesson:
-    """Of a graph whose instance begins at a plan; other tasks than these stay as they are."""
+    """The teacher's lesson on a graph whose instance starts from a plan; only the given tasks change."""
     n = len(graph.ops)
     decoder = DECODERS[problem.objective](graph, problem, instance)
     chosen = [np.asarray(choice, np.int64)[:n].copy() for choice in (instance.start.placement, instance.start.priority)]
@@ -85,18 +85,19 @@ def lesson(
 
 
 def _padded(rows: np.ndarray, to: tuple[int, ...]) -> np.ndarray:
-    """With zeros at the ends of all axes but the first."""
+    """Pads all axes but the first with zeros at the end."""
     return np.pad(rows, [(0, 0), *((0, size - had) for size, had in zip(to, rows.shape[1:], strict=True))])
 
 
 def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], lesson: Lesson) -> jax.Array:
-    """How far what the policy thinks of changes is from what they gain, percent squared: a mean over all changes, stops
-    and tasks, `[]` float32.
+    """Squared error between the policy's logits of changes and their gains, percent squared: the mean over all changes,
+    stops and tasks, `[]` float32.
 
-    A change is to be likelier than none by `NATS` for each percent that it gains, if it were made alone; none counts as
-    more than `LARGEST`, and those for the worse as 0, for a worse plan is not taken. So all gains of a graph teach, and
-    the policy stays as uncertain as they are: where only what its changes are expected to gain counts, it ends at a few
-    of them, and of its plans, all nearly the same, the best is no better than by chance.
+    The target logit of a change, relative to no change, is `NATS` per percent that the change gains when made alone.
+    Gains count as at most `LARGEST`, and losses as 0, since a worse plan is not taken. All gains of a graph thus
+    provide a signal, and the policy stays as uncertain as they are. A policy trained only on the expected gain of its
+    changes would concentrate on a few of them; its plans would be nearly identical, and the best of them no better than
+    chance.
     """
 
     def of_stop(start: Choices, gains: Choices, played: Played) -> jax.Array:
@@ -115,7 +116,7 @@ def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], less
 
 
 def _gains_of_levels(decoder: PlanDecoder, chosen: list[np.ndarray], levels: int) -> np.ndarray:
-    """How many percent the makespan falls where one op has another level: `[n, levels]`, 0 where it does not fall."""
+    """Percent by which the makespan decreases if one op has another level: `[n, levels]`, 0 without a decrease."""
     placement, level = chosen
     now, makespans = decoder.rank(placement, level)[1], np.empty((len(level), levels))
     for op, other in np.ndindex(makespans.shape):
@@ -126,7 +127,7 @@ def _gains_of_levels(decoder: PlanDecoder, chosen: list[np.ndarray], levels: int
 
 
 def _climb(decoder: PlanDecoder, chosen: list[np.ndarray], gains: list[np.ndarray]) -> None:
-    """Makes the changes that gain, the best first, if they still do."""
+    """Applies the changes that gain, best first, if they still do; at most `MOST_MADE` of the ops."""
     n, now, made = len(chosen[0]), decoder.rank(chosen[0], chosen[1]), 0
     gain = np.stack([each.max(1, initial=0) for each in gains])
     for which in np.argsort(-gain, axis=None, kind="stable"):
@@ -146,8 +147,9 @@ Batch = dict[str, Any]  # by transfer model `CompileParams`, or a `Lesson` to im
 
 
 def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer) -> Problem:
-    """The problem of a graph under a transfer model: how many devices, and how slow transfers are, by its name. Under
-    max_load the graph's machine, if it names one, and its tensors may say what is left of that.
+    """The problem of a graph under a transfer model: its name determines the number of devices and the speed of
+    transfers. Under max_load the graph's machine, if it names one, determines the devices and the memory limit, and
+    tensors may have their own transfer times.
     """
     which = zlib.crc32(graph.name.encode())
     devices = settings.devices[which % len(settings.devices)]
@@ -162,7 +164,7 @@ def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer
 
 
 def batch(settings: GoSettings, graphs: Sequence[ComputationGraph], to: Sizes) -> Batch:
-    """Graphs as instances under each transfer model, for imitation as lessons."""
+    """Converts graphs to instances under each transfer model, or to lessons for imitation."""
     machines = [graph.machine for graph in graphs if graph.machine is not None]
     most = max((machine.accelerators + machine.cpus for machine in machines), default=1)
     get = functools.partial(_CACHE.get, settings, to, most)
@@ -171,19 +173,19 @@ def batch(settings: GoSettings, graphs: Sequence[ComputationGraph], to: Sizes) -
 
 
 class _Cache:
-    """What was made of graphs: a hint takes milliseconds, and a lesson a second."""
+    """Cache of the rows of graphs: a hint takes milliseconds, and a lesson a second."""
 
     def __init__(self, most: int) -> None:
         self._most, self._made = most, dict[Any, Any]()
 
     def get(self, settings: GoSettings, to: Sizes, devices: int, graph: ComputationGraph, transfer: Transfer) -> Any:
-        """The row of a graph in a batch of so many devices, or more."""
+        """The row of a graph in a batch with at least `devices` devices."""
         key = settings, to, devices, id(graph), transfer
         if key not in self._made:
             if len(self._made) >= self._most:
                 self._made.clear()
             row = _row(settings, to, devices, graph, transfer)
-            self._made[key] = graph, row  # the graph lives on, and so is its id
+            self._made[key] = graph, row  # keeps the graph alive, so that its id stays unique
         return self._made[key][1]
 
 
@@ -201,10 +203,10 @@ def _row(
 
 
 class _Stand(NamedTuple):
-    """Where rounds have come to."""
+    """State of the rounds on one graph."""
 
-    instance: CompileParams  # which begins at the best plan so far
-    reward: jax.Array  # [] float32, of that plan
+    instance: CompileParams  # starts from the best plan so far
+    reward: jax.Array  # [] float32, reward of that plan
 
 
 def learner(settings: GoSettings) -> Learner:
@@ -219,11 +221,11 @@ def init(settings: GoSettings, key: jax.Array, policy: Any = None) -> LearnerSta
 
 
 def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Batch) -> tuple[LearnerState, Metrics]:
-    """An update of PPO for each round and transfer model, or of imitation; see `Learner`.
+    """An update of PPO for each round and transfer model, or one step of imitation; see `Learner`.
 
     Returns:
-      The new state, and means of `ppo.learn`'s metrics, with "best": by how many percent the best plan of the last
-      round was faster than the hint. Of imitation "loss", see `imitation_loss`, and "gradient_norm".
+      The new state, and means of `ppo.learn`'s metrics, with "best": the percent by which the best plan of the last
+      round was faster than the hint. For imitation "loss", see `imitation_loss`, and "gradient_norm".
     """
     if settings.learning == "imitation":
         return _imitate(settings, state, batch)
@@ -239,8 +241,8 @@ def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Bat
 
 
 def _imitate(settings: GoSettings, state: LearnerState, batch: Batch) -> tuple[LearnerState, Metrics]:
-    """A gradient step."""
-    policy = networks(dataclasses.replace(settings.network, changes=0.0)).policy  # how many it makes is not learned
+    """One gradient step on lessons."""
+    policy = networks(dataclasses.replace(settings.network, changes=0.0)).policy  # the number of changes is not learned
 
     def loss(params: dict[str, Any]) -> tuple[jax.Array, Metrics]:
         of_graph = functools.partial(imitation_loss, policy, params["policy"], settings.network.tasks)
@@ -257,7 +259,7 @@ def _round(settings: GoSettings, carry: tuple[LearnerState, _Stand], keys: jax.A
     (state, stand), of = carry, networks(settings.network)
     split = jax.vmap(jax.random.split)(keys)
     tried = ppo.attempt(settings.ppo, settings.env, of, state.params, split[:, 0], stand.instance)
-    # a worse plan costs nothing: the next round begins where this one did; else nothing but no change at all is learned
+    # a worse plan has no cost, as the next round starts from the best; otherwise the policy learns to change nothing
     kept = tried._replace(reward=jnp.maximum(tried.reward, stand.reward[:, None]))
     state, metrics = ppo.learn(settings.ppo, of, state, split[:, 1], kept)
     stand = jax.vmap(_better)(stand, tried.action, tried.reward)
@@ -265,12 +267,12 @@ def _round(settings: GoSettings, carry: tuple[LearnerState, _Stand], keys: jax.A
 
 
 def evaluate(settings: GoSettings, params: Any, key: jax.Array, batch: Batch) -> Metrics:
-    """By how many percent the policy's plans are faster than the hint: means over graphs and transfer models.
+    """Percent by which the policy's plans are faster than the hint: means over graphs and transfer models.
 
     Returns:
-      "sampled", the best of all rounds, the hint among them; "by_chance", the best of as many plans, each of which
-      differs from its round's start in as many ops as one of the policy's, but which ops and how is random; "greedy",
-      the likeliest plan of the first round alone; and "sampled" by transfer model.
+      "sampled", the best of all rounds, including the hint; "by_chance", the best of equally many random plans, each
+      with the same number of changed ops as one of the policy's, but random ops and options; "greedy", the most likely
+      plan of the first round; and "sampled" by transfer model.
     """
     each, apart = [], {}
     for number, (transfer, rows) in enumerate(batch.items()):
@@ -287,7 +289,9 @@ def evaluate(settings: GoSettings, params: Any, key: jax.Array, batch: Batch) ->
 def tuned(
     settings: GoSettings, policy: Any, instance: CompileParams, key: jax.Array, updates: int
 ) -> tuple[Any, Choices]:
-    """A policy after some updates on one graph, and the best choices that these drew, or the instance's start."""
+    """Trains a policy on one graph: the new parameters, and the best sampled choices, or the instance's start if that
+    is better.
+    """
     params = jax.tree.map(jnp.asarray, policy)
     stand = _begun(settings, instance)
     state, stand = _tuned(settings, params, stand, key, updates)
@@ -312,14 +316,14 @@ def _tuned(
 
 
 def gain(reward: jax.Array) -> jax.Array:
-    """Percent by which a plan is faster than the baseline."""
+    """Percent by which a plan with this reward is faster than the baseline."""
     return 100 * (1 - jnp.square(reward))
 
 
 def _play(
     settings: GoSettings, policy: Any, key: jax.Array, instance: CompileParams, by_chance: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The rewards `[]` of the best plan of all rounds on one graph, and of the first round's likeliest."""
+    """Rewards `[]` of the best plan of all rounds on one graph, and of the first round's most likely plan."""
     env, network = settings.env, networks(settings.network).policy
 
     def one_round(stand: _Stand, key: jax.Array) -> tuple[_Stand, jax.Array]:
@@ -341,14 +345,14 @@ def _play(
 
 
 def _begun(settings: GoSettings, instance: CompileParams) -> _Stand:
-    """At the hint, whose reward is -1, if it is valid."""
+    """Initial state at the hint, whose reward is -1, or `INVALID` if it is not valid."""
     instance = jax.tree.map(jnp.asarray, instance)
     valid = outcome(instance, possible_choices(instance, instance.start), SENDS).valid
     return _Stand(instance, jnp.where(valid, jnp.float32(-1), INVALID))
 
 
 def _better(stand: _Stand, action: Any, reward: jax.Array) -> _Stand:
-    """At the best of actions `[a, ...]`, or where it was if none is better."""
+    """State at the best of actions `[a, ...]`, or the same state if they are not better."""
     instance, best = stand.instance, reward.argmax()
     is_better = reward[best] > stand.reward
     tried = possible_choices(
@@ -359,7 +363,7 @@ def _better(stand: _Stand, action: Any, reward: jax.Array) -> _Stand:
 
 
 def _shuffled(key: jax.Array, action: Any, was: Any, mask: Any) -> Any:
-    """An action that differs from `was` in as many ops of each task as the given one: which and how is random."""
+    """An action that differs from `was` in the same number of ops per task as `action`, with random ops and options."""
 
     def one(key: jax.Array, action: jax.Array, was: jax.Array, mask: jax.Array) -> jax.Array:
         order_key, option_key = jax.random.split(key)

@@ -1,4 +1,4 @@
-"""GO's policy and value networks, each with its own graph network, and the trained policy with the plans it makes."""
+"""GO's policy and value networks, each with a separate graph network, and the trained policy."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ from graphrl.training import agent
 
 
 def networks(config: GoConfig) -> PolicyValue:
-    """The networks of a configuration, without parameters: of observations of `Compile-v0` with the same tasks."""
+    """The networks of a configuration, without parameters, for observations of `Compile-v0` with the same tasks."""
     policy = DecisionLogits(
         embedding=_embedding(config),
         layers=tuple(_layer(config) for _ in range(config.layers)),
@@ -44,18 +44,18 @@ def networks(config: GoConfig) -> PolicyValue:
         preference=config.preference,
         votes=config.votes,
     )
-    # rewards are -sqrt(run time / best baseline's): -1 is a plan as good as the baseline's
+    # rewards are -sqrt(run time / baseline's run time): -1 is a plan as good as the baseline
     value = GraphValue(encoder=DecisionVectors(_embedding(config)), width=config.width, typical=-1.0)
     decides = network(policy)
     return PolicyValue(changing(decides, config.changes) if config.changes else decides, network(value))
 
 
 def changing(policy: Network, share: float) -> Network:
-    """A policy that is expected to change a share of what was chosen last, of each task.
+    """Wraps a policy so that the expected share of changed choices is fixed, per task.
 
-    The logits of what was chosen last are shifted, all ops' by one number, through which no gradient flows. A policy
-    that begins at a good plan, and may change as little as it likes, soon changes nothing: most changes are for the
-    worse. So it can only learn which are not.
+    The logits of the last choices are shifted by one number for all ops, through which no gradient flows. A policy that
+    starts from a good plan and is free to change nothing soon does so, because most changes make the plan worse. With a
+    fixed share it can only learn which changes do not.
     """
 
     def apply(params: Any, seen: Any) -> dict[str, jax.Array]:
@@ -66,7 +66,9 @@ def changing(policy: Network, share: float) -> Network:
 
 
 def _shifted(logits: jax.Array, previous: jax.Array, mask: jax.Array, share: float) -> jax.Array:
-    """Logits `[n, o]` whose expected changes are a share of the ops that may choose; by bisection."""
+    """Logits `[n, o]`, shifted by bisection so that the expected share of changes among ops with a choice is
+    `share`.
+    """
     last = jax.nn.one_hot(previous, logits.shape[-1], dtype=bool)
     stays = jnp.where(last, logits, 0.0).sum(-1)
     ahead = stays - jax.nn.logsumexp(jnp.where(last, NEVER, logits), axis=-1)
@@ -96,9 +98,9 @@ def _attention(config: GoConfig) -> SegmentAttention:
 
 
 _ANY = DeviceProblem.of(Problem("makespan"))
-# On a CPU, what XLA compiles in a tenth of the time, and what then runs up to five times as long (jax 0.10.2).
+# On a CPU, XLA then compiles in a tenth of the time, and the program runs up to five times as long (jax 0.10.2).
 HASTE = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
-if jax.__version_info__ < (0, 11):  # later ones have no such option
+if jax.__version_info__ < (0, 11):  # later versions lack this option
     HASTE["xla_cpu_use_fusion_emitters"] = False
 
 
@@ -116,24 +118,24 @@ class Policy(agent.Policy[GoSettings]):
         return networks(config.network).policy.init(key, smallest(config))
 
     def logits(self, params: CompileParams, played: Played, *, hasty: bool = False) -> dict[str, np.ndarray]:
-        """Of each task that it decides the logits `[n, o]` float32, for an instance after its start, which ran so;
-        `hasty` where there is no time to compile the network well, if that is for a CPU.
+        """For each of its tasks the logits `[n, o]` float32, for an instance at its start and the features of that
+        plan's schedule. `hasty` compiles for a CPU with few optimisations, if time is short.
         """
-        params = dataclasses.replace(params, problem=_ANY)  # which it does not see: one program for all
+        params = dataclasses.replace(params, problem=_ANY)  # not part of the observation: one program for all
         logits = _hasty_logits if hasty and jax.default_backend() == "cpu" else _logits
         return dict(jax.device_get(logits(self.config, self.params, params, played)))
 
 
 class GdpPolicy(Policy):
-    """GDP's by default (Zhou et al., "GDP: Generalized Device Placement for Dataflow Graphs", 2019): placement alone,
-    without superposition and without what couples tasks.
+    """GDP by default (Zhou et al., "GDP: Generalized Device Placement for Dataflow Graphs", 2019): placement alone,
+    without superposition and without coupling of tasks.
     """
 
     settings = staticmethod(functools.partial(GoSettings, network=GDP_NETWORK))
 
 
 def smallest(settings: GoSettings) -> Observation:
-    """An observation to make parameters with."""
+    """A tiny observation for initialising parameters."""
     graph = agent.smallest()
     fusion = fusion_problem(graph) if "fusion" in settings.network.tasks else None
     params = jax.tree.map(jnp.asarray, instance(graph, settings.problem, levels=settings.levels, fusion=fusion))
@@ -151,8 +153,8 @@ _hasty_logits = jax.jit(_logits_of, static_argnums=0, compiler_options=HASTE)
 
 
 def drawn(logits: dict[str, np.ndarray], start: Choices, samples: int, rng: np.random.Generator) -> Choices:
-    """Choices by their logits: `[samples, n]` int32 each, the likeliest first, the rest drawn; of other tasks as they
-    were. On the host: a program that draws takes as long to compile as the network, and longer to run.
+    """Samples choices from logits: `[samples, n]` int32 each, the most likely first; other tasks keep their choices.
+    Runs on the host: a sampling program takes as long to compile as the network, and longer to run.
     """
     kept = Choices(*(np.broadcast_to(was, (samples, len(was))) for was in start[:2]))
     return kept._replace(**{task: _options(of_task, samples, rng) for task, of_task in logits.items()})
@@ -160,7 +162,7 @@ def drawn(logits: dict[str, np.ndarray], start: Choices, samples: int, rng: np.r
 
 def _options(logits: np.ndarray, samples: int, rng: np.random.Generator) -> np.ndarray:
     sums = np.cumsum(np.exp(logits - logits.max(1, keepdims=True), dtype=np.float64), 1)
-    sums /= sums[:, -1:]  # so that what may not be chosen is not, whatever is rounded
+    sums /= sums[:, -1:]  # so that rounding never selects a forbidden option
     options = np.empty((samples, len(logits)), np.int32)
     options[0] = logits.argmax(1)
     for sample in range(1, samples):
@@ -169,11 +171,12 @@ def _options(logits: np.ndarray, samples: int, rng: np.random.Generator) -> np.n
 
 
 def ranked_changes(logits: np.ndarray, placement: np.ndarray) -> np.ndarray:
-    """Ops and other devices than they have, by how much likelier than these: `[k, 2]` int64, without what may not be.
+    """Pairs of ops and new devices, sorted by logit relative to the current device: `[k, 2]` int64, without forbidden
+    ones.
 
     Args:
       logits: `[n, d]`, of devices.
-      placement: `[n]`.
+      placement: `[n]`, current devices.
     """
     ahead = logits - np.take_along_axis(logits, np.asarray(placement)[:, None], 1)
     ahead[(logits <= NEVER / 2) | (np.arange(logits.shape[1]) == np.asarray(placement)[:, None])] = -np.inf

@@ -1,10 +1,10 @@
 """REGAL as agents of the training loop, and as methods: the trained network proposes, BRKGA searches.
 
-There are two agents: as published, and with a list schedule as a hint. Methods:
+There are two agents: the published one, and one with a list schedule as a hint. Methods:
 
 - "regal" is the paper's.
-- "regal-hint": the policy sees a plan of list scheduling with the graph (`RegalConfig.hint`). So BRKGA searches near
-  that plan.
+- "regal-hint": the policy sees a plan of list scheduling with the graph (`RegalConfig.hint`), so that BRKGA searches
+  near that plan.
 - "idrs" and "idrs-hint" only sample from the proposals: the paper's instance-dependent random search.
 - "regal+" is `auto` with the proposals of "regal-hint".
 """
@@ -39,18 +39,18 @@ AGENT = Agent(
 HINT = dataclasses.replace(AGENT, policy=HintPolicy)
 
 
-SEARCH_SHARE = 0.3  # of the budget of "regal+", as `brkga+` has in `auto`
+SEARCH_SHARE = 0.3  # share of the budget of "regal+", as for `brkga+` in `auto`
 _ONLY_MUTANTS = Parameters(population=81, elites=1, mutants=80)  # every offspring is drawn from the proposals
 
 
 @solver("regal", "REGAL as published: brkga with the proposals of a trained policy", digest=Policy.digest_of)
 def solve(task: Task, *, checkpoint: str = "", starts: Sequence[PlacedOrder] = ()) -> Plan:
-    """BRKGA with proposals that the policy makes for the graph.
+    """BRKGA with the policy's proposals for the graph.
 
     Args:
       checkpoint: of `graphrl train regal`, or a file of `Policy.save`; by default the policy that the package ships
         for the objective (and for `link` transfers, where it ships one).
-      starts: plans that are part of the first population.
+      starts: plans in the first population.
 
     Raises:
       GraphrlError: the checkpoint cannot be read, is for another number of devices, or its policy has a hint.
@@ -90,12 +90,12 @@ def solve_samples_hint(task: Task, *, checkpoint: str = "") -> Plan:
     prepare=prepare,
 )
 def solve_portfolio(task: Task, *, checkpoint: str = "") -> Plan:
-    """The plans that `auto` begins with, list scheduling among them, are in the first population of "regal-hint", for 3
-    tenths of the budget; `auto`'s searches go on from the best.
+    """Runs "regal-hint" for three tenths of the budget, with the initial plans of `auto` (list scheduling among them)
+    in its first population; `auto`'s searches then continue from the best plan.
 
     Args and errors: as `solve_hint`.
     """
-    _policy(task, checkpoint, "list")  # a portfolio passes over methods that do not take a problem
+    _policy(task, checkpoint, "list")  # raises here, since a portfolio skips methods that do not support a problem
 
     def proposing(plans: list[Plan]) -> dict[str, Any]:
         return {"checkpoint": checkpoint, "starts": [plan.decisions(task.graph) for plan in plans]}
@@ -108,7 +108,7 @@ def _policy(task: Task, checkpoint: str, hint: Hint) -> Policy:
     """The policy to play.
 
     Raises:
-      GraphrlError: it cannot be read, is for another number of devices, or is of the other kind.
+      GraphrlError: the policy cannot be read, is for another number of devices, or has another kind of hint.
     """
     policy, devices = POLICIES[hint].chosen(task.problem, checkpoint), task.problem.devices
     if policy.config.hint != hint:

@@ -20,28 +20,29 @@ class RegalConfig:
     """Settings of a REGAL learner. The papers give none of the numbers: they are ours.
 
     Attributes:
-      problem: what is planned for; the policy has outputs for its devices.
-      evaluations: of BRKGA in a step of training, for the standard run and for each action.
-      parameters: of BRKGA.
-      coding: how an op's Beta distributions are chosen: "moments" (mean and variance together, ICLR) or "shapes"
-        (alpha and beta apart, workshop).
-      genes: that proposals are learned for: "all" of an op, the papers', or its "priorities" alone; its affinities to
+      problem: the problem for which plans are made; the policy has outputs for its devices.
+      evaluations: evaluations of BRKGA in a training step, for the standard run and for each action.
+      parameters: parameters of BRKGA.
+      coding: encoding of an op's Beta distributions: "moments" (mean and variance jointly, ICLR) or "shapes" (alpha and
+        beta separately, workshop).
+      genes: genes with learned proposals: "all" of an op, the papers', or its "priorities" alone; its affinities to
         devices are then uniform. Without a hint, affinities learned at few evaluations cost 0.4 to 2.9 points at 5000
-        (synthetic graphs, makespan and peak memory, every policy that we took them out of).
-      hint: what the network sees beside REGAL's features: "none", as in the papers; or "list", which is one plan of
-        list scheduling, and the untrained policy then prefers the distributions around that.
+        (synthetic graphs, makespan and peak memory, every policy from which we removed them).
+      hint: input of the network in addition to REGAL's features: "none", as in the papers; or "list", a plan of list
+        scheduling, around which the initial policy then prefers distributions.
       encoder: "message-passing" (REGAL) or "recurrent" (its baseline GAS).
-      rounds: of messages, T; 0 sees ops alone.
-      width: of all vectors and hidden layers.
-      preference: the untrained policy prefers the uniform distribution (with a hint, that around it) by so many nats to
+      rounds: rounds of messages, T; with 0 ops see only themselves.
+      width: width of all vectors and hidden layers.
+      preference: nats by which the initial policy prefers the uniform distribution (with a hint, the one around it) to
         each other option: without a hint it starts close to standard BRKGA.
-      actions: sampled for each graph and update.
-      learning_rate: of Adam.
-      gradient_norm: gradients longer than this are shortened.
+      actions: actions sampled per graph and update.
+      learning_rate: Adam's learning rate.
+      gradient_norm: gradients are clipped to this global norm.
       entropy, baseline_error, clip: see `reinforce.Weights`.
-      baseline: what rewards are compared with: see `reinforce.Weights`.
-      start: a file of `Policy.save` or a checkpoint whose policy training begins with, of the same network; "" begins
-        anew. Few evaluations teach the coarse things cheaply, then many the rest.
+      baseline: baseline of the rewards: see `reinforce.Weights`.
+      start: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts; "" starts
+        from new parameters. Training with few evaluations learns coarse properties cheaply; many evaluations then
+        refine them.
 
     Raises:
       ProblemError: a value is out of range.
@@ -82,10 +83,10 @@ class RegalConfig:
 
     @property
     def fixed_genes(self) -> int:
-        """How many of an op's genes, the first ones, nothing is learned for: those of its affinities, or none."""
+        """Number of an op's first genes without learned proposals: those of its affinities, or 0."""
         return self.problem.devices if self.genes == "priorities" else 0
 
     @property
     def hint_for(self) -> Problem | None:
-        """What `instance` makes its hint for; None for none."""
+        """The problem for which `instance` computes its hint; None without a hint."""
         return self.problem if self.hint == "list" else None

@@ -39,8 +39,8 @@ def update(
     """One step of gradient descent with g instances; see `Learner`.
 
     Returns:
-      The new state, and what `reinforce.loss` says of its batch, "improvement" (percent by which the sampled actions
-      are better than standard BRKGA), "baseline" (mean of the learned one) and "gradient_norm".
+      The new state, and the metrics of `reinforce.loss`, "improvement" (percent by which the sampled actions are better
+      than standard BRKGA), "baseline" (mean of the learned one) and "gradient_norm".
     """
     tried = jax.vmap(functools.partial(_try, config, state.params["policy"]))
     observation, actions, reward = tried(learning.keys(key, batch.nodes.shape[0]), batch)
@@ -51,11 +51,11 @@ def update(
 
 
 def evaluate(config: RegalConfig, params: Any, key: jax.Array, batch: ProposalParams) -> dict[str, jax.Array]:
-    """How good proposals of the policy are, as a solver takes them; see `Learner`.
+    """Metrics of the policy's proposals, chosen as in a solver; see `Learner`.
 
     Returns:
       "improvement" over standard BRKGA in percent (the mean, and "improvement_least", "improvement_most"), "matched"
-      (the share of graphs at least as good), "entropy" in nats a choice.
+      (the share of graphs at least as good), "entropy" in nats per choice.
     """
 
     def one(key: jax.Array, graph: ProposalParams) -> tuple[jax.Array, jax.Array]:
@@ -88,7 +88,7 @@ def _try(config: RegalConfig, params: Any, key: jax.Array, graph: ProposalParams
 def _loss(
     config: RegalConfig, params: dict[str, Any], observation: Any, actions: jax.Array, reward: jax.Array
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """REINFORCE's loss of what was tried on this device's graphs: actions `[g, a, n, d + 1, ...]`, rewards `[g, a]`."""
+    """REINFORCE's loss of samples on this device's graphs: actions `[g, a, n, d + 1, ...]`, rewards `[g, a]`."""
     of, real = networks(config), observation.mask
     logits = jax.vmap(of.policy.apply, (None, 0))(params["policy"], observation)[:, :, config.fixed_genes :]
     actions = actions[:, :, :, config.fixed_genes :]
@@ -103,7 +103,7 @@ def _loss(
 
 
 def _choices(learned: jax.Array, real: jax.Array) -> jax.Array:
-    """How many choices are learned for a graph, `[]` float32: of `learned` `[n, ...]` those of real ops `[n]`."""
+    """Number of learned choices for a graph, `[]` float32: the elements of `learned` `[n, ...]` for real ops `[n]`."""
     return real.sum(dtype=jnp.float32) * float(np.prod(learned.shape[1:]))
 
 

@@ -1,4 +1,4 @@
-"""REGAL's policy and baseline, each with its own graph network, and the trained policy with the proposals it makes."""
+"""REGAL's policy and baseline, each with a separate graph network, and the trained policy."""
 
 import functools
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from graphrl.training import agent
 
 
 class Networks(NamedTuple):
-    """What a learner trains; a solver needs the policy alone."""
+    """The networks of a learner; a solver needs only the policy."""
 
     policy: Network  # observation -> logits [n, d + 1, ..., options] float32
     baseline: Network  # observation -> expected reward [] float32
@@ -47,7 +47,9 @@ def networks(config: RegalConfig) -> Networks:
 
 
 def _preferred(config: RegalConfig) -> Callable[[GraphObservation], jax.Array]:
-    """Of every gene the distribution around the hint; the uniform where there is none, or nothing is learned."""
+    """For every gene the distribution around the hint; the uniform one without a hint, or for genes that are not
+    learned.
+    """
     distributions, genes = coding(config.coding), config.problem.devices + 1
     uniform = jnp.asarray(
         distributions.uniform if len(distributions.heads) > 1 else distributions.uniform[0], jnp.int32
@@ -83,16 +85,16 @@ class Policy(agent.Policy[RegalConfig]):
 
     @staticmethod
     def shipped(problem: Problem, hint: Hint) -> "Policy":
-        """See `default`: of the policies with or without a hint."""
+        """The shipped policy with or without a hint, see `default`."""
         return POLICIES[hint].default(problem)
 
     def propose(
         self, graph: ComputationGraph, sizes: Sizes, seed: int = 0, problem: Problem | None = None
     ) -> BetaTable:
-        """Proposals for a graph padded to some sizes, as `brkga.init` takes them: choices `[k, 1]`. A hint is for the
-        problem, by default the one that the policy was trained for; it must have as many devices.
+        """Proposals for a graph padded to the sizes, in the form that `brkga.init` takes: choices `[k, 1]`. A hint is
+        for `problem`, by default the policy's training problem; `problem` must have the same number of devices.
 
-        See `played`: `seed` is of the samples, where there are any.
+        `seed` is for samples, see `played`.
         """
         hint_for = None if self.config.hint == "none" else problem or self.config.problem
         seen = instance(graph, sizes, hint_for)
@@ -101,7 +103,7 @@ class Policy(agent.Policy[RegalConfig]):
 
 
 class HintPolicy(Policy):
-    """One that sees a list schedule by default."""
+    """A policy that sees a list schedule by default."""
 
     kind: ClassVar[str] = "hint"
     settings = staticmethod(functools.partial(RegalConfig, hint="list"))
@@ -113,17 +115,17 @@ POLICIES: dict[Hint, type[Policy]] = {"none": Policy, "list": HintPolicy}
 def played(config: RegalConfig, key: jax.Array, logits: jax.Array) -> jax.Array:
     """The action of a trained policy: logits `[..., options]` to int32 `[...]`.
 
-    With a hint it is the likeliest: what a sample changes of a plan that is good is mostly for the worse (8 programs of
-    658 to 1,288 ops, peak memory, coding "moments", a hint at the bound: with samples of the untrained policy BRKGA's
-    plans were 3% above those without proposals, with the likeliest 14% below). Without a hint it is sampled, as in
-    training and in the papers, so that ops which look alike get different proposals; the likeliest was 1 to 3% worse on
-    two of three policies.
+    With a hint it is the most likely action, since sampled changes to a good plan mostly make it worse. (On 8 programs
+    of 658 to 1,288 ops, with peak memory, coding "moments" and a hint at the bound, samples of the initial policy made
+    BRKGA's plans 3% worse than without proposals; the most likely action made them 14% better.) Without a hint it is
+    sampled, as in training and in the papers, so that ops with equal features get different proposals; the most likely
+    action was 1 to 3% worse on two of three policies.
     """
     return logits.argmax(-1).astype(jnp.int32) if config.hint == "list" else reinforce.sample(key, logits)
 
 
 def smallest(config: RegalConfig) -> ProposalParams:
-    """An instance to make parameters with."""
+    """A tiny instance for initialising parameters."""
     return instance(agent.smallest(), None, config.hint_for)
 
 

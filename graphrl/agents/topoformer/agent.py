@@ -1,6 +1,6 @@
 """Topoformer as an agent of the training loop, and as methods that order the ops of one device.
 
-A trained policy is called once for a graph; a decoder makes orders of its priorities.
+A trained policy is called once per graph; a decoder converts its priorities to orders.
 """
 
 from typing import get_args
@@ -40,14 +40,14 @@ AGENT = Agent(
 )
 
 
-MOST = 4096  # orders of a graph at once
-# Of annealing's eight chains so many start from learned orders, the others from its own. After 1 s, on 44 graphs of
-# 500 ops, that is a tie with plain annealing: means within 0.03%, the worst graph 0.4% above. Four tie on the mean too,
-# with 3.8% on the worst graph; all eight were 0.2% above on the mean of 20 of the graphs, 3.3% on the worst.
-# Nothing learned proposes annealing's moves, which weigh all places of an op anyway. Tried: ops drawn by how far they
-# stand from their learned place, and a pull towards it on the place drawn that fades as the chains cool. At the moves
-# of 1 s both together were 0.00 ± 0.06% above this on 60 graphs of 500 ops and 0.07 ± 0.11% above on 20 of 1,000; other
-# random numbers alone make 0.04 ± 0.09% and -0.03 ± 0.09%.
+MOST = 4096  # maximum number of orders of a graph in one batch
+# Number of annealing's eight chains that start from learned orders; the others use its own. After 1 s, on 44 graphs of
+# 500 ops, two such chains tie with plain annealing: means within 0.03%, the worst graph 0.4% above. Four tie on the
+# mean too, with 3.8% on the worst graph; all eight were 0.2% above on the mean of 20 of the graphs, 3.3% on the worst.
+# Annealing's moves are not learned: they weigh all places of an op anyway. Two variants did not help: drawing ops by
+# their distance from the learned place, and a pull towards that place which fades as the chains cool. With the moves of
+# 1 s both together were 0.00 ± 0.06% above this on 60 graphs of 500 ops and 0.07 ± 0.11% above on 20 of 1,000; other
+# seeds alone make 0.04 ± 0.09% and -0.03 ± 0.09%.
 STARTS = 2
 
 
@@ -58,11 +58,11 @@ STARTS = 2
     digest=Policy.digest_of,
 )
 def solve(task: Task, *, decode: str = "greedy", samples: int = 16, checkpoint: str = "") -> Plan:
-    """What it takes does not depend on the budget, but for no more orders than evaluations.
+    """Decodes orders from one call of the network. The budget only limits the number of orders, by its evaluations.
 
     Args:
-      decode: "greedy" (one order, no chance in it), "sample" or "beam".
-      samples: orders that are drawn, or kept by the beam at every step.
+      decode: "greedy" (one order, deterministic), "sample" or "beam".
+      samples: orders that are sampled, or kept by the beam at every step.
       checkpoint: of `graphrl train topoformer`, or a file of `Policy.save`; by default the policy that the package
         ships.
 
@@ -81,7 +81,7 @@ def solve(task: Task, *, decode: str = "greedy", samples: int = 16, checkpoint: 
     digest=Policy.digest_of,
 )
 def solve_warm(task: Task, *, samples: int = 16, checkpoint: str = "") -> Plan:
-    """Annealing has what the orders leave of the budget. Args and errors: as `solve`."""
+    """Anneals from sampled orders with the rest of the budget. Args and errors: as `solve`."""
     orders, evaluations = _orders(task, "sample", samples, checkpoint)
     portfolio = Portfolio(task)
     portfolio.keep(task.plan(None, orders[0], evaluations=evaluations))
@@ -89,7 +89,7 @@ def solve_warm(task: Task, *, samples: int = 16, checkpoint: str = "") -> Plan:
 
 
 def _orders(task: Task, decode: str, samples: int, checkpoint: str) -> tuple[np.ndarray, int]:
-    """Orders `[k, n]` int64 of ops, the one of lowest peak first, and the evaluations that they are."""
+    """Orders `[k, n]` int64 of ops, the one of lowest peak first, and the number of evaluations they count as."""
     if decode not in get_args(Decoding):
         raise ProblemError(f"decode is {decode!r}: must be one of {', '.join(get_args(Decoding))}")
     if not 1 <= samples <= MOST:

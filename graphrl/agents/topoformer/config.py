@@ -12,39 +12,39 @@ Baseline = Literal["leave-one-out", "greedy-rollout"]
 Decoder = Literal["priorities", "autoregressive"]
 Precision = Literal["float32", "bfloat16"]
 
-MOST_HEADS = 256  # on one of the encoder's graphs
+MOST_HEADS = 256  # maximum number on one of the encoder's graphs
 PROBLEM = Problem("peak_memory", 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class TopoformerConfig:
     """Settings of a Topoformer learner. The paper's are layers=4, width=256, heads=10, head_width=64, samples=1,
-    learning_rate=1e-4, decay=0.996, epoch=125, baseline=greedy-rollout; ours are what learns fast on two cores.
+    learning_rate=1e-4, decay=0.996, epoch=125, baseline=greedy-rollout; ours learn fast on two cores.
 
     Attributes:
       encoder: "topoformer" (the seven graphs of section 4.1) or one of section 5.3's others.
-      decoder: "priorities" (one call of the network a graph, section 4.2) or "autoregressive" (a small network is asked
-        again at every step, appendix B).
-      layers: of attention.
-      width: of all vectors and hidden layers.
-      heads: on each of the encoder's graphs; or a number for each of them, some of which may be 0, in the order of
-        `topological_attention.GRAPHS`, as in agent.heads=2,1,1,2,1,1,4.
-      head_width: of queries, keys and values.
-      tied: head k on every graph has the same parameters.
+      decoder: "priorities" (one call of the network per graph, section 4.2) or "autoregressive" (a small network is
+        called at every step, appendix B).
+      layers: attention layers.
+      width: width of all vectors and hidden layers.
+      heads: heads on each of the encoder's graphs; or a number for each of them, some of which may be 0, in the order
+        of `topological_attention.GRAPHS`, as in agent.heads=2,1,1,2,1,1,4.
+      head_width: width of queries, keys and values.
+      tied: True if head k on every graph has the same parameters.
       alpha: standard deviation of a graph's priorities (eq. 17).
-      precision: of the network's matrix products; priorities and parameters are float32 always.
-      samples: orders drawn of each graph and update.
-      baseline: what an order's peak is compared with: "greedy-rollout", the paper's (the greedy order of a policy that
-        stands still until a better one is found on the held-out graphs, C.4), or "leave-one-out", the mean of the
-        graph's other samples.
-      learning_rate: of Adam.
+      precision: dtype of the network's matrix products; priorities and parameters are always float32.
+      samples: orders sampled per graph and update.
+      baseline: baseline of an order's peak: "greedy-rollout", the paper's (the greedy order of a frozen policy, which
+        is replaced when a better one is found on the held-out graphs, C.4), or "leave-one-out", the mean of the graph's
+        other samples.
+      learning_rate: Adam's learning rate.
       decay: factor of the learning rate after every `epoch` updates.
-      epoch: updates.
+      epoch: updates per epoch.
       warmup: updates in which the learning rate rises from 0.
-      gradient_norm: gradients longer than this are shortened.
+      gradient_norm: gradients are clipped to this global norm.
       clip: see `reinforce.Weights`.
-      start: a file of `Policy.save` or a checkpoint whose policy training begins with, of the same network; "" begins
-        anew.
+      start: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts; "" starts
+        from new parameters.
 
     Raises:
       ProblemError: a value is out of range.
@@ -82,16 +82,16 @@ class TopoformerConfig:
             options=names,
         )
         if isinstance(self.heads, tuple):
-            encoder(self.encoder, heads=self.heads)  # refuses what does not fit the encoder's graphs
+            encoder(self.encoder, heads=self.heads)  # raises if the numbers do not fit the encoder's graphs
             if max(self.heads) > MOST_HEADS:
                 raise ProblemError(f"heads is {max(self.heads)}: must be at most {MOST_HEADS}")
 
     @property
     def problem(self) -> Problem:
-        """What orders are made for."""
+        """The problem for which orders are made."""
         return PROBLEM
 
     @property
     def evaluations(self) -> int:
-        """What `graphrl evaluate` gives every method: more than any order from priorities takes."""
+        """Evaluations that `graphrl evaluate` gives every method: more than any decoding of priorities needs."""
         return 100_000

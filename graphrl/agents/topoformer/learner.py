@@ -1,7 +1,7 @@
 """Topoformer's learner: REINFORCE (eq. 9) on orders of `Ordering-v0`.
 
-Deviations from the paper: several orders are drawn of each graph, and they may be one another's baseline. The reward is
-the peak relative to the baseline's, so that graphs of all sizes and units weigh the same. Advantages are divided by
+Deviations from the paper: several orders are sampled per graph, and they may be one another's baseline. The reward is
+the peak relative to the baseline's, so that graphs of all sizes and units have equal weight. Advantages are divided by
 their root mean square and clipped (`reinforce.policy_term`).
 """
 
@@ -24,19 +24,19 @@ from graphrl.learning import learner as learning
 from graphrl.learning import reinforce
 from graphrl.learning.learner import Learner
 
-RANDOM = 100  # orders by random priorities, whose best is what a policy is measured by: the paper's "random order"
+RANDOM = 100  # orders by random priorities, the best of which is the reference for policies: the paper's "random order"
 
-LOWEST = -1e9  # of a score that is not known yet
+LOWEST = -1e9  # score before the first validation
 
 
 class LearnerState(NamedTuple):
-    """`learning.learner.LearnerState`, and a baseline that stands still."""
+    """`learning.learner.LearnerState` with a frozen baseline."""
 
     params: dict[str, Any]  # "policy"
     optimiser: Any
-    step: jax.Array  # [] int32, updates made
+    step: jax.Array  # [] int32, number of updates
     baseline: Any  # the policy whose greedy orders are the baseline; None for "leave-one-out"
-    score: jax.Array  # [] float32, of that policy on the held-out graphs
+    score: jax.Array  # [] float32, score of that policy on the held-out graphs
 
 
 def learner(config: TopoformerConfig) -> Learner:
@@ -56,12 +56,12 @@ def init(config: TopoformerConfig, key: jax.Array, policy: Any = None) -> Learne
 def update(
     config: TopoformerConfig, state: LearnerState, key: jax.Array, batch: OrderingParams
 ) -> tuple[LearnerState, dict[str, jax.Array]]:
-    """One step of gradient descent with g instances, whose orders come from one call of the network a graph; see
+    """One step of gradient descent with g instances, whose orders come from one call of the network per graph; see
     `Learner`.
 
     Returns:
-      The new state, and what `reinforce.policy_term` says of its batch, "peak" (mean over the sampled orders, as a part
-      of all bytes that their graph's ops write) and "gradient_norm".
+      The new state, and the metrics of `reinforce.policy_term`, "peak" (mean over the sampled orders, as a share of all
+      bytes that their graph's ops write) and "gradient_norm".
     """
     loss = functools.partial(_loss, config)
     keys = learning.keys(key, batch.nodes.shape[0])
@@ -71,8 +71,8 @@ def update(
 
 
 def evaluate(config: TopoformerConfig, params: Any, key: jax.Array, batch: OrderingParams) -> dict[str, jax.Array]:
-    """How good orders of the policy are: by how many percent their peaks are below the best of 100 orders of random
-    priorities (drawn from the key, so that equal keys measure alike); see `Learner`.
+    """Percent by which the peaks of the policy's orders are below the best of 100 orders of random priorities (drawn
+    from the key, so that equal keys give the same reference); see `Learner`.
 
     Returns:
       "greedy" (mean of the greedy orders; "greedy_least", "greedy_most") and "sampled" (of the best of
@@ -87,10 +87,10 @@ def evaluate(config: TopoformerConfig, params: Any, key: jax.Array, batch: Order
 
 
 def validated(config: TopoformerConfig, state: LearnerState, means: Mapping[str, float]) -> LearnerState:
-    """See `Learner`: the baseline's policy becomes this one where this one is better (C.4)."""
+    """See `Learner`: the baseline's policy is replaced by this one if this one is better (C.4)."""
     if config.baseline == "leave-one-out" or means["greedy"] <= float(state.score):
         return state
-    # a copy: `update` gives the policy's memory to its successor
+    # a copy: `update` donates the policy's buffers
     baseline = jax.tree.map(jnp.copy, state.params["policy"])
     return state._replace(baseline=baseline, score=jnp.full_like(state.score, means["greedy"]))
 
@@ -98,7 +98,7 @@ def validated(config: TopoformerConfig, state: LearnerState, means: Mapping[str,
 def _loss(
     config: TopoformerConfig, params: dict[str, Any], baseline: Any, keys: jax.Array, batch: OrderingParams
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """REINFORCE's loss of this device's graphs, whose orders are drawn here."""
+    """REINFORCE's loss of this device's graphs; samples their orders."""
     graph = batch.graph
     policy = orders(config, params["policy"], batch)
     drawn = policy.sample(keys, config.samples)
@@ -117,12 +117,12 @@ def _loss(
         config.clip,
     )
     written = jnp.maximum(graph.owned_bytes.sum(1, keepdims=True), 1e-30)
-    del metrics["reward"]  # -1, by what it is relative to
+    del metrics["reward"]  # about -1, as it is relative to the baseline's peak
     return term, metrics | {"peak": learning.mean(drawn.peak / written)}
 
 
 def _optimiser(config: TopoformerConfig) -> optax.GradientTransformation:
-    """Its learning rate is C.1's, which decays, after a rise."""
+    """Adam with C.1's decaying learning rate, after a warm-up."""
     rate = optax.exponential_decay(config.learning_rate, config.epoch, config.decay)
     if config.warmup:
         rising = optax.linear_schedule(0.0, config.learning_rate, config.warmup)
@@ -131,7 +131,7 @@ def _optimiser(config: TopoformerConfig) -> optax.GradientTransformation:
 
 
 def _random_peaks(graph: PaddedGraph, keys: jax.Array, count: int) -> jax.Array:
-    """Peaks `[g, count]` float32 of orders by independent uniform priorities, each graph's from its key."""
+    """Peaks `[g, count]` float32 of orders by independent uniform priorities, from one key per graph."""
     drawn = jax.vmap(lambda key: jax.random.uniform(key, (graph.sizes.ops, count)))(keys)
     decisions = on_one_device(graph, jnp.moveaxis(drawn, 0, 1))
     return costs(graph, decisions, DeviceProblem.of(PROBLEM), makespan=False).peak_memory[0]

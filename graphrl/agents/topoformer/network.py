@@ -21,43 +21,43 @@ from graphrl.training import agent
 
 
 class Seen(NamedTuple):
-    """What the network sees of one graph."""
+    """Observation of one graph."""
 
     nodes: jax.Array  # [n, F] float32
     relation: jax.Array  # [n, n] uint8
-    mask: jax.Array  # [n] bool, real ops
+    mask: jax.Array  # [n] bool, True for real ops
 
 
 @dataclasses.dataclass(frozen=True)
 class Orders:
     """The orders of a batch of g graphs under a policy, by priorities `[g, n]` (section 4.2).
 
-    No gradient flows through what is drawn.
+    No gradient flows through sampled orders.
     """
 
     graph: PaddedGraph
     priorities: jax.Array
 
     def greedy(self) -> Rollout:
-        """The likeliest op at every step: leading shape `[g]`."""
+        """The most likely op at every step: leading shape `[g]`."""
         return greedy(self.graph, jax.lax.stop_gradient(self.priorities))
 
     def sample(self, keys: jax.Array, count: int) -> Rollout:
-        """Independent orders, each graph's from its key of `[g]`: leading shape `[g, count]`."""
+        """Independent orders, from one key per graph `[g]`: leading shape `[g, count]`."""
         return sample(self.graph, jax.lax.stop_gradient(self.priorities), keys, count)
 
     def beam(self, width: int) -> Rollout:
-        """The best of a beam (`decoding.beam`): leading shape `[g]`."""
+        """The best order of a beam (`decoding.beam`): leading shape `[g]`."""
         return beam(self.graph, jax.lax.stop_gradient(self.priorities), width)
 
     def log_prob(self, order: jax.Array) -> jax.Array:
-        """`[g, s]` float32 of orders `[g, s, n]`; differentiable in the policy's parameters."""
+        """Log-probabilities `[g, s]` float32 of orders `[g, s, n]`; differentiable in the policy's parameters."""
         return log_prob(self.graph, self.priorities, order)
 
 
 @dataclasses.dataclass(frozen=True)
 class AutoregressiveOrders:
-    """The same, see `Orders`, by a network that is asked at every step (appendix B)."""
+    """As `Orders`, for a network that is called at every step (appendix B)."""
 
     graph: PaddedGraph
     decoder: Stepwise
@@ -104,7 +104,7 @@ def priorities(config: TopoformerConfig, params: Any, batch: OrderingParams) -> 
 
 
 def initial(config: TopoformerConfig, key: jax.Array, params: OrderingParams) -> Any:
-    """Parameters before any training, made with any one instance."""
+    """Initial parameters; any one instance serves for initialisation."""
     network = _stepwise(config) if config.decoder == "autoregressive" else _non_autoregressive(config)
     return network.init(key, _observe(params))
 
@@ -112,8 +112,8 @@ def initial(config: TopoformerConfig, key: jax.Array, params: OrderingParams) ->
 def _mapped(apply: Any, batch: OrderingParams) -> Any:
     """A network's output for every graph.
 
-    On a CPU one graph goes after the other: the attention weights of several would not fit into a core's caches. At 500
-    ops vmap takes a quarter longer, up to 200 no less.
+    On a CPU the graphs are processed one after the other, since the attention weights of several would not fit into a
+    core's caches. At 500 ops vmap takes a quarter longer, up to 200 no less.
     """
     seen = jax.vmap(_observe)(batch)
     return jax.lax.platform_dependent(seen, cpu=lambda seen: jax.lax.map(apply, seen), default=jax.vmap(apply))
@@ -165,9 +165,9 @@ class Policy(agent.Policy[TopoformerConfig]):
 
         Args:
           batch: leading axis g.
-          decoding: of section 4.2.
-          count: orders that "sample" draws of each graph, the width of "beam".
-          seed: of what is drawn.
+          decoding: method of section 4.2.
+          count: orders that "sample" draws per graph, or the width of "beam".
+          seed: seed of the samples.
 
         Returns:
           Arrays of leading shape `[g, k]`, where k is `count` for "sample", else 1.

@@ -1,6 +1,6 @@
-"""Environments as those of other libraries, for one problem instance: gymnax, jumanji, stoa and gymnasium.
+"""Adapters of environments to other libraries, for one problem instance: gymnax, jumanji, stoa and gymnasium.
 
-The libraries are imported when asked for; none is needed otherwise. What each has its own way of:
+The libraries are imported on use and are optional. Their differences:
 
 | | instance | key of a step | end of an episode | after it |
 |---|---|---|---|---|
@@ -9,9 +9,9 @@ The libraries are imported when asked for; none is needed otherwise. What each h
 | stoa | its `env_params`, this one by default | of the state, split | TERMINATED or TRUNCATED | its wrappers reset |
 | gymnasium | fixed | of the environment, split | terminated, truncated | the caller resets |
 
-Observations stay named tuples for gymnax and jumanji, for jumanji without fields that are None. stoa and gymnasium have
-spaces of dictionaries, so named tuples become those. gymnasium's are NumPy arrays, and its
-environment compiles reset and step; the others are pure.
+Observations stay named tuples for gymnax and jumanji; jumanji's lack fields that are None. stoa and gymnasium have
+spaces of dictionaries, so that named tuples become dictionaries. gymnasium's arrays are NumPy's, and its environment
+compiles reset and step; the others are pure.
 """
 
 from graphrl.envs.adapters.gymnasium import to_gymnasium

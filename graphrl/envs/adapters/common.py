@@ -1,4 +1,4 @@
-"""What the adapters share: trees of parts by name, bounds of values, and libraries that may not be there."""
+"""Shared parts of the adapters: trees of named parts, bounds of values, and optional libraries."""
 
 import importlib
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from graphrl.errors import GraphrlError
 
 
 def needed(module: str, package: str) -> ModuleType:
-    """A module of the library that an adapter speaks to.
+    """Imports a module of the library that an adapter targets.
 
     Raises:
       GraphrlError: the package is not installed.
@@ -24,7 +24,7 @@ def needed(module: str, package: str) -> ModuleType:
 
 
 def as_dictionaries(value: Any) -> Any:
-    """Named tuples as dictionaries, without fields that are None; all else as it is."""
+    """Converts named tuples to dictionaries without fields that are None; other values are unchanged."""
     parts = fields(value)
     if parts is None:
         return value
@@ -32,7 +32,7 @@ def as_dictionaries(value: Any) -> Any:
 
 
 def fields(value: Any) -> dict[str, Any] | None:
-    """The parts of a named tuple or a dictionary."""
+    """The parts of a named tuple or a dictionary by name; None for other values."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return dict(value._asdict())
     return value if isinstance(value, dict) else None
@@ -41,7 +41,7 @@ def fields(value: Any) -> dict[str, Any] | None:
 def tree(
     spec: Any, leaf: Callable[[str, ArraySpec], Any], node: Callable[[dict[str, Any]], Any], name: str = ""
 ) -> Any:
-    """`node` of dictionaries of `leaf(name, spec)`."""
+    """Applies `leaf(name, spec)` to every array of a specification, and `node` to every dictionary of results."""
     parts = fields(as_dictionaries(spec))
     if parts is None:
         return leaf(name, spec)
@@ -49,21 +49,21 @@ def tree(
 
 
 def bounds(spec: ArraySpec) -> tuple[float, float]:
-    """The least and the greatest value, infinite where there is none."""
+    """The smallest and the largest value, infinite if unbounded."""
     if spec.dtype == np.bool_:
         return 0, 1
     return (-np.inf if spec.minimum is None else spec.minimum), (np.inf if spec.maximum is None else spec.maximum)
 
 
 def choices(spec: ArraySpec) -> np.ndarray | None:
-    """How many values each element of indices has, `[*shape]` int32; None for what is no array of indices."""
+    """Number of values of each element of an index array, `[*shape]` int32; None for other arrays."""
     if not np.issubdtype(spec.dtype, np.integer) or spec.minimum != 0 or spec.maximum is None:
         return None
     return np.full(spec.shape, spec.num_values, np.int32)
 
 
 class Kinds(NamedTuple):
-    """The classes by which jumanji and stoa, with the same arguments, describe one array."""
+    """Classes with which jumanji and stoa describe one array; both take the same arguments."""
 
     index: Any
     indices: Any
@@ -71,7 +71,7 @@ class Kinds(NamedTuple):
     bounded: Any
 
     def describe(self, name: str, spec: ArraySpec) -> Any:
-        """The array's description, of the narrowest of the classes."""
+        """Describes the array with the most specific class."""
         values = choices(spec)
         if values is not None and spec.shape:
             return self.indices(values, spec.dtype, name)

@@ -1,4 +1,4 @@
-"""Environments as gymnasium has them."""
+"""Adapter to gymnasium."""
 
 import copy
 from typing import Any
@@ -12,11 +12,11 @@ from graphrl.envs.specs import ArraySpec, SpecError, validate
 
 
 def to_gymnasium(env: Environment[Any, Any, Any], params: Any) -> Any:
-    """As a gymnasium environment: NumPy in, NumPy out, one episode at a time.
+    """Converts to a gymnasium environment: NumPy in, NumPy out, one episode at a time.
 
-    It can be pickled and copied at any time: the copy goes on from there by itself, and what was compiled serves both.
-    Where no episode is under way, before the first `reset` and after an end, `step` raises gymnasium's `ResetNeeded`,
-    and a `SpecError` for an action that does not fit `action_space`.
+    It can be pickled and copied at any time: the copy continues independently from the same state and shares the
+    compiled functions. Before the first `reset` and after the end of an episode, `step` raises gymnasium's
+    `ResetNeeded`. It raises a `SpecError` for an action that does not fit `action_space`.
 
     Raises:
       GraphrlError: gymnasium is not installed.
@@ -34,7 +34,7 @@ def to_gymnasium(env: Environment[Any, Any, Any], params: Any) -> Any:
 
         def __init__(self) -> None:
             self.observation_space, self.action_space = space(env.observation_spec(params)), space(action_spec)
-            self._state: Any = None  # of the episode under way
+            self._state: Any = None  # state of the current episode
 
         def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
             super().reset(seed=seed)
@@ -67,16 +67,16 @@ def to_gymnasium(env: Environment[Any, Any, Any], params: Any) -> Any:
 
 
 def _action(spec: Any, action: Any) -> Any:
-    """The action as arrays of the specification's dtypes: a fraction is no index.
+    """Converts an action to arrays of the specification's dtypes; rejects fractions as indices.
 
     Raises:
-      SpecError: it does not fit the specification.
+      SpecError: the action does not fit the specification.
     """
 
-    def cast(one: ArraySpec, x: Any) -> np.ndarray:  # flags are int8 there
+    def cast(one: ArraySpec, x: Any) -> np.ndarray:  # gymnasium's flags are int8
         given = np.asarray(x)
         chosen = given.astype(one.dtype, casting="unsafe" if one.dtype == np.bool_ else "same_kind")
-        if given.dtype.kind in "biu" and (chosen != given).any():  # 2^32 is no int32: it would become 0
+        if given.dtype.kind in "biu" and (chosen != given).any():  # rejects overflow: as int32, 2^32 would become 0
             raise OverflowError
         return chosen
 
@@ -89,7 +89,7 @@ def _action(spec: Any, action: Any) -> Any:
 
 
 def _host(value: Any) -> Any:
-    """As gymnasium has it: dictionaries of NumPy arrays; flags as int8."""
+    """Converts values to gymnasium's form: dictionaries of NumPy arrays; flags as int8."""
     return jax.tree.map(
         lambda x: np.asarray(x, np.int8) if x.dtype == np.bool_ else np.asarray(x), as_dictionaries(value)
     )

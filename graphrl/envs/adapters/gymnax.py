@@ -1,4 +1,4 @@
-"""Environments as gymnax has them; and environments of gymnax as ours, so that what learns here learns there too."""
+"""Adapters to gymnax and from gymnax; the latter lets learners here run on gymnax's environments."""
 
 import contextlib
 import dataclasses
@@ -17,18 +17,20 @@ from graphrl.errors import GraphrlError
 
 
 class _Flagged(NamedTuple):
-    """A state that says whether the episode was cut: gymnax asks the state."""
+    """A state with a truncation flag, which gymnax reads from the state."""
 
     state: Any
     truncated: jax.Array
 
 
 def to_gymnax(env: Environment[Any, Any, Any], params: Any) -> Any:
-    """As a gymnax 1.0 environment: `reset(key, params)` and `step(key, state, action, params)`, which resets itself.
+    """Converts to a gymnax 1.0 environment: `reset(key, params)` and `step(key, state, action, params)`, which resets
+    itself.
 
-    Observations stay named tuples, so their space is a `Tuple`, whose `spaces` have the same names. gymnax's wrappers
-    for gymnasium run it, and what they give is in the spaces that they name. gymnasium's `check_env` refuses those
-    wrappers whatever they wrap, for they seed no generator of gymnasium's and give flags of JAX: `to_gymnasium` passes.
+    Observations stay named tuples, so that their space is a `Tuple` whose `spaces` have the same names. gymnax's
+    wrappers for gymnasium can run it, and its values are in the declared spaces. gymnasium's `check_env` rejects those
+    wrappers for any environment, because they seed no generator of gymnasium's and return flags of JAX; `to_gymnasium`
+    passes.
 
     Raises:
       GraphrlError: gymnax is not installed.
@@ -74,19 +76,19 @@ def to_gymnax(env: Environment[Any, Any, Any], params: Any) -> Any:
 
 
 class _Spaces:
-    """gymnax's spaces of specifications."""
+    """Converts specifications to gymnax's spaces."""
 
     def __init__(self, module: ModuleType) -> None:
         self.module = module
 
         class Whole(module.Box):  # type: ignore[name-defined]
-            """Integers or flags: gymnax's own would need a bound above the highest to draw that."""
+            """Integers or flags: gymnax's own box never samples its upper bound."""
 
             def sample(self, key: jax.Array) -> jax.Array:
                 return jax.random.randint(key, self.shape, self.low, self.high + 1, jnp.int32).astype(self.dtype)
 
         class Nothing(module.Box):  # type: ignore[name-defined]
-            """None, which gymnasium takes for a flag."""
+            """The value None, which gymnasium takes for a flag."""
 
             def sample(self, key: jax.Array) -> None:
                 return None
@@ -95,7 +97,7 @@ class _Spaces:
                 return jnp.asarray(x is None)
 
         class Named(module.Tuple):  # type: ignore[name-defined]
-            """Named tuples; `spaces` is one."""
+            """Named tuples; `spaces` is a named tuple too."""
 
             def sample(self, key: jax.Array) -> Any:
                 return type(self.spaces)(*super().sample(key))
@@ -119,7 +121,7 @@ def _one(spec: Any) -> ArraySpec:
     """The specification of an action that is one array.
 
     Raises:
-      GraphrlError: it is several.
+      GraphrlError: the action has several arrays.
     """
     if not isinstance(spec, ArraySpec):
         raise GraphrlError(f"an action of {len(jax.tree.leaves(spec))} arrays has no number of actions")
@@ -128,10 +130,10 @@ def _one(spec: Any) -> ArraySpec:
 
 @dataclasses.dataclass(frozen=True)
 class FromGymnax:
-    """An environment of gymnax 1.0 that does not reset itself.
+    """A gymnax 1.0 environment without automatic resets.
 
-    Its `params` are the problem instances, as in `env.default_params`, with arrays for numbers. Infos are left out, for
-    gymnax has none after a reset; and bounds of numbers, for they depend on `params`.
+    Its `params` are the problem instances, as in `env.default_params`, with arrays for numbers. Infos are omitted,
+    since gymnax has none after a reset. Bounds of numbers are omitted too, since they depend on `params`.
     """
 
     env: Any
@@ -160,10 +162,10 @@ class FromGymnax:
 
 
 def from_gymnax(env: Any) -> FromGymnax:
-    """An environment of gymnax 1.0, as `gymnax.make(name)` gives it first, as one of ours.
+    """Converts a gymnax 1.0 environment, the first value that `gymnax.make(name)` returns, to one of ours.
 
     Raises:
-      GraphrlError: gymnax is not installed, or it is none of its environments.
+      GraphrlError: gymnax is not installed, or `env` is not one of its environments.
     """
     base = needed("gymnax.environments.environment", "gymnax")
     if not isinstance(env, base.Environment):
@@ -172,7 +174,9 @@ def from_gymnax(env: Any) -> FromGymnax:
 
 
 def _strong(state: Any) -> Any:
-    """Arrays of types of their own, also where Python's numbers stood: what a step gives is what it takes."""
+    """Converts a state to arrays with strong types, including Python numbers, so that `step` returns the types that it
+    takes.
+    """
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), state)
 
 
@@ -188,6 +192,6 @@ def _spec(space: Any) -> Any:
 
 @contextlib.contextmanager
 def _lenient() -> Iterator[None]:
-    """Gymnax relies on JAX's promotion of dtypes and ranks."""
+    """Allows the promotion of dtypes and ranks, on which gymnax relies."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield

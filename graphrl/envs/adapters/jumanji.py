@@ -1,4 +1,4 @@
-"""Environments as jumanji has them."""
+"""Adapter to jumanji."""
 
 import collections
 import functools
@@ -14,14 +14,14 @@ from graphrl.envs.specs import floats
 
 
 class _Keyed(NamedTuple):
-    """A state that holds the key of the steps to come: jumanji asks for that name."""
+    """A state with the key of future steps, under the name that jumanji requires."""
 
     key: jax.Array
     state: Any
 
 
 def to_jumanji(env: Environment[Any, Any, Any], params: Any) -> Any:
-    """As a jumanji environment: `reset(key)` and `step(state, action)`.
+    """Converts to a jumanji environment: `reset(key)` and `step(state, action)`.
 
     Raises:
       GraphrlError: jumanji is not installed.
@@ -50,7 +50,7 @@ def to_jumanji(env: Environment[Any, Any, Any], params: Any) -> Any:
             kind = jnp.where(timestep.done, types.StepType.LAST, types.StepType.MID)
             return _Keyed(key, inner), answer(timestep, kind)
 
-        # made here, not when asked for: jumanji's specifications cannot be made inside of jax.jit
+        # created eagerly: jumanji's specifications cannot be created inside jax.jit
         observation_spec = _spec(specs, _without_none(env.observation_spec(params)))
         action_spec = _spec(specs, env.action_spec(params))
         reward_spec = _spec(specs, floats(()), "reward")
@@ -60,7 +60,7 @@ def to_jumanji(env: Environment[Any, Any, Any], params: Any) -> Any:
 
 
 def _spec(specs: ModuleType, spec: Any, name: str = "") -> Any:
-    """jumanji's, which builds named tuples again from their parts."""
+    """Converts a specification to jumanji's, which rebuilds named tuples from their parts."""
     parts = fields(spec)
     if parts is None:
         kinds = Kinds(specs.DiscreteArray, specs.MultiDiscreteArray, specs.Array, specs.BoundedArray)
@@ -70,7 +70,9 @@ def _spec(specs: ModuleType, spec: Any, name: str = "") -> Any:
 
 
 def _without_none(value: Any) -> Any:
-    """Named tuples without fields that are None, which jumanji's wrappers do not take; all else as it is."""
+    """Removes fields that are None from named tuples, since jumanji's wrappers do not accept them; other values are
+    unchanged.
+    """
     parts = fields(value)
     if parts is None:
         return value
@@ -81,5 +83,5 @@ def _without_none(value: Any) -> Any:
 
 @functools.cache
 def _named(name: str, names: tuple[str, ...]) -> Any:
-    """A class of named tuples; the same for the same fields, as JAX compares them."""
+    """A named-tuple class, cached by name and fields, because JAX compares classes by identity."""
     return collections.namedtuple(name, names)

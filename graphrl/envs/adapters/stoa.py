@@ -1,4 +1,4 @@
-"""Environments as stoa has them."""
+"""Adapter to stoa."""
 
 from typing import Any, NamedTuple
 
@@ -10,14 +10,14 @@ from graphrl.envs.base import Environment, TimeStep
 
 
 class _Keyed(NamedTuple):
-    """A state that holds the key of the steps to come: stoa asks for that name."""
+    """A state with the key of future steps, under the name that stoa requires."""
 
     rng_key: jax.Array
     state: Any
 
 
 def to_stoa(env: Environment[Any, Any, Any], params: Any) -> Any:
-    """As a stoa environment: `reset(key, env_params)` and `step(state, action, env_params)`.
+    """Converts to a stoa environment: `reset(key, env_params)` and `step(state, action, env_params)`.
 
     Raises:
       GraphrlError: stoa is not installed.

@@ -1,1 +1,1 @@
-"""`Compile-v0`: choose device, priority and fusion of every op at once (GO)."""
+"""`Compile-v0`: choose device, priority and fusion of all ops in one step (GO)."""

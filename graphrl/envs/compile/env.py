@@ -1,4 +1,4 @@
-"""The environment of GO's policy."""
+"""`CompileEnv`, the environment of GO's policy."""
 
 import dataclasses
 from typing import Any, NamedTuple, get_args
@@ -16,7 +16,7 @@ from graphrl.errors import ProblemError
 
 
 class State(NamedTuple):
-    """Of one episode."""
+    """State of one episode."""
 
     chosen: Choices
     step: jax.Array  # [] int32
@@ -24,48 +24,50 @@ class State(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CompileEnv:
-    """`Compile-v0`: choose device, priority and fusion of every op at once, for a short run time (GO, 3 and 5).
+    """`Compile-v0`: choose device, priority and fusion of all ops in one step, for a short run time (GO, 3 and 5).
 
-    The run time is the makespan, or where samples follow one another through the devices (instances of the objective
-    `max_load`) the largest load of a device: there placement is all that is decided.
+    The run time is the makespan. For pipelined execution of many samples (instances of the objective `max_load`) it is
+    the largest load of a device, and placement is the only decision.
 
     - Observation: the graph with its features, a topological order of its ops, features of the options of each task,
-      what may be chosen, what was chosen last, -1 for nothing yet, and how that ran (`features.py`): when ops ran and
-      what they waited for, and the devices' busy times; or devices' loads, and the loads with an op on another device.
-      With fusion that is known of kernels' roots alone.
-    - Action: of each task an option for every op, a dictionary of int32 `[n]`: "placement", a device; "priority", a
-      level: of the ready ops the highest level runs first, and of equal ones the first in the order (of some hundred
-      that are neighbours in it the first of the graph, where keys of 50,000 ops are too coarse: `costs/device/lanes`).
-      A transfer has the priority of the most urgent op that waits for it, or see `sends`. Padding counts as
-      option 0, and a device that cannot run an op, or is not there, as the first that can; ops of a group stand on the
-      device of its first one in the order. "fusion" is the priority of `graphrl.costs.fusion`: an op of priority 0, or
-      that may not be, is never inlined into the kernels that read it, others are as far as the limits of kernels allow.
-      A kernel has device and priority of its root, the op that is not inlined; those of inlined ops count for nothing.
-    - Tasks that the environment does not have stay as the instance's start has them (nothing there is option 0).
-      Instances without fusion run single ops, with the graph's run times; those with it run kernels, with the
-      roofline's, also where nothing is inlined.
-    - Reward: -sqrt(run time / baseline's), so -1 is as good as the baseline; -10 where a device needs more memory than
-      there is. So do kernels that read more than twice as many tensors as ops do: there is no room for them, and the
-      run time is not theirs.
-    - End: terminated after `episode_steps` steps, each of which sets all choices anew.
-    - State: what was chosen last. No random numbers are drawn.
-    - Info: "runtime", seconds, and "valid"; after `reset` 0 and false, for nothing has run.
+      the allowed options, the last choices (-1 before the first), and features of their run (`features.py`). For the
+      makespan these are the times at which ops ran, their waiting times, and the devices' busy times; for `max_load`
+      the devices' loads, and the loads with an op on another device. With fusion these features exist only for kernels'
+      roots.
+    - Action: for each task an option for every op, a dictionary of int32 `[n]`. "placement" is a device. "priority" is
+      a level: of the ready ops the highest level runs first, and of equal ones the first in the order. (Keys of 50,000
+      ops are too coarse to distinguish about a hundred neighbours in the order; of these the first in the graph runs
+      first: `costs/device/lanes`.) A transfer has the priority of the most urgent op that waits for it, or see `sends`.
+      Padding counts as option 0, and a device that cannot run an op, or does not exist, as the first that can. Ops of a
+      group are on the device of its first op in the order. "fusion" is the priority of `graphrl.costs.fusion`: an op of
+      priority 0, or that cannot be fused, is never inlined into the kernels that read it; others are inlined as far as
+      the limits of kernels allow. A kernel has device and priority of its root, the op that is not inlined; those of
+      inlined ops are ignored.
+    - Tasks that the environment does not have keep the choices of the instance's start (no choice counts as option 0).
+      Instances without fusion run single ops, with the graph's run times. Instances with fusion run kernels, with the
+      roofline's run times, even if nothing is inlined.
+    - Reward: -sqrt(run time / baseline's), so -1 is as good as the baseline; -10 if a device exceeds its memory limit.
+      The reward is also -10 for kernels that read more than twice the number of tensors that ops read: they exceed the
+      padded size, and the reported run time is not theirs.
+    - End: terminated after `episode_steps` steps, each of which sets all choices.
+    - State: the last choices. No random numbers are drawn.
+    - Info: "runtime", seconds, and "valid"; 0 and false after `reset`, since nothing has run.
 
-    Deviations from the paper: there a scheduler with a queue for each device takes what is ready by the clock; here
-    priorities make an order, as everywhere in `graphrl.costs`. There colocation can be violated, which earns -10; here
-    it cannot. The paper's rules of fusion are in a supplement that could not be had; these are ours.
+    Deviations from the paper: its scheduler has a queue for each device and takes ready ops by time; here priorities
+    define an order, as everywhere in `graphrl.costs`. In the paper colocation can be violated, with a reward of -10;
+    here it cannot. The paper's fusion rules are in a supplement that was not available; these are ours.
 
     Attributes:
-      tasks: what is decided: one or more of "placement", "priority" and "fusion", the last on instances with fusion.
-      episode_steps: more than 1 refine the last choice.
-      sends: "urgent": a transfer has a priority as said above. "rule": they follow from the order of ops alone
-        (`solvers.sending.plans`), as in plans of `anneal-ops` and `go`: right before the first op that waits, under
-        `rendezvous` with all that the same two devices have for one another by then.
+      tasks: the decisions: one or more of "placement", "priority" and "fusion", the last on instances with fusion.
+      episode_steps: number of steps; with more than 1, later steps refine the last choices.
+      sends: "urgent": a transfer has the priority of the most urgent op that waits for it. "rule": transfers follow
+        from the order of ops alone (`solvers.sending.plans`), as in plans of `anneal-ops` and `go`: right before the
+        first op that waits, under `rendezvous` bundled with all transfers that are ready between the same two devices.
 
     Version history: v0, the first.
 
     Raises:
-      ProblemError: there are no such tasks, or episodes have no steps.
+      ProblemError: a task is unknown or repeated, or the number of steps or `sends` is out of range.
     """
 
     tasks: tuple[Task, ...] = ("placement", "priority")
@@ -80,7 +82,7 @@ class CompileEnv:
             raise ProblemError(f"sends is {self.sends!r}: must be one of {', '.join(get_args(Sends))}")
 
     def reset(self, key: jax.Array, params: CompileParams) -> tuple[State, TimeStep[Observation]]:
-        """What is chosen is the instance's start. See `Environment`; `key` is not used."""
+        """Sets the choices to the instance's start. See `Environment`; `key` is not used."""
         del key
         params = jax.tree.map(jnp.asarray, params)
         no, zero = jnp.asarray(False), jnp.float32(0)
@@ -90,7 +92,7 @@ class CompileEnv:
     def step(
         self, key: jax.Array, state: State, action: dict[str, jax.Array], params: CompileParams
     ) -> tuple[State, TimeStep[Observation]]:
-        """Makes choices, and runs the graph under them. See `Environment`; `key` is not used."""
+        """Sets the choices, and runs the graph with them. See `Environment`; `key` is not used."""
         del key
         params = jax.tree.map(jnp.asarray, params)
         chosen = possible_choices(params, params.start._replace(**{task: action[task] for task in self.tasks}))

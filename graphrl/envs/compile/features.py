@@ -1,14 +1,14 @@
-"""Features of a plan after it ran, for a policy that improves plans: of a schedule, and of a pipelined execution.
+"""Features of a plan's simulated run, for a policy that improves plans: of a schedule, and of a pipelined execution.
 
-`played` is of the makespan: when ops ran and what they waited for, and the devices' busy times. The policy needs to see
-where time is lost. Times are fractions of the makespan, so that neither units nor lengths matter. Memory is linear in
-n d; so is time, except for sorting and one scan along the uses. `played_on_host` computes the same in NumPy, without a
-program to compile for each size.
+`played` is for the makespan: the times at which ops ran, their waiting times, and the devices' busy times. They show
+the policy where time is lost. Times are fractions of the makespan, so that neither units nor lengths matter. Memory is
+linear in n d; so is time, except for sorting and one scan along the uses. `played_on_host` computes the same in NumPy,
+without compiling a program for each size.
 
-`loaded` is of pipelined execution (`max_load`): the loads of devices, and the loads with one op moved to another
-device. The policy needs to see which device limits the plan, what an op's tensors cost on other devices, and where
-memory is free. Loads are fractions of the largest, and bytes of the memory limit (0 without one), so that units do not
-matter.
+`loaded` is for pipelined execution (`max_load`): the loads of devices, and the loads with one op moved to another
+device. They show the policy which device limits the plan, the cost of an op's tensors on other devices, and where
+memory is free. Loads are fractions of the largest load, and bytes are fractions of the memory limit (0 without one), so
+that units do not matter.
 """
 
 import functools
@@ -25,24 +25,24 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph
 
 OP_TIMES, DEVICE_TIMES = 11, 8
-MARGINS = (0.0, 0.01, 0.05, 0.2)  # parts of the makespan around an op in which devices are looked at
-SHARP = 20.0  # slack of a twentieth of the makespan counts as 1/e of none
-SHORTEST = 1e-6  # part of the makespan: of shorter times float32 does not say how busy a device was
+MARGINS = (0.0, 0.01, 0.05, 0.2)  # windows around an op for the devices' busy shares, as parts of the makespan
+SHARP = 20.0  # a slack of 1/20 of the makespan maps to 1/e, and no slack to 1
+SHORTEST = 1e-6  # part of the makespan: for shorter times float32 is too coarse to compute a busy share
 
 
 class Played(NamedTuple):
-    """Of one plan; zeros for padding, for ops that others inline, and where nothing has been chosen yet.
+    """Features of one plan; zeros for padding, for ops that others inline, and before the first choice.
 
-    ops: `[n, OP_TIMES]` float32, of each op
+    ops: `[n, OP_TIMES]` float32, for each op
     - its start, its end, and its run time;
-    - since when its device was idle, for how long it will be afterwards, and how long its inputs waited for it;
-    - how long nothing waits for it, neither a reader nor the next op on its device;
-    - by how much it may be late, were transfers free: with the order on devices as it is, and with as many devices as
-      there are ops; and both once more as exp(-SHARP slack), which tells small ones apart.
+    - the idle time of its device before and after it, and how long its inputs waited for it;
+    - how long its result waits for a reader or for the next op on its device, whichever comes first;
+    - its slack with free transfers: with the current order on devices, and with one device per op; and both once more
+      as exp(-SHARP slack), which resolves small ones.
 
-    devices: `[n, d, DEVICE_TIMES]` float32, of each op and device
-    - how much later than the op's start the last of its inputs there ends, and how much later than its end the first of
-      its readers there starts (0 and the makespan where there are none there);
+    devices: `[n, d, DEVICE_TIMES]` float32, for each op and device
+    - the end of its last input there, relative to the op's start, and the start of its first reader there, relative to
+      its end (0 and the makespan as absolute times without any there);
     - the share of the time in which the device runs ops: around the op, for each of `MARGINS`; from when the op could
       start to when it must end; and of the whole run.
     """
@@ -52,24 +52,24 @@ class Played(NamedTuple):
 
 
 class _Ops(NamedTuple):
-    """Of each op: `[n]` each; times are parts of the makespan, padding starts and ends at 1."""
+    """Times of each op: `[n]` each; times are parts of the makespan, padding starts and ends at 1."""
 
     real: jax.Array  # bool
     device: jax.Array  # int32
-    place: jax.Array  # int32, in the order; n for padding
+    place: jax.Array  # int32, position in the order; n for padding
     start: jax.Array
     end: jax.Array
     runtime: jax.Array
 
 
-@functools.partial(jax.jit, static_argnames="devices")  # one program also where the environment is not jitted
+@functools.partial(jax.jit, static_argnames="devices")  # one program also if the environment is not jitted
 def played(graph: PaddedGraph, placement: jax.Array, place: jax.Array, end: jax.Array, devices: int) -> Played:
-    """What was played.
+    """Features of a schedule.
 
     Args:
-      graph: that ran.
+      graph: the graph that ran.
       placement: `[n]` int32, devices.
-      place: `[n]` int32, of each op in the order.
+      place: `[n]` int32, position of each op in the order.
       end: `[n]` float32, second units.
       devices: d.
     """
@@ -109,12 +109,14 @@ def _edges(graph: PaddedGraph) -> tuple[jax.Array, jax.Array]:
 
 
 def _at(values: jax.Array, index: jax.Array, otherwise: int) -> jax.Array:
-    """`values[index]`, or another number where the index is that of no row."""
+    """`values[index]`, or `otherwise` if the index is out of range."""
     return values.at[index].get(mode="fill", fill_value=otherwise)
 
 
 def _neighbours(ops: _Ops) -> tuple[jax.Array, jax.Array]:
-    """The op before and the op after each on its device, `[n]` int32 each; n for none, and for padding."""
+    """The previous and the next op on the device of each op, `[n]` int32 each; n if there is no such op, and for
+    padding.
+    """
     n = len(ops.place)
     by_device = jnp.lexsort((ops.place, ops.device, ~ops.real)).astype(jnp.int32)
     device = jnp.where(ops.real, ops.device, -1)[by_device]
@@ -126,11 +128,11 @@ def _neighbours(ops: _Ops) -> tuple[jax.Array, jax.Array]:
 
 
 def _backwards(ops: _Ops, source: jax.Array, target: jax.Array, after: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """When each op must end at the latest, were transfers free, with the order on devices as it is; and the longest
-    path of run times after it: `[n]` float32 each.
+    """Latest end of each op with free transfers and the current order on devices; and the longest path of run times
+    after it: `[n]` float32 each.
     """
     n = len(after)
-    # what an op waits for is walked after all that waits for the op
+    # an op's predecessors are visited after all of its successors
     source, target = (jnp.append(*pair) for pair in ((source, jnp.arange(n, dtype=jnp.int32)), (target, after)))
     is_edge = jnp.arange(len(source)) < len(source) - n
     walk = jnp.argsort(-_at(ops.place, jnp.where(target < n, source, n), -1))
@@ -151,7 +153,7 @@ def _busy(ops: _Ops, begins: jax.Array, ends: jax.Array, devices: int) -> jax.Ar
     by_start = jnp.argsort(ops.start + (~ops.real).astype(jnp.float32))
     starts = jnp.where(ops.real, ops.start, 2)[by_start]
     on = jax.nn.one_hot(jnp.where(ops.real, ops.device, devices), devices)[by_start]
-    # of those that started, up to each: the run times, and the end of the last; a device runs one op at a time
+    # cumulative over starts: run times, and the end of the last op; a device runs one op at a time
     spent = jnp.pad(jnp.cumsum(on * ops.runtime[by_start, None], 0), ((1, 0), (0, 0)))
     until = jnp.pad(jax.lax.cummax(on * ops.end[by_start, None]), ((1, 0), (0, 0)))
     begins, ends = jnp.clip(begins, 0, 1), jnp.clip(ends, 0, 1)
@@ -166,34 +168,36 @@ def _busy(ops: _Ops, begins: jax.Array, ends: jax.Array, devices: int) -> jax.Ar
 
 
 OP_LOADS, DEVICE_LOADS = 8, 8
-ORDER = 8  # of a norm of all loads, which tells plans apart that have one largest load
-FULL = 2.0  # memory limits: of more bytes it does not matter how many
+ORDER = 8  # order of the norm of all loads, which distinguishes plans with the same largest load
+FULL = 2.0  # upper limit of filled memory, in memory limits
 
 
 class Loaded(NamedTuple):
-    """One plan, run for many samples."""
+    """Results of one plan, run for many samples."""
 
     largest: jax.Array  # [] float32, second units of the pipeline
     valid: jax.Array  # [] bool, every accelerator stays within the memory limit
     played: Played
 
 
-@jax.jit  # one program also where the environment is not jitted
+@jax.jit  # one program also if the environment is not jitted
 def loaded(pipeline: PaddedPipeline, placement: jax.Array) -> Loaded:
-    """Of a placement `[n]` int32 that keeps groups together, with each where it can run.
+    """Features for a placement `[n]` int32 that keeps groups together, with each on a device that can run it.
 
-    The plan as ops see it, with which their groups go; rows of padding mean nothing:
+    The plan from the view of each op, which moves together with its group; rows of padding are arbitrary:
 
-    ops: `[n, OP_LOADS]` float32, of each op
-    - the load of its device, how near that is to the largest, exp(-SHARP difference), and the largest of the others;
-    - the load of its device without it, its run time there, and whether that is a CPU;
-    - its weights, and all that its device holds.
+    ops: `[n, OP_LOADS]` float32, for each op
+    - the load of its device, its closeness to the largest load, exp(-SHARP difference), and the largest load of the
+      others;
+    - 1 if its device is a CPU, and its run time there;
+    - its weights, and all resident bytes of its device;
+    - the load of its device without it.
 
-    devices: `[n, d, DEVICE_LOADS]` float32, of each op and device, as if it stood there
-    - the load of the device, before and then, and the largest load then;
-    - by how much the norm of all loads rises;
-    - its run time there, and what the device pays then for its tensors, beside what it pays now;
-    - the weights there, and whether they are too many.
+    devices: `[n, d, DEVICE_LOADS]` float32, for each op and device, as if the op moved there
+    - the load of the device, before and after, and the largest load after;
+    - the increase of the norm of all loads;
+    - its run time there, and the increase in the device's transfer costs;
+    - the resident bytes there, and 1 if they exceed the limit.
     """
     p, cost = pipeline, loads(pipeline, placement)
     (n,), d = placement.shape, len(p.kinds)
@@ -220,14 +224,14 @@ def loaded(pipeline: PaddedPipeline, placement: jax.Array) -> Loaded:
 
 
 def _largest_of_others(load: jax.Array) -> jax.Array:
-    """Of two devices the largest load of all others, 0 where there are none: `[d, d]`."""
+    """For pairs of devices the largest load of all others, 0 if there are no others: `[d, d]`."""
     device = jnp.arange(len(load), dtype=jnp.int32)
     one, two, other = device[:, None, None], device[None, :, None], device[None, None]
     return jnp.where((other != one) & (other != two), load[None, None], 0.0).max(-1)
 
 
 def _root(powers: jax.Array) -> jax.Array:
-    """Of sums of powers of order `ORDER`, from which others were taken."""
+    """Root of sums of powers of order `ORDER`, at least 0 after subtractions."""
     return jnp.maximum(powers, 0.0) ** (1 / ORDER)
 
 
@@ -238,10 +242,10 @@ def played_on_host(
 
     Args:
       placement: `[n]` int64, devices.
-      place: `[n]` int64, of each op in the order.
+      place: `[n]` int64, position of each op in the order.
       end: `[n]` float64, seconds.
       devices: d.
-      to: rows, with those of padding.
+      to: number of rows, including padding.
     """
     n, whole = len(end), max(float(end.max()), 1e-30)
     end, runtime = end / whole, graph.arrays.runtime / whole
@@ -268,14 +272,14 @@ def played_on_host(
 
 
 def _padded(features: list[np.ndarray], to: int) -> Any:
-    """Features `[n, ...]` each as `[to, ..., k]` float32."""
+    """Stacks features `[n, ...]` to `[to, ..., k]` float32."""
     rows = np.zeros((to, *features[0].shape[1:], len(features)), np.float32)
     rows[: len(features[0])] = np.stack(features, -1)
     return rows
 
 
 def _host_neighbours(placement: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The op before and the op after each on its device, n for none: `[n]` int64 each."""
+    """The previous and the next op on the device of each op, n if there is no such op: `[n]` int64 each."""
     n = len(order)
     by_device = order[np.argsort(placement[order], kind="stable")]
     same = placement[by_device[1:]] == placement[by_device[:-1]]
@@ -294,7 +298,7 @@ def _host_busy(
     spans: list[tuple[np.ndarray, np.ndarray]],
     devices: int,
 ) -> list[np.ndarray]:
-    """Of each span of time, `[n]` begins and ends, the shares `[n, d]` in which devices run ops."""
+    """For each span of time, `[n]` begins and ends, the shares `[n, d]` in which devices run ops."""
     spans = [(np.clip(begins, 0, 1), np.clip(ends, 0, 1)) for begins, ends in spans]
     shares = [np.zeros((len(start), devices)) for _ in spans]
     for device in range(devices):
@@ -322,8 +326,8 @@ def _look(
     inputs: np.ndarray,
     readers: np.ndarray,
 ) -> None:
-    """Writes when the last of each op's inputs on each device ends, and when the first of its readers there starts,
-    `[n, d]` each, of edges `[m]`.
+    """Writes the end of the last input of each op on each device, and the start of its first reader there, `[n, d]`
+    each, from edges `[m]`.
     """
     for edge in range(len(source)):
         one, other = source[edge], target[edge]
@@ -341,12 +345,12 @@ def _look_back(
     latest: np.ndarray,
     tail: np.ndarray,
 ) -> None:
-    """Writes when each op must end at the latest, `latest` (1 before), and the longest path after, `tail` (0 before).
+    """Writes the latest end of each op, `latest` (initially 1), and the longest path after it, `tail` (initially 0).
 
     Args:
       order: `[n]` ops.
-      begins: `[n + 1]`, where in `target` an op's readers begin.
-      following: `[n]` the next op on the device, n for none.
+      begins: `[n + 1]`, offsets of each op's readers in `target`.
+      following: `[n]` the next op on the device, n after the last.
     """
     for place in range(len(order) - 1, -1, -1):
         op = order[place]

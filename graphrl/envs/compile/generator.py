@@ -1,8 +1,8 @@
 """Problem instances of `Compile-v0`: padded graphs with their features and options. NumPy, on the host.
 
-Options are the devices and priority levels that an op may choose, with the features that a network sees of each. The
-number of options is a shape of these tables, so that one network serves any number. Where fusion is a task, an instance
-has the `FusionParams`, and `kernels_of` makes the kernels of fusion priorities.
+Options are the devices and priority levels that an op may choose, with features of each for a network. The number of
+options is a shape of these tables, so that one network serves any number. If fusion is a task, an instance has
+`FusionParams`, and `kernels_of` converts fusion priorities to kernels.
 """
 
 import dataclasses
@@ -36,10 +36,10 @@ DEVICE_FEATURES = LEVEL_FEATURES + len(get_args(Transfer)) + 4
 
 
 def level_features(count: int) -> np.ndarray:
-    """Of levels 0 to count - 1: `[count, LEVEL_FEATURES]` float32.
+    """Features of levels 0 to count - 1: `[count, LEVEL_FEATURES]` float32.
 
-    The place in the middle of a level, from 0 to 1, as cosines of 1, 2, ... half waves: up to 17 levels can be told
-    apart by a linear map, and near levels of many are alike; then one over the count.
+    The position of the middle of a level, from 0 to 1, as cosines of 1, 2, ... half waves: a linear map can distinguish
+    up to 17 levels, and neighbouring levels have similar features; then 1 / count.
     """
     place = (np.arange(count) + 0.5) / count
     waves = np.cos(np.pi * place[:, None] * np.arange(1, WAVES + 1))
@@ -47,12 +47,12 @@ def level_features(count: int) -> np.ndarray:
 
 
 def device_features(graph: ComputationGraph, problem: Problem) -> np.ndarray:
-    """Of the problem's devices: `[d, DEVICE_FEATURES]` float32.
+    """Features of the problem's devices: `[d, DEVICE_FEATURES]` float32.
 
-    Devices are alike but for their numbers, without which all would be given the same ops: those are seen as levels
-    are. Then what holds for all: the transfer model, a transfer's latency and the mean tensor's time on the way, both
-    over the mean op's run time, what the memory limit is of all bytes that ops write and hold as weights (0 for none),
-    and whether weights are resident.
+    Devices are identical except for their numbers, which are encoded like levels; without them all devices would be
+    given the same ops. Features shared by all devices follow: the transfer model, the latency of a transfer and the
+    transfer time of the mean tensor, both relative to the mean op's run time, the memory limit relative to all bytes
+    that ops write or have as weights (0 without a limit), and 1 if weights are resident.
     """
     a = graph.arrays
     sizes = buffer_bytes(a)
@@ -67,14 +67,14 @@ def device_features(graph: ComputationGraph, problem: Problem) -> np.ndarray:
 
 
 class FusionParams(NamedTuple):
-    """Of one graph, or with a leading axis g of a batch."""
+    """The fusion task of one graph, or of a batch with a leading axis g."""
 
     problem: PaddedFusion
-    levels: jax.Array | np.ndarray  # [f, LEVEL_FEATURES] float32, of fusion priorities
+    levels: jax.Array | np.ndarray  # [f, LEVEL_FEATURES] float32, features of fusion priorities
 
 
 def fusion_sizes(problems: Sequence[FusionProblem], to: Sizes) -> FusionSizes:
-    """Sizes that hold all problems, of as many ops and tensors as their graphs are padded to.
+    """Sizes that cover all problems, with the numbers of ops and tensors to which their graphs are padded.
 
     Raises:
       ProblemError: their kernels have different limits.
@@ -85,7 +85,7 @@ def fusion_sizes(problems: Sequence[FusionProblem], to: Sizes) -> FusionSizes:
 
 
 def fusion_params(problem: FusionProblem, to: FusionSizes, levels: int) -> FusionParams:
-    """The task on one graph, with so many fusion priorities."""
+    """The fusion task on one graph, with the given number of fusion priorities."""
     return FusionParams(pad_fusion(problem, to), level_features(levels))
 
 
@@ -96,14 +96,14 @@ def kernels_of(graph: PaddedGraph, fusion: FusionParams, priorities: jax.Array) 
 
 Task = Literal["placement", "priority", "fusion"]
 OBJECTIVES = "makespan", "max_load"
-LEVELS, FUSION_LEVELS = 16, 4  # of priorities, and of fusion priorities; the paper does not say how many
+LEVELS, FUSION_LEVELS = 16, 4  # numbers of priorities and of fusion priorities; the paper does not state them
 
 
 def check_tasks(tasks: Sequence[str]) -> None:
-    """Looks whether they are tasks, each once.
+    """Checks that the tasks are known and not repeated.
 
     Raises:
-      ProblemError: they are not.
+      ProblemError: there are no tasks, or a task is unknown or repeated.
     """
     if not tasks or len(set(tasks)) < len(tasks) or not set(tasks) <= set(get_args(Task)):
         text = f"must be one or more of {', '.join(get_args(Task))}, each once"
@@ -111,37 +111,37 @@ def check_tasks(tasks: Sequence[str]) -> None:
 
 
 class Choices(NamedTuple):
-    """A choice of every op, by task."""
+    """An option for every op, by task."""
 
     placement: jax.Array | np.ndarray  # [n] int32, device
     priority: jax.Array | np.ndarray  # [n] int32, level
-    fusion: jax.Array | np.ndarray | None = None  # [n] int32, fusion priority; None where nothing can be fused
+    fusion: jax.Array | np.ndarray | None = None  # [n] int32, fusion priority; None without a fusion problem
 
     def of(self, tasks: Sequence[str]) -> dict[str, jax.Array | np.ndarray]:
-        """Those of some tasks."""
+        """The choices of the given tasks."""
         return {task: getattr(self, task) for task in tasks}
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CompileParams:
-    """One graph, the problem that it is compiled for, and what the network sees; a batch has a leading axis g.
+    """One graph, its problem, and features for the network; a batch has a leading axis g.
 
-    The d devices are as many as any graph of a batch has; of one that has fewer, the last are not there. The type of
-    `problem` says the objective: a `DeviceProblem` is of the makespan, a `PaddedPipeline` of the largest load.
+    d is the largest number of devices in a batch; for graphs with fewer, the last ones do not exist. The type of
+    `problem` determines the objective: a `DeviceProblem` is for the makespan, a `PaddedPipeline` for the largest load.
     """
 
     graph: PaddedGraph
-    problem: DeviceProblem | PaddedPipeline  # of d devices
+    problem: DeviceProblem | PaddedPipeline  # for d devices
     nodes: jax.Array | np.ndarray  # [n, F] float32, features of ops; 0 for padding
     order: jax.Array | np.ndarray  # [n] int32, ops in a topological order, then padding
     reach: jax.Array | np.ndarray  # [] float32, how far a level moves an op, as a part of the order; see `instance`
-    devices: jax.Array | np.ndarray  # [d, DEVICE_FEATURES] float32; 0 for those that are not there
-    levels: jax.Array | np.ndarray | None  # [l, LEVEL_FEATURES] float32, of priorities; None where no order matters
+    devices: jax.Array | np.ndarray  # [d, DEVICE_FEATURES] float32; 0 for devices that do not exist
+    levels: jax.Array | np.ndarray | None  # [l, LEVEL_FEATURES] float32, of priorities; None if order is irrelevant
     runs_on: jax.Array | np.ndarray  # [n, d] bool, devices that can run each op, with its group; for padding the first
-    leader: jax.Array | np.ndarray  # [n] int32, the op on whose device each op stands: itself, or its group's first
-    start: Choices  # what is chosen before the first step
-    baseline: jax.Array | np.ndarray  # [] float32, second units: the run time that others are compared with
+    leader: jax.Array | np.ndarray  # [n] int32, the op that determines each op's device: itself, or its group's first
+    start: Choices  # choices before the first step
+    baseline: jax.Array | np.ndarray  # [] float32, second units: the reference run time of rewards
     fusion: FusionParams | None = None  # None: every op is a kernel
 
     @property
@@ -165,29 +165,29 @@ def instance(
     fusion_levels: int = FUSION_LEVELS,
     fusion_to: FusionSizes | None = None,
 ) -> CompileParams:
-    """A graph as an instance.
+    """Converts a graph to an instance.
 
     Args:
-      graph: any; its groups (`ComputationGraph.colocation`) stand on one device each.
-      problem: the devices and what moves between them; its objective is the makespan or the largest load.
+      graph: any graph; each of its groups (`ComputationGraph.colocation`) is on one device.
+      problem: the devices and their transfers; its objective is the makespan or the largest load.
       to: sizes to pad to, by default the graph's bucket.
       devices: d, by default the problem's.
-      levels: l, of priorities; under `max_load` there are none.
-      baseline: seconds of the best plan that there was; None is `quick_schedule`'s makespan, with `fusion` that of the
-        kernels of the rule like XLA's, or the largest load of `quick_plan`.
-      start: `[ops]` each, what is chosen before the first step; None is -1 for all, nothing.
-      order: `[ops]` int32, a topological order of the ops, which equal priorities follow; None is the graph's own.
-      reach: by how much of the order an op with the next priority comes earlier, once it is ready: 1 is all of it,
-        so that of ready ops the higher level is first whatever the order.
-      fusion: the graph's, on the chip whose figures the run times of kernels follow from, whatever the graph says of
-        ops; None fuses nothing.
-      fusion_levels: f, of fusion priorities.
-      fusion_to: sizes to pad `fusion` to, of as many ops and tensors as `to`; by default its bucket.
+      levels: l, number of priorities; ignored under `max_load`.
+      baseline: seconds of a reference plan; None is `quick_schedule`'s makespan, with `fusion` that of the kernels of
+        the rule like XLA's, or the largest load of `quick_plan`.
+      start: `[ops]` each, the choices before the first step; None is -1 (no choice) for all.
+      order: `[ops]` int32, a topological order of the ops, for ties between priorities; None is the graph's own.
+      reach: part of the order by which one level more moves a ready op forward: 1 is all of it, so that the higher
+        level always runs first.
+      fusion: the graph's fusion problem, whose chip determines the run times of kernels, independent of the graph's own
+        run times; None fuses nothing.
+      fusion_levels: f, number of fusion priorities.
+      fusion_to: sizes to pad `fusion` to, with the numbers of ops and tensors of `to`; by default its bucket.
 
     Raises:
       GraphError: `to` is too small for the graph.
       ProblemError: another objective; fewer devices than the problem has; fewer levels than one; fusion of another
-        graph, or under `max_load`; an op that can run nowhere.
+        graph, or under `max_load`; an op that no device can run.
     """
     to = common_sizes([graph]) if to is None else to
     devices = problem.devices if devices is None else devices
@@ -231,13 +231,13 @@ def instances(
     fusions: Sequence[FusionProblem] | None = None,
     fusion_levels: int = FUSION_LEVELS,
 ) -> CompileParams:
-    """A batch of instances (leading axis g), padded to `to` (by default the bucket that holds them all).
+    """A batch of instances (leading axis g), padded to `to` (by default the smallest bucket that covers all).
 
     Args:
-      graphs, problems: of each instance; the problems' objectives and transfer models are equal, and memory limits set
-        or not.
+      graphs, problems: one per instance; the problems must have the same objective, transfer model and residency of
+        weights, and all or no memory limits.
       to, levels, fusion_levels: see `instance`.
-      fusions: of each instance, with equal limits of kernels; None fuses nothing.
+      fusions: one per instance, with equal limits of kernels; None fuses nothing.
 
     Raises:
       GraphError, ProblemError: see `instance`; problems that cannot be in a batch.
@@ -266,7 +266,9 @@ def _quick(graph: ComputationGraph, problem: Problem, fusion: FusionProblem | No
 
 
 def _runs_on(graph: ComputationGraph, problem: Problem, ops: int, devices: int) -> np.ndarray:
-    """Whether a device can run an op and all that go with it, `[ops, devices]` bool: of alike ones those there are."""
+    """Which devices can run an op together with its group, `[ops, devices]` bool; under the makespan, all devices that
+    exist.
+    """
     runs_on = np.zeros((ops, devices), bool)
     runs_on[:, : problem.devices] = True
     if problem.objective == "max_load":
@@ -279,7 +281,7 @@ def _runs_on(graph: ComputationGraph, problem: Problem, ops: int, devices: int) 
 
 
 def _leaders(order: np.ndarray, colocation: np.ndarray | None) -> np.ndarray:
-    """Of each op the first op of its group in the order: `[ops]` int32."""
+    """For each op the first op of its group in the order: `[ops]` int32."""
     if colocation is None:
         return np.arange(len(order), dtype=np.int32)
     _, first, group = np.unique(colocation[order], return_index=True, return_inverse=True)
@@ -311,5 +313,5 @@ def _check(
 
 
 def _rows(rows: np.ndarray, count: int) -> np.ndarray:
-    """With zeros at the end, `[count, ...]`."""
+    """Pads rows with zeros at the end to `[count, ...]`."""
     return np.pad(rows, ((0, count - len(rows)), *[(0, 0)] * (rows.ndim - 1)))

@@ -16,27 +16,29 @@ from graphrl.graphs.jraph_view import to_graphs_tuple
 
 
 class Observation(NamedTuple):
-    """n ops, e uses, f control edges and F features, all padded; of each task o options with G features."""
+    """Observation of n ops, e uses, f control edges and F features, all padded; for each task o options with G
+    features.
+    """
 
     graph: jraph.GraphsTuple  # nodes [n + 1, F], senders and receivers [e + f], no edges: see `to_graphs_tuple`
-    mask: jax.Array  # [n] bool, real ops
+    mask: jax.Array  # [n] bool, True for real ops
     order: jax.Array  # [n] int32, ops in a topological order, then padding
     options: dict[str, jax.Array]  # [o, G] float32
     action_mask: dict[
         str, jax.Array
-    ]  # [n, o] bool; option 0 alone for padding, devices of all but a group's first, and fusion where it is not legal
-    previous: dict[str, jax.Array]  # [n] int32, what was chosen last
-    played: Played  # how that ran
+    ]  # [n, o] bool; only option 0 for padding, devices of all but a group's first op, and fusion where it is illegal
+    previous: dict[str, jax.Array]  # [n] int32, the last choices
+    played: Played  # features of their run
 
 
 def seen(params: CompileParams, chosen: Choices, tasks: Sequence[str], sends: Sends) -> Observation:
-    """An instance after some choices, which are run for it. See `CompileEnv`."""
+    """Observation after some choices, which are simulated here. See `CompileEnv`."""
     params, chosen = jax.tree.map(jnp.asarray, (params, chosen))
     return observe(params, chosen, tasks, outcome(params, possible_choices(params, chosen), sends))
 
 
 def observe(params: CompileParams, chosen: Choices, tasks: Sequence[str], came: Outcome) -> Observation:
-    """An instance after some choices, and what came of them, for a policy that decides some tasks."""
+    """Observation after some choices with a known outcome, for a policy of the given tasks."""
     mask = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
     is_chosen = jnp.where(mask, chosen.placement, 0).min() >= 0
     played = Played(*(_rows(of, mask & is_chosen) for of in came.played))
@@ -44,7 +46,7 @@ def observe(params: CompileParams, chosen: Choices, tasks: Sequence[str], came: 
 
 
 def shown(params: CompileParams, chosen: Choices, tasks: Sequence[str], played: Played) -> Observation:
-    """The same where it is known how they ran."""
+    """Observation after some choices with known features of their run, for a policy of the given tasks."""
     n = params.order.shape[0]
     mask = jnp.arange(n, dtype=jnp.int32) < params.graph.num_ops
     options = options_of(params, tasks)
@@ -66,15 +68,15 @@ def shown(params: CompileParams, chosen: Choices, tasks: Sequence[str], played: 
 
 
 def _rows(values: jax.Array, are: jax.Array) -> jax.Array:
-    """Values `[n, ...]`, and 0 in the rows that are none."""
+    """Values `[n, ...]`, and 0 in the rows where `are` is False."""
     return jnp.where(are.reshape(-1, *[1] * (values.ndim - 1)), values, 0.0)
 
 
 def options_of(params: CompileParams, tasks: Sequence[str]) -> dict[str, jax.Array]:
-    """Of some tasks the features of options, `[o, G]` float32.
+    """Features of the options of the given tasks, `[o, G]` float32 each.
 
     Raises:
-      ProblemError: one of them is nothing that the instance has options for.
+      ProblemError: the instance has no options for a task.
     """
     features = {"placement": params.devices}
     if params.levels is not None:
@@ -89,8 +91,8 @@ def options_of(params: CompileParams, tasks: Sequence[str]) -> dict[str, jax.Arr
 
 
 def allowed(may: jax.Array, decides: jax.Array) -> jax.Array:
-    """Which options `[n, o]`, or `[1, o]` of all ops, may be chosen of every op: `[n, o]` bool; those that do not
-    decide `[n]` have the first.
+    """Allowed options of every op: `[n, o]` bool, from the options `[n, o]`, or `[1, o]` for all ops; ops that do not
+    decide (`decides` `[n]`) have only the first.
     """
     first = jnp.arange(may.shape[1], dtype=jnp.int32) == 0
     return jnp.where(decides[:, None], may, first)

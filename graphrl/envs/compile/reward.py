@@ -1,13 +1,13 @@
-"""Reward of `Compile-v0`: choices are run on the device, and their run time is compared with the baseline's.
+"""Reward of `Compile-v0`: choices are simulated on the device, and their run time is compared with the baseline's.
 
-`reward` is of an `outcome`: the objective's value, validity, and the schedule of the plan. `run` makes kernels of
-the choices and keys of the priorities (`sends`: of transfers), and calls the cost model. The objective enters the
-environment here alone: the type of an instance's `problem` says which it is.
+`reward` is computed from an `outcome`: the objective's value, validity, and features of the plan's run. `run` converts
+choices to kernels and priorities to keys (`sends`: keys of transfers), and calls the cost model. Only this file and
+`features.py` depend on the objective, which the type of an instance's `problem` determines.
 
 The decoder has a lane for each candidate solution of each graph of a batch, and runs all lanes together. An environment
-has one graph and one candidate. Where PPO maps it (`jax.vmap`) over choices, and then over graphs, these become the
-lanes. That is some 5 times faster than mapping a decoder of one lane (16 candidates, 1,024 ops). Where ops are fused
-each candidate has its own graph, and these are the graphs of a batch.
+has one graph and one candidate. When PPO maps it (`jax.vmap`) over choices, and then over graphs, these become the
+lanes. That is about 5 times faster than mapping a decoder of one lane (16 candidates, 1,024 ops). With fusion each
+candidate has its own graph, and these form the graphs of a batch.
 """
 
 import functools
@@ -25,18 +25,18 @@ from graphrl.envs.compile.generator import Choices, CompileParams, kernels_of
 from graphrl.envs.compile.sends import Sends, by_rule, places_of_ops, transfer_keys
 from graphrl.graphs.padding import PaddedGraph
 
-INVALID = -10.0  # reward of what cannot run
+INVALID = -10.0  # reward of invalid plans
 
 
 def reward(params: CompileParams, result: "Outcome") -> jax.Array:
-    """Minus the square root of the run time in baselines, `[]` float32; `INVALID` for what cannot run."""
+    """Minus the square root of the run time relative to the baseline, `[]` float32; `INVALID` for invalid plans."""
     ratio = result.seconds / jnp.maximum(params.baseline, 1e-30)
     return jnp.where(result.valid, -jnp.sqrt(ratio), INVALID)
 
 
 def possible_choices(params: CompileParams, chosen: Choices) -> Choices:
-    """The choices, with option 0 for padding and for nothing, groups on one device, and the first one that can run
-    them for those on a device that cannot, or is not there.
+    """Makes choices possible: option 0 for padding and for no choice, one device per group, and the first device that
+    can run the ops instead of one that cannot, or does not exist.
     """
     real = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
     chosen = jax.tree.map(lambda option: jnp.where(real, jnp.maximum(option, 0), 0), chosen)
@@ -46,7 +46,7 @@ def possible_choices(params: CompileParams, chosen: Choices) -> Choices:
 
 
 def op_keys(params: CompileParams, priority: jax.Array) -> jax.Array:
-    """`[n]` float32 in [0, 1): of the ready ops the largest comes first, see `CompileParams.reach`."""
+    """Keys of ops `[n]` float32 in [0, 1): the ready op with the largest key runs first, see `CompileParams.reach`."""
     n, count = params.order.shape[0], jnp.maximum(params.graph.num_ops, 1).astype(jnp.float32)
     rank = jnp.zeros(n, jnp.int32).at[params.order].set(jnp.arange(n, dtype=jnp.int32)).astype(jnp.float32)
     assert params.levels is not None
@@ -56,15 +56,15 @@ def op_keys(params: CompileParams, priority: jax.Array) -> jax.Array:
 
 
 class Outcome(NamedTuple):
-    """Of one plan."""
+    """Result of one plan."""
 
     seconds: jax.Array  # [] float32, second units: the makespan, or the largest load
-    valid: jax.Array  # [] bool, every device stays within the memory limit, and kernels have room
-    played: Played  # what it did, by op; rows of padding mean nothing
+    valid: jax.Array  # [] bool, every device stays within the memory limit, and kernels within their padded size
+    played: Played  # features of its run, by op; rows of padding are arbitrary
 
 
 def outcome(params: CompileParams, chosen: Choices, sends: Sends) -> Outcome:
-    """Of choices that are `possible_choices`. Args: see `run`."""
+    """Result of choices from `possible_choices`. Args: see `run`."""
     if isinstance(params.problem, PaddedPipeline):
         return Outcome(*loaded(params.problem, jnp.asarray(chosen.placement)))
     ran = run(params, chosen, sends)
@@ -74,7 +74,7 @@ def outcome(params: CompileParams, chosen: Choices, sends: Sends) -> Outcome:
 
 
 def nothing_played(params: CompileParams) -> Played:
-    """As if nothing had run."""
+    """Features before any run: zeros."""
     pipelined, rows = isinstance(params.problem, PaddedPipeline), params.runs_on.shape
     of_op, of_device = (OP_LOADS, DEVICE_LOADS) if pipelined else (OP_TIMES, DEVICE_TIMES)
     return Played(jnp.zeros((rows[0], of_op)), jnp.zeros((*rows, of_device)))
@@ -84,21 +84,21 @@ class Run(NamedTuple):
     """One run of a graph."""
 
     makespan: jax.Array  # [] float32, second units
-    valid: jax.Array  # [] bool, every device stays within the memory limit, and kernels have room
-    graph: PaddedGraph  # what ran: ops, or kernels
-    op: jax.Array  # [n] int32, the op of each of these, a kernel's root; n for padding
-    placement: jax.Array  # [n] int32, of each of these
+    valid: jax.Array  # [] bool, every device stays within the memory limit, and kernels within their padded size
+    graph: PaddedGraph  # the graph that ran: of ops, or of kernels
+    op: jax.Array  # [n] int32, the op of each node, for a kernel its root; n for padding
+    placement: jax.Array  # [n] int32, device of each node
     end: jax.Array  # [n] float32, second units
-    place: jax.Array  # [n] int32, in the order; n for padding
+    place: jax.Array  # [n] int32, position in the order; n for padding
 
 
 @functools.partial(jax.jit, static_argnames="sends")  # one program for the start and for all steps
 def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
-    """Runs an instance; choices are `possible_choices`. Memory is linear in n + e + d t.
+    """Simulates an instance; choices must come from `possible_choices`. Memory is linear in n + e + d t.
 
     Args:
       params: the instance.
-      chosen: of each op.
+      chosen: choices of each op.
       sends: see `CompileEnv`.
     """
     graph, problem = params.graph, params.problem
@@ -113,13 +113,13 @@ def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
     of_graph = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (graph, problem))
     costs = _costs_of(*of_graph, jax.tree.map(lambda leaf: leaf[None, None], decisions))
     costs = jax.tree.map(lambda leaf: leaf[0, 0], costs)
-    if problem.memory_limit is not None:  # else nobody who asks for validity alone waits for the run
+    if problem.memory_limit is not None:  # else validity does not depend on the run, which XLA can then drop
         fits &= costs.peak <= problem.memory_limit / graph.byte_unit
     return Run(costs.makespan, fits, graph, op, placement, costs.end, costs.place)
 
 
 class _Keyed(NamedTuple):
-    """`Decisions` of one candidate; where the keys of transfers are missing, sends are by the rule."""
+    """`Decisions` of one candidate; without keys of transfers, sends follow the rule."""
 
     placement: jax.Array  # [n] int32
     op_keys: jax.Array  # [n] float32
@@ -128,14 +128,14 @@ class _Keyed(NamedTuple):
 
 class _Costs(NamedTuple):
     makespan: jax.Array  # float32, second units
-    peak: jax.Array  # float32, byte units, of the device that needs most; 0 without a memory limit
+    peak: jax.Array  # float32, byte units, largest over the devices; 0 without a memory limit
     end: jax.Array  # [n] float32, second units, of each op
-    place: jax.Array  # [n] int32, of each op in the order; n for padding
+    place: jax.Array  # [n] int32, position of each op in the order; n for padding
 
 
 @custom_vmap
 def _costs_of(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Costs:
-    """Of graphs `[g, ...]` and candidates `[g, p, ...]`: `[g, p, ...]` each."""
+    """Costs of candidates `[g, p, ...]` on graphs `[g, ...]`: `[g, p, ...]` each."""
     lanes = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, (0, 1), (-2, -1)), decisions)
     if lanes.transfer_keys is None:
         made = by_rule(graph, lanes.placement, lanes.op_keys, problem.devices, problem.transfer)
@@ -149,7 +149,7 @@ def _costs_of(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> 
 
 @_costs_of.def_vmap
 def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> tuple[_Costs, _Costs]:
-    """Mapped over graphs they are more graphs, over decisions alone more candidates."""
+    """Folds an axis mapped over graphs into the graphs, and one mapped over decisions alone into the candidates."""
     axis = 0 if any(jax.tree.leaves(mapped[:2])) else 1
 
     def filled(is_mapped: bool, leaf: jax.Array) -> jax.Array:

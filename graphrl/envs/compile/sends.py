@@ -1,6 +1,6 @@
 """Keys of transfers in `Compile-v0`: when each tensor is sent, given placement and priorities.
 
-`transfer_keys` sends a tensor when its most urgent reader is due. `by_rule` is the device's twin of
+`transfer_keys` sends a tensor when its most urgent reader is due. `by_rule` is the device version of
 `solvers.sending.plans`: sends follow from the order of ops, bundled under `rendezvous`.
 """
 
@@ -21,15 +21,15 @@ Sends = Literal["urgent", "rule"]
 def by_rule(
     graph: PaddedGraph, placement: jax.Array, op_keys: jax.Array, devices: int, transfer: Transfer
 ) -> Decisions:
-    """Decisions whose transfers go as `solvers.sending.plans` says: bundled under `rendezvous`, else right before the
-    first op that waits for them; as nearly as keys of thousands of ops can say it (`costs.device.lanes`).
+    """Decisions whose transfers follow the rule of `solvers.sending.plans`: bundled under `rendezvous`, else right
+    before the first op that waits for them; up to the resolution of keys for thousands of ops (`costs.device.lanes`).
 
     Args:
       graph: a batch of graphs (leading axis g).
       placement: `[n, g, p]` int32.
       op_keys: `[n, g, p]` float32 in [0, 1): of the ready ops the largest runs first.
       devices: d.
-      transfer: the model.
+      transfer: the transfer model.
     """
     keys = _bundled if transfer == "rendezvous" else _late
     of_all = jax.vmap(jax.vmap(keys, (None, 1, 1, None), (1, 2)), (0, 1, 1, None), (1, 2))
@@ -37,7 +37,7 @@ def by_rule(
 
 
 def places_of_ops(events: jax.Array, ops: int, devices: int) -> jax.Array:
-    """The place `[n, L]` int32 of each op among the ops that events `[c, L]` run (`decode.Schedule`); n for padding."""
+    """The position `[n, L]` int32 of each op among the ops in events `[c, L]` (`decode.Schedule`); n for padding."""
     op = jnp.minimum(events // devices, ops)
     place = jnp.cumsum(op < ops, 0, dtype=jnp.int32) - 1
     lane = jnp.arange(events.shape[1], dtype=jnp.int32)
@@ -45,7 +45,7 @@ def places_of_ops(events: jax.Array, ops: int, devices: int) -> jax.Array:
 
 
 def transfer_keys(graph: PaddedGraph, placement: jax.Array, keys: jax.Array, devices: int) -> jax.Array:
-    """`[d, t]` float32 in [0, 1): a transfer is as urgent as the most urgent op that waits for it."""
+    """Keys of transfers `[d, t]` float32 in [0, 1): a transfer has the key of the most urgent op that waits for it."""
     t, n = graph.sizes.tensors, graph.sizes.ops
     op = jnp.minimum(graph.use_op, n - 1)
     index = jnp.where(graph.use_op < n, placement[op] * t + graph.use_tensor, devices * t)
@@ -64,9 +64,10 @@ def _bundled(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices:
 
 
 def _late(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> tuple[jax.Array, jax.Array]:
-    """The same where each transfer goes right before the first op that waits; what is written first goes first.
+    """Keys as of `_bundled`, with each transfer right before the first op that waits for it; tensors that are written
+    earlier are sent first.
 
-    What one op writes for another has one place of its own among those of the ops.
+    All transfers of one op's outputs that the same op waits for first share one position among those of the ops.
     """
     uses = _uses(graph, placement, rank)
     transfers = devices * graph.sizes.tensors
@@ -87,7 +88,7 @@ def _late(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: in
 
 
 def ranks(graph: PaddedGraph, op_keys: jax.Array) -> jax.Array:
-    """The places `[n, g, p]` int32 of ops in the order of their keys; those of padding mean nothing."""
+    """The positions `[n, g, p]` int32 of ops in the order of their keys; those of padding are arbitrary."""
     n, g, p = op_keys.shape
     on_one = Decisions(jnp.zeros((n, g, p), jnp.int32), op_keys, jnp.zeros((1, graph.sizes.tensors, g, p)))
     events = evaluate(graph, on_one, _ALONE, makespan=False, memory=False).events
@@ -95,9 +96,9 @@ def ranks(graph: PaddedGraph, op_keys: jax.Array) -> jax.Array:
 
 
 def _bundled_before(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> jax.Array:
-    """Of each tensor to each device the place of the op that it is sent before, bundled: `[d, t]` int32.
+    """Position of the op before which each tensor is sent to each device, bundled: `[d, t]` int32.
 
-    Of one graph: `placement` and `rank`, `[n]` int32 each.
+    For one graph: `placement` and `rank`, `[n]` int32 each.
     """
     n, t, uses = len(rank), graph.sizes.tensors, _uses(graph, placement, rank)
     by_place = jnp.argsort(uses.needed)
@@ -105,7 +106,7 @@ def _bundled_before(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, d
 
     def step(last: jax.Array, use: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         which, written, needed = use
-        is_cause = last[which] <= written  # nothing was sent since it was written
+        is_cause = last[which] <= written  # no transfer between the two devices since it was written
         return last.at[which].set(jnp.where(is_cause, needed, last[which])), is_cause
 
     pair, written, place = jax.tree.map(lambda each: each[by_place], (pair, uses.written, uses.needed))
@@ -118,14 +119,14 @@ def _bundled_before(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, d
 
 
 class _Uses(NamedTuple):
-    """Of each use by an op, `[u]` each."""
+    """Uses of tensors by ops, `[u]` each."""
 
-    crosses: jax.Array  # bool, whether the tensor comes from another device
+    crosses: jax.Array  # bool, True if the tensor comes from another device
     tensor: jax.Array  # int32
     source: jax.Array  # int32, device
     target: jax.Array  # int32, device
-    written: jax.Array  # int32, the place of the op that writes it
-    needed: jax.Array  # int32, the place of the op; n where nothing crosses
+    written: jax.Array  # int32, position of the op that writes it
+    needed: jax.Array  # int32, position of the op; n if the tensor does not cross
 
 
 def _uses(graph: PaddedGraph, placement: jax.Array, rank: jax.Array) -> _Uses:

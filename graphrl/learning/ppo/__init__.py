@@ -1,15 +1,14 @@
 """Proximal policy optimisation (Schulman et al. 2017) for any environment and any networks.
 
-Actions are made of choices: a pytree of int32 arrays, each element an option, as the environment's `action_spec` says.
-The policy network gives a pytree of the same structure, of logits with one axis more. What may not be chosen has a
-logit so low that it never is (`settings.masked` sets it); where a single option is left, as at padding, a choice adds
-nothing to log-probabilities and entropies.
+Actions consist of choices: a pytree of int32 arrays, each element an option, as the environment's `action_spec`
+defines. The policy network outputs a pytree of the same structure, of logits with one additional axis. Forbidden
+options have a logit so low that they are never drawn (`settings.masked` sets it). A choice with a single allowed
+option, as at padding, adds 0 to log-probabilities and entropies.
 
-`train` is the loop for instances that stay the same; `update` is one step with a batch of fresh ones, as a `Learner`
-has it; `attempt` and `learn` are for episodes of one step. All are for any number of devices, which share the
-instances.
+`train` is the loop for fixed instances; `update` is one step with a batch of fresh ones, as a `Learner` needs it;
+`attempt` and `learn` are for episodes of one step. All support any number of devices, which share the instances.
 
-Letters: t steps of a roll-out, g instances (graphs), a environments of each.
+Letters: t steps of a roll-out, g instances (graphs), a environments per instance.
 """
 
 from graphrl.learning.ppo.rollout import PolicyValue, play

@@ -1,4 +1,4 @@
-"""Roll-outs of a fixed number of steps of every environment, with automatic resets, and returns without exploration."""
+"""Roll-outs of a fixed number of steps in every environment, with automatic resets, and returns without exploration."""
 
 import functools
 from typing import Any, NamedTuple
@@ -12,41 +12,41 @@ from graphrl.networks.base import Network
 
 
 class PolicyValue(NamedTuple):
-    """Two networks."""
+    """Policy and value networks."""
 
     policy: Network  # observation -> logits, a pytree of the action's structure
     value: Network  # observation -> [] float32
 
 
 class Runner(NamedTuple):
-    """Where the environments stand: `[g, a, ...]` each."""
+    """Current state of the environments: `[g, a, ...]` each."""
 
     state: Any
     observation: Any
-    earned: jax.Array  # [g, a] float32, in the episode so far
+    earned: jax.Array  # [g, a] float32, return of the episode so far
 
 
 class Trajectory(NamedTuple):
-    """What happened: `[t, g, a, ...]` each."""
+    """Transitions of a roll-out: `[t, g, a, ...]` each."""
 
     observation: Any
     action: Any
-    log_prob: Any  # of each choice, under the policy that made it
-    value: jax.Array  # float32, of the observation
-    following: jax.Array  # float32, of the observation that the step led to; 0 where no reward follows
+    log_prob: Any  # of each choice, under the policy that sampled it
+    value: jax.Array  # float32, value of the observation
+    following: jax.Array  # float32, value of the next observation; 0 if the episode terminated
     reward: jax.Array  # float32
-    done: jax.Array  # bool, the episode was over after the step
-    earned: jax.Array  # float32, in the episode up to and with the step
+    done: jax.Array  # bool, the episode ended with the step
+    earned: jax.Array  # float32, return of the episode up to and including the step
 
 
 def begin(env: Environment[Any, Any, Any], keys: jax.Array, instances: Any, settings: PpoSettings) -> Runner:
-    """Environments after their reset.
+    """Resets the environments.
 
     Args:
-      env: of one instance.
+      env: environment of one instance.
       keys: `[g]` typed keys.
       instances: `[g, ...]` each.
-      settings: say how many environments an instance has.
+      settings: define the number of environments per instance.
     """
     split = jax.vmap(lambda key: jax.random.split(key, settings.environments))(keys)
     reset = jax.vmap(jax.vmap(AutoReset(env).reset, (0, None)))
@@ -63,13 +63,13 @@ def rollout(
     instances: Any,
     settings: PpoSettings,
 ) -> tuple[Runner, Trajectory]:
-    """The steps of a roll-out, with sampled actions.
+    """Runs the steps of a roll-out with sampled actions.
 
     Args:
       env, keys, instances, settings: as for `begin`.
       networks: policy and value.
-      params: theirs, "policy" and "value".
-      runner: where the environments stand.
+      params: parameters of both, "policy" and "value".
+      runner: current state of the environments.
     """
 
     def act(key: jax.Array, runner: Runner, instance: Any) -> tuple[Runner, Trajectory]:
@@ -103,15 +103,15 @@ def play(
     steps: int,
     episodes: int = 1,
 ) -> jax.Array:
-    """The returns of episodes whose actions are the likeliest: `[g, episodes]` float32.
+    """Returns of episodes with the most likely actions: `[g, episodes]` float32.
 
     Args:
-      env: of one instance.
-      policy, params: who plays; see `PolicyValue`.
+      env: environment of one instance.
+      policy, params: the policy; see `PolicyValue`.
       instances: `[g, ...]` each.
-      key: of what is random in the environments.
-      steps: after which an episode is left, if it is not over.
-      episodes: of each instance.
+      key: key of the environments' random numbers.
+      steps: maximum number of steps; longer episodes are cut off.
+      episodes: episodes per instance.
     """
 
     def one(key: jax.Array, instance: Any) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Settings of PPO, and distributions over actions of many choices.
+"""Settings of PPO, and distributions over actions that consist of many choices.
 
 Logits and actions are pytrees: `[..., options]` float32 logits and `[...]` int32 options for each array.
 """
@@ -19,23 +19,23 @@ Ratio = Literal["joint", "choice"]
 
 @dataclasses.dataclass(frozen=True)
 class PpoSettings:
-    """Defaults are the usual ones for small control problems.
+    """Settings of PPO. Defaults are the usual ones for small control problems.
 
     Attributes:
-      steps: t, of a roll-out.
-      environments: a, of each instance.
-      epochs: how often a roll-out is gone through.
-      minibatches: of an epoch; each holds an equal part of every instance's steps.
-      discount: of rewards that follow. Where episodes have one step it means nothing.
-      trace: lambda of generalised advantage estimation: 0 trusts the values, 1 what was earned.
-      ratio: what is clipped: the probability of an action as a whole, "joint", or of each of its choices, "choice"
-        (ours). Of hundreds of choices the product leaves the clip's range at once, and nothing is learned from it.
-      clip: how far a probability may move from that of the roll-out, as a part of it.
-      normalised: whether advantages are shifted and scaled to mean 0 and deviation 1 over an instance's steps.
-      entropy: what a nat is worth.
-      value: of the squared error of values.
-      rate: of Adam.
-      gradient_norm: gradients longer than this are shortened.
+      steps: t, steps of a roll-out.
+      environments: a, environments per instance.
+      epochs: passes over a roll-out.
+      minibatches: minibatches per epoch; each has an equal part of every instance's steps.
+      discount: discount of future rewards. Irrelevant for episodes of one step.
+      trace: lambda of generalised advantage estimation: 0 uses one-step values, 1 the observed returns.
+      ratio: the ratio to clip: of the probability of an action as a whole, "joint", or of each of its choices, "choice"
+        (ours). With hundreds of choices the joint ratio leaves the clipping range immediately, which stops learning.
+      clip: clipping range of probability ratios around 1.
+      normalised: True standardises advantages to mean 0 and deviation 1 over an instance's steps.
+      entropy: weight of the entropy bonus, per nat.
+      value: weight of the squared error of values.
+      rate: Adam's learning rate.
+      gradient_norm: gradients are clipped to this global norm.
 
     Raises:
       ProblemError: a value is out of range, or minibatches do not divide the steps of an instance.
@@ -75,11 +75,11 @@ class PpoSettings:
 
 
 def masked(policy: Network, mask_of: Callable[[Any], Any]) -> Network:
-    """A policy that keeps to masks.
+    """Wraps a policy so that it never draws forbidden options.
 
     Args:
       policy: observation -> logits.
-      mask_of: observation -> what may be chosen, bool, of the logits' structure and shapes.
+      mask_of: observation -> allowed options, bool, of the logits' structure and shapes.
     """
 
     def apply(params: Any, observation: Any) -> Any:
@@ -90,7 +90,7 @@ def masked(policy: Network, mask_of: Callable[[Any], Any]) -> Network:
 
 
 def sample(key: jax.Array, logits: Any) -> Any:
-    """An option of every choice."""
+    """Samples an option for every choice."""
     leaves, structure = jax.tree.flatten(logits)
     keys = jax.random.split(key, len(leaves))
     drawn = [jax.random.categorical(*pair).astype(jnp.int32) for pair in zip(keys, leaves, strict=True)]
@@ -98,12 +98,12 @@ def sample(key: jax.Array, logits: Any) -> Any:
 
 
 def likeliest(logits: Any) -> Any:
-    """The likeliest option of every choice."""
+    """The most likely option of every choice."""
     return jax.tree.map(lambda leaf: leaf.argmax(-1).astype(jnp.int32), logits)
 
 
 def log_probs(logits: Any, action: Any) -> Any:
-    """Of each choice: float32 of the action's structure and shapes."""
+    """Log-probability of each choice: float32 of the action's structure and shapes."""
 
     def one(logit: jax.Array, option: jax.Array) -> jax.Array:
         return jnp.take_along_axis(jax.nn.log_softmax(logit), option[..., None], -1)[..., 0]
@@ -112,7 +112,7 @@ def log_probs(logits: Any, action: Any) -> Any:
 
 
 def entropy(logits: Any) -> jax.Array:
-    """In nats, the sum over all choices: `[]` float32."""
+    """Entropy in nats, summed over all choices: `[]` float32."""
 
     def one(logit: jax.Array) -> jax.Array:
         each = jax.nn.log_softmax(logit)

@@ -1,14 +1,14 @@
 """PPO's updates, with generalised advantage estimation (Schulman et al. 2016), and its training loop.
 
-`train` is the loop for instances that stay the same: environments continue from the last roll-out's end. `update` is
-one step with a batch of fresh ones, `improve` what is learned from a roll-out.
+`train` is the loop for fixed instances: environments continue from the last roll-out's end. `update` is one step with a
+batch of fresh ones, `improve` the gradient steps on a roll-out.
 
-Where episodes have one step and begin alike, all environments of an instance share one call of the networks: `attempt`
-tries actions, `learn` learns from them. GO's network takes longer than its environment, so such an update is nearly as
-fast with many environments as with one. Otherwise it is the same as `update`.
+For episodes of one step with the same initial state, all environments of an instance share one call of the networks:
+`attempt` samples actions, `learn` trains on them. GO's network takes longer than its environment, so such an update is
+nearly as fast with many environments as with one. Otherwise it is the same as `update`.
 
-Advantages tell episodes that terminated from those that were truncated. All functions but `train` are for one device's
-share of the instances, see `learning.learner`.
+Advantages distinguish terminated from truncated episodes. All functions except `train` receive one device's share of
+the instances, see `learning.learner`.
 """
 
 import functools
@@ -29,7 +29,7 @@ from graphrl.mesh import AXIS, check_shares, make_mesh, most_that_share
 
 
 class Training(NamedTuple):
-    """All that training changes: with it, it goes on to the same numbers."""
+    """The complete state of training, from which it continues reproducibly."""
 
     learner: LearnerState
     runner: Runner
@@ -46,21 +46,21 @@ def train(
     training: Training | None = None,
     mesh: Mesh | None = None,
 ) -> tuple[Training, Metrics]:
-    """Updates, in one compiled program for each number of them.
+    """Runs a number of updates in one program, compiled once per number of updates.
 
     Args:
-      settings, env, networks: what learns what.
+      settings, env, networks: settings of PPO, the environment and the networks.
       instances: `[g, ...]` each, of one size: problem instances, as `env.step` takes one.
-      key: of everything random. To go on, give another.
-      updates: how many.
-      training: what to go on with; it is donated. None begins anew.
-      mesh: devices that share the instances; None is as many as divide them.
+      key: key of all random numbers. A continued training needs a new one.
+      updates: number of updates.
+      training: the state to continue from, which is donated; None starts from scratch.
+      mesh: devices that share the instances; None uses the largest number that divides them.
 
     Returns:
-      What training changed, and the metrics of `improve`, `[updates]` each.
+      The state of training, and the metrics of `improve`, `[updates]` each.
 
     Raises:
-      ProblemError: the devices of the mesh do not divide the instances.
+      ProblemError: the number of devices does not divide the number of instances.
     """
     graphs = jax.tree.leaves(instances)[0].shape[0]
     if mesh is None:
@@ -125,10 +125,10 @@ def init(
     """The state before training: params "policy" and "value", for observations of these shapes.
 
     Args:
-      settings, networks: what learns.
-      key: of new parameters.
-      observation: one, of any instance.
-      policy: parameters that the policy begins with; None for new ones.
+      settings, networks: settings of PPO and the networks.
+      key: key of new parameters.
+      observation: one observation, of any instance.
+      policy: initial parameters of the policy; None for new ones.
     """
     policy_key, value_key = jax.random.split(key)
     params = {
@@ -146,7 +146,7 @@ def update(
     key: jax.Array,
     instances: Any,
 ) -> tuple[LearnerState, Metrics]:
-    """A roll-out from new episodes, and what is learned from it; see `Learner` and `improve`."""
+    """A roll-out from new episodes and the gradient steps on it; see `Learner` and `improve`."""
     begin_key, play_key, learn_key = jax.random.split(key, 3)
     graphs = jax.tree.leaves(instances)[0].shape[0]
     runner = begin(env, learner.keys(begin_key, graphs), instances, settings)
@@ -161,16 +161,16 @@ def improve(
     """Epochs of gradient steps on the minibatches of a roll-out.
 
     Args:
-      settings, networks: what learns.
+      settings, networks: settings of PPO and the networks.
       state: its `step` counts gradient steps.
-      keys: `[g]` typed keys, of this device's instances: they shuffle the steps.
-      trajectory: of `rollout`.
+      keys: `[g]` typed keys of this device's instances, for shuffling the steps.
+      trajectory: the result of `rollout`.
 
     Returns:
-      The state; and means over all devices: "reward" a step, "return" of the episodes that ended (0 if none did) and
-      "ended", their share of the steps; over the gradient steps "entropy" in nats an action, "value_error" (root mean
-      square), "clipped" (share of ratios), "divergence" (estimate of the Kullback-Leibler divergence that an action's
-      distribution moved, in nats) and "gradient_norm".
+      The state; and means over all devices: "reward" per step, "return" of the episodes that ended (0 if no episode
+      ended) and "ended", their share of the steps; over the gradient steps "entropy" in nats per action, "value_error"
+      (root mean square), "clipped" (share of ratios), "divergence" (estimate of the Kullback-Leibler divergence of an
+      action's distribution from the roll-out's, in nats) and "gradient_norm".
     """
     advantage = advantages(trajectory, settings.discount, settings.trace)
     target = advantage + trajectory.value
@@ -189,12 +189,12 @@ def improve(
 
 
 class Tried(NamedTuple):
-    """What a actions of each of g instances earned."""
+    """Rewards of a sampled actions for each of g instances."""
 
     observation: Any  # [g, ...]
     action: Any  # [g, a, ...]
-    log_prob: Any  # [g, a, ...], of each choice, under the policy that made it
-    value: jax.Array  # [g] float32, of the observation
+    log_prob: Any  # [g, a, ...], of each choice, under the policy that sampled it
+    value: jax.Array  # [g] float32, value of the observation
     reward: jax.Array  # [g, a] float32
 
 
@@ -206,11 +206,11 @@ def attempt(
     keys: jax.Array,
     instances: Any,
 ) -> Tried:
-    """Samples actions and takes each as the first step of an episode.
+    """Samples actions, each as the first step of its own episode.
 
     Args:
-      settings: say how many actions, `environments`.
-      env: of one instance; what it begins with must not be random.
+      settings: `environments` is the number of actions.
+      env: environment of one instance; its initial state must not be random.
       networks, params: policy and value.
       keys: `[g]` typed keys.
       instances: `[g, ...]` each.
@@ -236,7 +236,9 @@ def tried(
     observation: Any,
     earned: Callable[[Any], jax.Array],
 ) -> Tried:
-    """What sampled actions of one instance earn, without g: `earned` gives an action's reward, `[]` float32."""
+    """Samples actions for one instance and evaluates them; results lack the axis g. `earned` returns an action's
+    reward, `[]` float32.
+    """
     logits = networks.policy.apply(params["policy"], observation)
     action = jax.vmap(sample, (0, None))(jax.random.split(key, settings.environments), logits)
     log_prob = jax.vmap(log_probs, (None, 0))(logits, action)
@@ -247,8 +249,8 @@ def tried(
 def learn(
     settings: PpoSettings, networks: PolicyValue, state: LearnerState, keys: jax.Array, actions: Tried
 ) -> tuple[LearnerState, Metrics]:
-    """Epochs of gradient steps on actions that were tried; the metrics are those of `improve`. `keys` `[g]` shuffle
-    them.
+    """Epochs of gradient steps on the sampled actions; the metrics are those of `improve`, without "return" and
+    "ended". `keys` `[g]` shuffle the actions.
 
     Raises:
       ValueError: episodes have more than one step.
@@ -269,10 +271,10 @@ def learn(
 
 
 def advantages(trajectory: Trajectory, discount: float, trace: float) -> jax.Array:
-    """How much better than expected each action was: `[t, g, a]` float32.
+    """Generalised advantage estimates of the actions: `[t, g, a]` float32.
 
-    A_t = d_t + discount * trace * A_(t+1), d_t = r_t + discount * V(s_(t+1)) - V(s_t). Where an episode is over,
-    A_(t+1) does not count; V(s_(t+1)) does where it was only cut, and is that of the state that it was cut in.
+    A_t = d_t + discount * trace * A_(t+1), d_t = r_t + discount * V(s_(t+1)) - V(s_t). At the end of an episode A_(t+1)
+    is 0. V(s_(t+1)) is 0 if the episode terminated; if it was truncated, it is the value of its last state.
     """
     surprise = trajectory.reward + discount * trajectory.following - trajectory.value
     kept = discount * trace * (1 - trajectory.done.astype(jnp.float32))
@@ -285,24 +287,24 @@ def advantages(trajectory: Trajectory, discount: float, trace: float) -> jax.Arr
 
 
 def normalised(advantage: jax.Array) -> jax.Array:
-    """`[t, g, a]`, shifted and scaled to mean 0 and deviation 1 over the steps of each instance."""
+    """Standardises `[t, g, a]` to mean 0 and deviation 1 over the steps of each instance."""
     centred = advantage - advantage.mean((0, 2), keepdims=True)
     deviation = jnp.sqrt(jnp.square(centred).mean((0, 2), keepdims=True))
     return centred / jnp.maximum(deviation, 1e-6)
 
 
 class _Tried(NamedTuple):
-    """What the loss needs of one observation and its actions `[a, ...]`; with more leading axes of many."""
+    """Inputs of the loss for one observation and its actions `[a, ...]`; batches have additional leading axes."""
 
     observation: Any
     action: Any
-    log_prob: Any  # of each choice, under the policy that made it
+    log_prob: Any  # of each choice, under the policy that sampled it
     advantage: jax.Array  # [a]
-    target: jax.Array  # [a], what the value should have been
+    target: jax.Array  # [a], regression target of the value
 
 
 def _taken(rows: Any, places: jax.Array) -> Any:
-    """Of rows `[g, b, ...]` those of each instance at its places `[g, k]`."""
+    """From rows `[g, b, ...]`, selects those of each instance at its places `[g, k]`."""
     return jax.vmap(lambda one, place: jax.tree.map(lambda leaf: leaf[place], one))(rows, places)
 
 
@@ -312,9 +314,9 @@ def _descended(
     keys: jax.Array,
     terms: Callable[[dict[str, Any], jax.Array], Metrics],
 ) -> tuple[LearnerState, Metrics]:
-    """Epochs of gradient steps: `terms` are `_terms` of the parameters and a minibatch's places `[g, b]`.
+    """Epochs of gradient steps: `terms` computes `_terms` from the parameters and a minibatch's places `[g, b]`.
 
-    Gradients add up over the devices: a loss is one device's part.
+    Gradients are summed over the devices: each loss is one device's part.
     """
 
     def loss(params: dict[str, Any], places: jax.Array) -> tuple[jax.Array, Metrics]:
@@ -334,7 +336,7 @@ def _descended(
 
 
 def _terms(settings: PpoSettings, networks: PolicyValue, params: dict[str, Any], tried: _Tried) -> Metrics:
-    """What the loss is made of, of one observation: means over its actions, `[]` each."""
+    """Terms of the loss for one observation: means over its actions, `[]` each."""
     logits = networks.policy.apply(params["policy"], tried.observation)
 
     def of_action(action: Any, log_prob: Any, advantage: jax.Array) -> Metrics:
@@ -350,7 +352,7 @@ def _terms(settings: PpoSettings, networks: PolicyValue, params: dict[str, Any],
 
 
 def minibatches(settings: PpoSettings, keys: jax.Array) -> jax.Array:
-    """Which steps of each instance: `[epochs * minibatches, g, b]` int32."""
+    """Indices of the steps in each minibatch, per instance: `[epochs * minibatches, g, b]` int32."""
     count = settings.steps * settings.environments
 
     def epoch(number: jax.Array) -> jax.Array:
@@ -362,7 +364,7 @@ def minibatches(settings: PpoSettings, keys: jax.Array) -> jax.Array:
 
 
 def clipped_gain(clip: float, moved: Any, advantage: jax.Array) -> jax.Array:
-    """The clipped surrogate (their equation 7), summed over ratios, whose logarithms `moved` has."""
+    """The clipped surrogate (their equation 7), summed over ratios, given their logarithms `moved`."""
 
     def one(log_ratio: jax.Array) -> jax.Array:
         ratio = jnp.exp(log_ratio)
@@ -372,7 +374,7 @@ def clipped_gain(clip: float, moved: Any, advantage: jax.Array) -> jax.Array:
 
 
 def movement(clip: float, moved: Any) -> dict[str, jax.Array]:
-    """How far a policy moved, by the logarithms of ratios under what it had sampled."""
+    """Fraction of clipped ratios, and divergence of the policies, from the logarithms of the ratios."""
     outside = [(jnp.abs(jnp.exp(leaf) - 1) > clip).astype(jnp.float32) for leaf in jax.tree.leaves(moved)]
     divergence = total(jax.tree.map(lambda leaf: jnp.expm1(leaf) - leaf, moved))
     ratios = sum(leaf.size for leaf in outside)
