@@ -5,8 +5,8 @@
   or its transferred copy), or, if the aliased tensor is an external input, in no counted memory at all (0 bytes).
   A transfer of an alias allocates its declared bytes at the receiver, as a buffer of its own.
 - A buffer is freed when all uses on its device of all tensors in it are done (immediately after the comparison, if
-  there are no uses), unless a tensor that was produced into it is in the graph's `outputs`: then never. Copies of such a
-  tensor on other devices are freed like any other.
+  there are no uses), unless a tensor that was produced into it is in the graph's `outputs`: then never. Copies of such
+  a tensor on other devices are freed like any other.
 - An output that `reuses` an input takes over that input's buffer if the op holds the last uses of all tensors in the
   buffer, and the buffer is neither kept nor external: nothing is allocated, nothing is freed, and the buffer keeps the
   *input's* size until the output's own uses are done (another output may then take it over). Otherwise it allocates as
