@@ -33,5 +33,5 @@ def links_to_notebooks(app: Any, docname: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> None:
-    """Connects what is said above."""
+    """Registers the handlers of this file with Sphinx."""
     app.connect("source-read", links_to_notebooks)

@@ -149,7 +149,7 @@ class Bench:
         Args:
           settings: of the run.
           counts: batch sizes.
-          say: receives progress, see `Say`.
+          say: receives progress (`Say`).
 
         Raises:
           ProblemError: a count is out of range or given twice, or jax has fewer devices than threads.

@@ -19,6 +19,7 @@ maps are in the folders of the costs that they walk.
 `xla/checkpoint/solvers/anneal.py` has its own loop: its moves are partly in Python, and its starts race.
 """
 
+import abc
 import itertools
 import time
 from collections.abc import Iterator, Sequence
@@ -57,8 +58,10 @@ class Pace(NamedTuple):
     exchanges: int = 10
 
 
-class Annealing(Generic[C]):
+class Annealing(abc.ABC, Generic[C]):
     """Chains of one search, and their moves.
+
+    Subclasses define `walk` and `value`; with several chains also `energy` and `follow`; with clusters also `mates`.
 
     Attributes:
       search: budget, clock and progress of the run.
@@ -79,13 +82,13 @@ class Annealing(Generic[C]):
         self.clusters: Clusters | None = None
         self.level = -1
 
+    @abc.abstractmethod
     def walk(self, chain: C, steps: int, begin: float, end: float) -> int:
         """Makes steps of a chain, at the temperatures between two shares of the run; returns the evaluations made."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def value(self) -> float:
         """The best objective so far."""
-        raise NotImplementedError
 
     def energy(self, chain: C) -> float:
         """Energy of a chain's current state."""
