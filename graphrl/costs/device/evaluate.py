@@ -18,11 +18,12 @@ from graphrl.costs.device.decode_dense import num_events as num_dense_events
 from graphrl.costs.device.decode_dense import schedule_dense
 from graphrl.costs.device.lanes import implied, node_count
 from graphrl.costs.device.memory import peak_memory
+from graphrl.costs.host.lowering import host_costs, is_compiled
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph, Sizes
 
-Form = Literal["auto", "rows", "dense"]
+Form = Literal["auto", "host", "rows", "dense"]
 DENSE_OPS = 1024  # up to this size dense steps are faster on a GPU than steps by rows, which launch a few more kernels
 
 
@@ -31,17 +32,22 @@ class DeviceCosts(NamedTuple):
 
     makespan: jax.Array  # [g, p] float32, second units; 0 if not requested
     peak_memory: jax.Array  # [d, g, p] float32, byte units; 0 if not requested
-    events: jax.Array  # [c, g, p] int32, see `decode.Schedule`
-    end: jax.Array  # [n, g, p] float32, second units, of each op; 0 for padding, and without makespan
+    events: jax.Array  # [c, g, p] int32, see `decode.Schedule`; any value if not requested
+    end: jax.Array  # [n, g, p] float32, second units, of each op; 0 for padding; any value if not requested
 
 
 def node_seconds(graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
     """Duration of every node of a batch of graphs: `[g, N + 1]` float32, second units; 0 for no node."""
-    latency, seconds_per_byte = (jnp.reshape(x, (-1, 1)) for x in (problem.latency, problem.seconds_per_byte))
-    transfer = latency + graph.tensor_bytes * (graph.byte_unit[:, None] * seconds_per_byte)
-    copies = jnp.repeat(transfer / graph.second_unit[:, None], problem.devices - 1, axis=1)
+    copies = jnp.repeat(transfer_seconds(graph, problem), problem.devices - 1, axis=1)
     none = jnp.zeros((graph.runtime.shape[0], 1), jnp.float32)
     return jnp.concatenate([graph.runtime, copies, none], 1)
+
+
+def transfer_seconds(graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
+    """Duration of a transfer of every tensor of a batch of graphs: `[g, t]` float32, second units."""
+    latency, seconds_per_byte = (jnp.reshape(x, (-1, 1)) for x in (problem.latency, problem.seconds_per_byte))
+    transfer = latency + graph.tensor_bytes * (graph.byte_unit[:, None] * seconds_per_byte)
+    return transfer / graph.second_unit[:, None]
 
 
 def evaluate(
@@ -51,6 +57,7 @@ def evaluate(
     *,
     makespan: bool = True,
     memory: bool = True,
+    orders: bool = True,
     form: Form = "auto",
 ) -> DeviceCosts:
     """Decodes and costs a population on a batch of graphs.
@@ -60,40 +67,43 @@ def evaluate(
       decisions: p candidate solutions of each graph, lanes last.
       problem: the planning problem.
       makespan, memory: whether to compute each of them.
-      form: of the decoder: rows or dense (both give the same orders), or auto, which depends on the platform that the
-        program is lowered for: rows on CPUs, dense on TPUs and, up to `DENSE_OPS` ops, on GPUs. Static.
+      orders: whether to compute events and ends, which a fitness does not need.
+      form: of the decoder: host, rows or dense (all give the same orders), or auto, which depends on the platform that
+        the program is lowered for: host on CPUs (rows under `GRAPHRL_LOWERING=jax`, see `host/lowering.py`), dense on
+        TPUs and, up to `DENSE_OPS` ops, on GPUs, else rows. Static.
     """
     n, g, p = decisions.placement.shape
-    _check_size(graph, problem.devices, g * p)
-    durations = node_seconds(graph, problem) if makespan else None
-    lanes = implied(graph, decisions, problem.devices)
+    sizes, devices = graph.sizes, problem.devices
+    steps = max(num_events(sizes, devices), num_dense_events(sizes, devices))
 
-    def costs(decoder: Callable[..., Schedule]) -> Callable[[], DeviceCosts]:
-        def costed() -> DeviceCosts:
-            events, latest, end = decoder(graph, lanes, problem.devices, problem.transfer, durations)
-            peak = jnp.zeros((problem.devices, g, p), jnp.float32)
+    def on_host() -> DeviceCosts:
+        seconds = transfer_seconds(graph, problem)
+        costs = host_costs(graph, decisions, problem, seconds, steps, makespan=makespan, memory=memory, orders=orders)
+        if not orders:
+            costs = (*costs[:2], jnp.zeros((steps, g, p), jnp.int32), jnp.zeros((n, g, p), jnp.float32))
+        return DeviceCosts(*costs)
+
+    def by(decoder: Callable[..., Schedule]) -> Callable[[], DeviceCosts]:
+        def costs() -> DeviceCosts:
+            _check_size(graph, devices, g * p)
+            lanes = implied(graph, decisions, devices)
+            durations = node_seconds(graph, problem) if makespan else None
+            events, latest, end = decoder(graph, lanes, devices, problem.transfer, durations)
+            peak = jnp.zeros((devices, g, p), jnp.float32)
             if memory:
-                peak = peak_memory(graph, lanes, events, problem.devices, resident_weights=problem.resident_weights)
-            events = events if form != "auto" else _lengthened(events, graph.sizes, problem.devices)
+                peak = peak_memory(graph, lanes, events, devices, resident_weights=problem.resident_weights)
+            idle = node_count(sizes, devices) * devices
+            events = jnp.pad(events, ((0, steps - len(events)), (0, 0)), constant_values=idle)
             return DeviceCosts(latest.reshape(g, p), peak, events.reshape(-1, g, p), end.reshape(n, g, p))
 
-        return costed
+        return costs
 
     # on accelerators a check by the host after each step costs more than idle steps at the end
-    by_rows = {"cpu": costs(schedule), "default": costs(functools.partial(schedule, fixed_trips=True))}
-    dense = costs(schedule_dense)
-    if form == "dense":
-        return dense()
-    if form == "auto":
-        by_rows |= {"tpu": dense} if graph.sizes.ops > DENSE_OPS else {"default": dense}
-    return lax.platform_dependent(**by_rows)
-
-
-def _lengthened(events: jax.Array, sizes: Sizes, devices: int) -> jax.Array:
-    """Pads events `[c, L]` of either form to the number of steps of the longer one; added steps run no node."""
-    steps = max(num_events(sizes, devices), num_dense_events(sizes, devices))
-    idle = node_count(sizes, devices) * devices
-    return jnp.pad(events, ((0, steps - len(events)), (0, 0)), constant_values=idle)
+    rows, fixed_rows, dense = by(schedule), by(functools.partial(schedule, fixed_trips=True)), by(schedule_dense)
+    if form != "auto":
+        return {"host": on_host, "rows": rows, "dense": dense}[form]()
+    small = {"default": dense} if sizes.ops <= DENSE_OPS else {"default": fixed_rows, "tpu": dense}
+    return lax.platform_dependent(cpu=on_host if is_compiled() else rows, **small)
 
 
 def _check_size(graph: PaddedGraph, devices: int, lanes: int) -> None:
@@ -118,7 +128,12 @@ def measured(graph: PaddedGraph, decisions: Decisions, problem: DeviceProblem) -
     """The costs that the objective depends on; the others are 0."""
     makespan = problem.objective == "makespan"
     return evaluate(
-        graph, decisions, problem, makespan=makespan, memory=not makespan or problem.memory_limit is not None
+        graph,
+        decisions,
+        problem,
+        makespan=makespan,
+        memory=not makespan or problem.memory_limit is not None,
+        orders=False,
     )
 
 

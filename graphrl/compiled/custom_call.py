@@ -1,0 +1,379 @@
+"""Compiled functions as custom calls of XLA:CPU, by its typed foreign function interface, without a C++ compiler.
+
+XLA calls a function with the address of a **call frame**, which has the addresses and shapes of operands and results
+(`xla/ffi/api/c_api.h` of jaxlib; tests/compiled/test_custom_call.py compares the offsets below with it). The function
+splits the work into **items**. It schedules itself on threads of XLA's pool, with the address of a **job** in place of
+a frame, and all take items until none is left:
+
+    @custom_call("graphrl_double")
+    def double(pointer):
+        job = opened(pointer, own_address())  # 0: XLA does not ask for results
+        if job != 0:
+            if is_new(job, pointer):
+                start(job, items, pointer)
+            item = next_item(job)
+            while item >= 0:
+                ...  # reads `operand(frame(job), i)`, writes `result(frame(job), i)`
+                item = next_item(job)
+            close(job, pointer)
+        return null()
+
+Under `jax.vmap` with `vmap_method="expand_dims"`, an operand's leading axes have the mapped size or 1; `broadcast`
+finds its part of an item.
+"""
+
+import ctypes
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from llvmlite import ir
+from numba import cfunc, types
+from numba.core import cgutils
+from numba.core.typing import npydecl
+from numba.extending import intrinsic
+from numba.np import arrayobj
+
+from graphrl.compiled import ENTRIES, config, folder, inlined, integer, is_writable
+
+VERSION = (0, 3)  # of XLA's interface
+
+# Offsets, in words of 8 bytes; `stage`, `dtype` and `type` are int32 with padding.
+FRAME_EXTENSION, API, CONTEXT, STAGE, OPERANDS, RESULTS = 1, 2, 3, 4, 9, 14  # of a call frame
+DATA, RANK, DIMENSIONS = 3, 4, 5  # of a buffer
+EXTENSION_TYPE, METADATA = 1, 3  # of an extension
+METADATA_VERSION = 3  # of the metadata: two int32, major and minor
+SCHEDULE, COUNT_THREADS = 17, 18  # of the table of functions
+QUERY = 1  # type of the extension that asks for metadata
+EXECUTE = 3  # stage in which a call computes
+
+# Words of a job. Its mark is in the place of a frame's size.
+MARK, FRAME, ITEMS, NEXT, DONE, HOLDERS, ARGUMENTS, SIZE = 0, 1, 2, 3, 4, 5, 6, 12
+JOB = -1
+
+_I64 = ir.IntType(64)
+
+
+@intrinsic
+def address_of(_: Any, pointer: Any) -> Any:
+    """The address in a C pointer."""
+    return types.int64(types.voidptr), lambda _, builder, __, values: builder.ptrtoint(values[0], _I64)
+
+
+def _view(of: Any, address: types.Type, dtype: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        out = context.make_array(of)(context, builder)
+        size = context.get_abi_sizeof(context.get_data_type(of.dtype))
+        shape, strides = values[1:-1], [context.get_constant(types.intp, size)]
+        for length in reversed(shape[1:]):
+            strides.insert(0, builder.mul(strides[0], length))
+        pointer = builder.inttoptr(values[0], out.data.type)
+        arrayobj.populate_array(out, pointer, shape, strides, strides[-1], None)
+        return out._getvalue()
+
+    return of(address, *[types.int64] * of.ndim, dtype), generate
+
+
+@intrinsic
+def array(_: Any, address: Any, count: Any, dtype: Any) -> Any:
+    """`count` elements of a NumPy type at an address."""
+    return _view(types.Array(npydecl.parse_dtype(dtype), 1, "C"), types.int64, dtype)
+
+
+@intrinsic
+def matrix(_: Any, address: Any, rows: Any, columns: Any, dtype: Any) -> Any:
+    """A two-dimensional array of a NumPy type at an address."""
+    return _view(types.Array(npydecl.parse_dtype(dtype), 2, "C"), types.int64, dtype)
+
+
+@intrinsic
+def pointer_to(_: Any, address: Any) -> Any:
+    """An address as a C pointer, for `numba.carray`."""
+    return types.voidptr(types.int64), lambda _, builder, __, values: builder.inttoptr(values[0], cgutils.voidptr_t)
+
+
+def _cell(builder: Any, address: Any, index: Any, bits: int) -> Any:
+    pointer = builder.inttoptr(address, ir.IntType(bits).as_pointer())
+    return builder.gep(pointer, [index])
+
+
+@intrinsic
+def load(_: Any, address: Any, index: Any) -> Any:
+    """The word of that index at an address."""
+    signature = types.int64(types.int64, types.int64)
+    return signature, lambda _, builder, __, values: builder.load(_cell(builder, *values, 64))
+
+
+@intrinsic
+def load_half(_: Any, address: Any, index: Any) -> Any:
+    """The int32 of that index at an address."""
+
+    def generate(_: Any, builder: Any, __: Any, values: Any) -> Any:
+        return builder.sext(builder.load(_cell(builder, *values, 32)), _I64)
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def store(_: Any, address: Any, index: Any, value: Any) -> Any:
+    """Writes a word."""
+
+    def generate(context: Any, builder: Any, __: Any, values: Any) -> Any:
+        builder.store(values[2], _cell(builder, *values[:2], 64))
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def store_half(_: Any, address: Any, index: Any, value: Any) -> Any:
+    """Writes an int32."""
+
+    def generate(context: Any, builder: Any, __: Any, values: Any) -> Any:
+        value = builder.trunc(values[2], ir.IntType(32))
+        builder.store(value, _cell(builder, *values[:2], 32))
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def fetch_add(_: Any, address: Any, index: Any, value: Any) -> Any:
+    """Adds to a word that other threads change too; returns the value before."""
+
+    def generate(_: Any, builder: Any, __: Any, values: Any) -> Any:
+        return builder.atomic_rmw("add", _cell(builder, *values[:2], 64), values[2], "seq_cst")
+
+    return types.int64(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def call_address(_: Any, function: Any, argument: Any) -> Any:
+    """Calls the C function at an address with one pointer; returns its result, a pointer, as an address."""
+
+    def generate(_: Any, builder: Any, __: Any, values: Any) -> Any:
+        pointer = builder.inttoptr(values[0], ir.FunctionType(_I64, [_I64]).as_pointer())
+        return builder.call(pointer, [values[1]])
+
+    return types.int64(types.int64, types.int64), generate
+
+
+malloc = types.ExternalFunction("malloc", types.int64(types.int64))
+free = types.ExternalFunction("free", types.void(types.int64))
+_yield = types.ExternalFunction("sched_yield", types.int32())
+
+
+@intrinsic
+def own_address(_: Any) -> Any:
+    """Address of the custom call, for C; only the function that `custom_call` decorates can ask for it."""
+
+    def generate(_: Any, builder: Any, __: Any, ___: Any) -> Any:
+        name = f"cfunc.{builder.function.name}"
+        kind = ir.FunctionType(cgutils.voidptr_t, [cgutils.voidptr_t])
+        wrapper = cgutils.get_or_insert_function(builder.module, kind, name)
+        return builder.ptrtoint(wrapper, _I64)
+
+    return types.int64(), generate
+
+
+@inlined
+def null() -> Any:
+    """The result of a custom call: no error."""
+    return pointer_to(integer(0))
+
+
+@inlined
+def frame(job: int) -> int:
+    """Address of a job's call frame."""
+    return load(job, FRAME)
+
+
+@inlined
+def operand(frame: int, index: int) -> int:
+    """Address of an operand's buffer."""
+    return load(load(frame, OPERANDS), index)
+
+
+@inlined
+def result(frame: int, index: int) -> int:
+    """Address of a result's buffer."""
+    return load(load(frame, RESULTS), index)
+
+
+@inlined
+def data(buffer: int) -> int:
+    """Address of a buffer's first element."""
+    return load(buffer, DATA)
+
+
+@inlined
+def size(buffer: int, axis: int) -> int:
+    """Size of an axis of a buffer, counted from the last: -1, -2, ..."""
+    return load(load(buffer, DIMENSIONS), load(buffer, RANK) + axis)
+
+
+@inlined
+def count_outer(buffer: int, inner: int) -> int:
+    """Number of parts of a buffer whose last `inner` axes are one part."""
+    count, dimensions = 1, load(buffer, DIMENSIONS)
+    for axis in range(load(buffer, RANK) - inner):
+        count *= load(dimensions, axis)
+    return count
+
+
+@inlined
+def broadcast(buffer: int, inner: int, outer: int, like: int, like_inner: int) -> int:
+    """Index of a buffer's part that belongs to part `outer` of the result `like`: axes of size 1 are repeated."""
+    axes = load(buffer, RANK) - inner
+    dimensions, like_dimensions = load(buffer, DIMENSIONS), load(like, DIMENSIONS)
+    part, stride = 0, 1
+    for axis in range(axes - 1, -1, -1):
+        size, full = load(dimensions, axis), load(like_dimensions, axis)
+        if size > 1:
+            part += outer % full * stride
+        outer //= full
+        stride *= size
+    return part
+
+
+@inlined
+def opened(pointer: Any, own: int) -> int:
+    """The job at an address, a new one where it is a call frame; 0 where XLA does not ask for results."""
+    address = address_of(pointer)
+    if load(address, MARK) == JOB:
+        return address
+    extension = load(address, FRAME_EXTENSION)
+    if extension != 0:
+        if load_half(extension, 2 * EXTENSION_TYPE) == QUERY:
+            version = load(extension, METADATA) + 8 * METADATA_VERSION
+            store_half(version, 0, VERSION[0])
+            store_half(version, 1, VERSION[1])
+        return 0
+    if load_half(address, 2 * STAGE) != EXECUTE:
+        return 0
+    job = malloc(8 * SIZE)
+    store(job, MARK, JOB)
+    store(job, FRAME, address)
+    store(job, NEXT, 0)
+    store(job, DONE, 0)
+    store(job, HOLDERS, 1)
+    store(job, ARGUMENTS + 3, own)
+    return job
+
+
+@inlined
+def is_new(job: int, pointer: Any) -> bool:
+    """True for the thread that XLA called, which starts the job."""
+    return job != address_of(pointer)
+
+
+@inlined
+def start(job: int, items: int, threads: int) -> None:
+    """Sets the number of items and schedules up to `threads` - 1 more threads of XLA's pool."""
+    store(job, ITEMS, items)
+    frame = load(job, FRAME)
+    api, context, arguments = load(frame, API), load(frame, CONTEXT), job + 8 * ARGUMENTS
+    own = load(arguments, 3)
+    store(arguments, 0, 8 * 4)
+    store(arguments, 1, 0)
+    store(arguments, 2, context)
+    store(arguments, 3, arguments + 8 * 4)
+    store(arguments, 4, 1)
+    if threads > 1 and call_address(load(api, COUNT_THREADS), arguments) == 0:
+        threads = min(threads, load(arguments, 4))
+    store(arguments, 0, 8 * 5)
+    store(arguments, 3, own)
+    store(arguments, 4, job)
+    for _ in range(1, threads):
+        fetch_add(job, HOLDERS, 1)
+        if call_address(load(api, SCHEDULE), arguments) != 0:  # no pool: the thread works alone
+            fetch_add(job, HOLDERS, -1)
+            break
+
+
+@inlined
+def next_item(job: int) -> int:
+    """An item that no other thread has, or -1."""
+    item = fetch_add(job, NEXT, 1)
+    return item if item < load(job, ITEMS) else -1
+
+
+@inlined
+def done(job: int) -> None:
+    """Counts an item as computed."""
+    fetch_add(job, DONE, 1)
+
+
+@inlined
+def close(job: int, pointer: Any) -> None:
+    """Ends a thread's work. The thread that XLA called waits for all items; the last one frees the job."""
+    if is_new(job, pointer):
+        while fetch_add(job, DONE, 0) < load(job, ITEMS):
+            _yield()
+    if fetch_add(job, HOLDERS, -1) == 1:
+        free(job)
+
+
+def custom_call(name: str) -> Callable[[Callable[..., Any]], Any]:
+    """Decorates the function of a custom call; `register` compiles it."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        @functools.cache
+        def compiled() -> Any:
+            users, here = config.CACHE_DIR, folder(function)
+            config.CACHE_DIR = str(here)
+            try:
+                call = cfunc(types.voidptr(types.voidptr), cache=is_writable(here), **ENTRIES)(function)
+            finally:
+                config.CACHE_DIR = users
+            jax.ffi.register_ffi_target(name, _capsule(call.address), platform="cpu")
+            return call
+
+        function.register = compiled  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def _capsule(address: int) -> Any:
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return new(address, None, None)
+
+
+@custom_call("graphrl_sum")
+def _sum(pointer: Any) -> Any:
+    """The sum of ten float32, to find out whether calls work with this jaxlib."""
+    job = opened(pointer, own_address())
+    if job != 0:
+        if is_new(job, pointer):
+            start(job, integer(1), integer(2))
+        while next_item(job) >= 0:
+            numbers = array(data(operand(frame(job), 0)), size(operand(frame(job), 0), -1), np.float32)
+            total = np.float32(0)
+            for i in range(len(numbers)):
+                total += numbers[i]
+            array(data(result(frame(job), 0)), integer(1), np.float32)[0] = total
+            done(job)
+        close(job, pointer)
+    return null()
+
+
+@functools.cache
+def works() -> bool:
+    """True if a first call returns what it should; if not, it warns once, in one line."""
+    try:
+        _sum.register()
+        call = jax.ffi.ffi_call("graphrl_sum", jax.ShapeDtypeStruct((), np.float32))
+        with jax.ensure_compile_time_eval(), jax.default_device(jax.local_devices(backend="cpu")[0]):
+            total = float(call(np.arange(10, dtype=np.float32)))
+    except Exception as error:  # numba's and XLA's internals may fail in any way
+        total, reason = None, f"{type(error).__name__}: {error}".splitlines()[0]
+    else:
+        reason = f"the sum of 0 to 9 is {total}"
+    if total != 45:
+        warnings.warn(f"jaxlib {jax.lib.__version__} cannot call compiled functions ({reason}): CPUs run pure JAX", stacklevel=2)
+    return total == 45

@@ -1,0 +1,78 @@
+"""Costs of a population by the compiled decoder, as a part of a jitted program on a CPU."""
+
+import functools
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphrl.compiled.custom_call import works
+from graphrl.costs.device.decisions import Decisions, DeviceProblem
+from graphrl.costs.host.clocks import TRANSFERS
+from graphrl.errors import GraphrlError
+from graphrl.graphs.padding import PaddedGraph
+
+
+@functools.cache
+def is_compiled() -> bool:
+    """True if programs for CPUs call compiled functions; False, if `GRAPHRL_LOWERING` is jax or jaxlib does not fit.
+
+    Raises:
+      GraphrlError: `GRAPHRL_LOWERING` is another value.
+    """
+    setting = os.environ.get("GRAPHRL_LOWERING", "auto")
+    if setting not in ("auto", "jax"):
+        raise GraphrlError(f"GRAPHRL_LOWERING is {setting!r}: must be auto or jax")
+    return setting == "auto" and works()
+
+
+def host_costs(
+    graph: PaddedGraph,
+    decisions: Decisions,
+    problem: DeviceProblem,
+    transfer_seconds: jax.Array,
+    steps: int,
+    *,
+    makespan: bool,
+    memory: bool,
+    orders: bool,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Decodes and costs a population on a batch of graphs.
+
+    Args:
+      graph: a batch of graphs (leading axis g).
+      decisions: p candidate solutions of each graph.
+      problem: the planning problem.
+      transfer_seconds: `[g, t]` float32, second units.
+      steps: c, length of the orders.
+      makespan, memory: whether to compute each of them.
+      orders: whether to write orders and ends; if not, these have no rows.
+
+    Returns:
+      Makespan `[g, p]`, peaks `[d, g, p]`, events `[c, g, p]` and ends `[n, g, p]`, as `evaluate.DeviceCosts`.
+    """
+    from graphrl.costs.host.decode import costs_of_lanes
+
+    costs_of_lanes.register()
+    n, g, p = decisions.placement.shape
+    flags = (problem.devices, TRANSFERS[problem.transfer], makespan, memory, problem.resident_weights, orders)
+    shape = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
+    call = jax.ffi.ffi_call(
+        "graphrl_costs",
+        (
+            shape((g, p)),
+            shape((problem.devices, g, p)),
+            jax.ShapeDtypeStruct((steps if orders else 0, g, p), jnp.int32),
+            shape((n if orders else 0, g, p)),
+        ),
+        vmap_method="expand_dims",
+    )
+    operands = (
+        np.asarray(flags, np.int32),
+        *(graph.num_ops, graph.num_tensors, graph.runtime, graph.workspace, graph.weight, graph.producer),
+        *(graph.tensor_bytes, graph.owned_bytes, transfer_seconds, graph.kept, graph.use_tensor, graph.use_op),
+        *(graph.control_source, graph.control_target, graph.share_tensor, graph.share_of, graph.share_reuses),
+        *(decisions.placement, decisions.op_keys, decisions.transfer_keys),
+    )
+    return call(*map(jax.lax.stop_gradient, operands))
