@@ -51,7 +51,8 @@ QUERY = 1  # type of the extension that asks for metadata
 EXECUTE = 3  # stage in which a call computes
 
 # Words of a job. Its mark is in the place of a frame's size.
-MARK, FRAME, ITEMS, NEXT, DONE, HOLDERS, ARGUMENTS, SIZE = 0, 1, 2, 3, 4, 5, 6, 12
+MARK, FRAME, ITEMS, NEXT, DONE, HOLDERS, ARGUMENTS, SIZE = 0, 1, 2, 3, 4, 5, 6, 16
+LINE = 64  # bytes of a cache line
 JOB = -1
 
 _I64 = ir.IntType(64)
@@ -161,7 +162,7 @@ def call_address(_: Any, function: Any, argument: Any) -> Any:
     return types.int64(types.int64, types.int64), generate
 
 
-malloc = types.ExternalFunction("malloc", types.int64(types.int64))
+aligned_alloc = types.ExternalFunction("aligned_alloc", types.int64(types.int64, types.int64))  # alignment, bytes
 free = types.ExternalFunction("free", types.void(types.int64))
 _yield = types.ExternalFunction("sched_yield", types.int32())
 
@@ -254,7 +255,7 @@ def opened(pointer: Any, own: int) -> int:
         return 0
     if load_half(address, 2 * STAGE) != EXECUTE:
         return 0
-    job = malloc(8 * SIZE)
+    job = aligned_alloc(LINE, 8 * SIZE)
     store(job, MARK, JOB)
     store(job, FRAME, address)
     store(job, NEXT, 0)

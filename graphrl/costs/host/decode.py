@@ -21,6 +21,8 @@ import numpy as np
 
 from graphrl.compiled import inlined, integer, part
 from graphrl.compiled.custom_call import (
+    LINE,
+    aligned_alloc,
     array,
     broadcast,
     close,
@@ -31,7 +33,6 @@ from graphrl.compiled.custom_call import (
     frame,
     free,
     is_new,
-    malloc,
     matrix,
     next_item,
     null,
@@ -69,6 +70,7 @@ FEW = 2000  # ops times lanes that one thread computes alone: scheduling another
 NEVER = 2**31 - 1  # place at which a buffer ends that is never freed
 SCALE = float(2**28)  # of a byte unit; sums of 2^22 of the largest tensors fit into int64
 _0 = np.float32(0)
+LARGEST = np.nextafter(np.float32(1), _0)  # key
 I32, U32, I64, F32 = np.int32, np.uint32, np.int64, np.float32
 
 @inlined
@@ -127,11 +129,11 @@ OP = np.dtype(
 TENSOR = np.dtype(
     [
         ("bytes", np.int64),
-        ("owned", np.int64),  # of those, allocated by its producer: 0 for an alias
+        ("freed", np.int64),  # on its producer's device, where an alias owns none: 0 if it is kept
         ("seconds", np.float32),  # of a transfer
         ("producer", np.uint32),
         ("readers", np.uint32),  # row of ops
-        ("kept", np.uint32),  # 1 if it is never freed on its producer's device
+        ("kept", np.uint32),  # 1 if it is never freed there
     ],
     align=True,
 )
@@ -147,7 +149,7 @@ NOW = np.dtype(
 OP_SIZE, TENSOR_SIZE, NOW_SIZE = OP.itemsize, TENSOR.itemsize, NOW.itemsize
 
 # Words at the start of a thread's memory: which graph it has read, and that graph's real sizes.
-OUTER, GRAPH, OPS, TENSORS, USES, CONTROLS, HEADER = 0, 1, 2, 3, 4, 5, 8
+OUTER, GRAPH, OPS, TENSORS, USES, CONTROLS, WORKING, HEADER = 0, 1, 2, 3, 4, 5, 6, 8
 
 
 class Graph(NamedTuple):
@@ -170,8 +172,9 @@ class Graph(NamedTuple):
     place: Any  # [n] int32
     last: Any  # [t * d] int32, place of the last node that needs a copy, or -1
     change: Any  # [d * (N + 2)] int64, scaled bytes
-    extra: Any  # [d * (N + 2)] int64, scaled bytes of workspace
+    extra: Any  # [d * (N + 2)] int64, scaled bytes of workspace; [0] where no op has one
     peak: Any  # [d] int64, scaled bytes
+    owned: Any  # [t] int64, scaled bytes that the producer allocates: 0 for an alias
     shares: Any  # [s, 4] int32: output, input, True if it reuses, and (written) index of the buffer in `last`
     alias: Any  # [t] int32, the share that makes a tensor an alias, or -1
     taker: Any  # [t * d] int32, the share that takes a buffer over, or -1
@@ -184,9 +187,11 @@ class Decisions(NamedTuple):
     ops: int  # n
     tensors: int  # t
     nodes: int  # N
-    placement: Any  # [LANES * n] int32
-    op_keys: Any  # [LANES * n] float32
-    transfer_keys: Any  # [LANES * d * t] float32
+    op_row: int  # n and a cache line: rows whose distance is a power of two share few sets of the cache
+    key_row: int  # d * t and a cache line
+    placement: Any  # [LANES * op_row] int32
+    op_keys: Any  # [LANES * op_row] float32
+    transfer_keys: Any  # [LANES * key_row] float32
     order: Any  # [LANES * c] int32
     ends: Any  # [LANES * n] float32
     end: int  # address after the arrays
@@ -205,7 +210,7 @@ def costs_of_lanes(pointer: Any) -> Any:
         item = next_item(job)
         if item >= 0:
             call = frame(job)
-            memory = malloc(_memory(call))
+            memory = aligned_alloc(LINE, (_memory(call) + LINE - 1) // LINE * LINE)
             words = array(memory, HEADER, I64)
             words[OUTER] = words[GRAPH] = -1
             while item >= 0:
@@ -238,25 +243,28 @@ def _memory(call: int) -> int:
     """Bytes that a thread needs for the largest graph of the padded sizes."""
     n, t = size(operand(call, RUNTIME), -1), size(operand(call, PRODUCER), -1)
     e, f = size(operand(call, USE_OP), -1), size(operand(call, CONTROL_TARGET), -1)
-    return _graph(call, _decisions(call, integer(0)).end, n, t, e, f).end
+    return _graph(call, _decisions(call, integer(0)).end, n, t, e, f, integer(1)).end
 
 
 @inlined
 def _decisions(call: int, memory: int) -> Decisions:
     n, t, d = size(operand(call, PLACEMENT), -3), size(operand(call, PRODUCER), -1), size(result(call, PEAK), -3)
     c, ends = size(result(call, EVENTS), -3), size(result(call, END), -3)
+    op_row, key_row = n + LANES, d * t + LANES
     a = memory + 8 * HEADER
-    b = a + 4 * LANES * n
-    keys = b + 4 * LANES * n
-    order = keys + 4 * LANES * d * t
+    b = a + 4 * LANES * op_row
+    keys = b + 4 * LANES * op_row
+    order = keys + 4 * LANES * key_row
     last = order + 4 * LANES * c
     return Decisions(
         n,
         t,
         n + t * (d - 1),
-        array(a, LANES * n, I32),
-        array(b, LANES * n, F32),
-        array(keys, LANES * d * t, F32),
+        op_row,
+        key_row,
+        array(a, LANES * op_row, I32),
+        array(b, LANES * op_row, F32),
+        array(keys, LANES * key_row, F32),
         array(order, LANES * c, I32),
         array(last, LANES * ends, F32),
         (last + 4 * LANES * ends + 63) // 64 * 64,
@@ -264,8 +272,8 @@ def _decisions(call: int, memory: int) -> Decisions:
 
 
 @inlined
-def _graph(call: int, memory: int, n: int, t: int, e: int, f: int) -> Graph:
-    """The arrays of a graph of these sizes in a thread's memory, all aligned to words."""
+def _graph(call: int, memory: int, n: int, t: int, e: int, f: int, working: int) -> Graph:
+    """The arrays of a graph of these sizes in a thread's memory; `working` is 1 if some op has workspace."""
     settings = array(data(operand(call, SETTINGS)), integer(6), I32)
     d, s = integer(settings[0]), size(operand(call, SHARE_OF), -1)
     nodes = n + t * (d - 1)
@@ -278,8 +286,9 @@ def _graph(call: int, memory: int, n: int, t: int, e: int, f: int) -> Graph:
     now = tensors + (t + 1) * TENSOR_SIZE
     change = now + n * NOW_SIZE
     extra = change + 8 * d * places
-    peak = extra + 8 * d * places
-    readers = peak + 8 * d
+    peak = extra + 8 * d * places * working
+    owned = peak + 8 * d
+    readers = owned + 8 * t
     read, waiters = readers + 4 * e, readers + 8 * e
     sent = waiters + 4 * f
     heap = sent + 4 * t * (d - 1)
@@ -307,8 +316,9 @@ def _graph(call: int, memory: int, n: int, t: int, e: int, f: int) -> Graph:
         array(place, n, I32),
         array(last, t * d, I32),
         array(change, d * places, I64),
-        array(extra, d * places, I64),
+        array(extra, d * places * working, I64),
         array(peak, d, I64),
+        array(owned, t, I64),
         array(shares, 4 * s, I32),
         array(alias, t, I32),
         array(taker, t * d, I32),
@@ -348,7 +358,7 @@ def _cost_block(call: int, block: int, memory: int) -> None:
         graph = (first + lane) // population
         if words[OUTER] != outer or words[GRAPH] != graph:
             _read_graph(call, decisions.end, words, outer, graph)
-        g = _graph(call, decisions.end, words[OPS], words[TENSORS], words[USES], words[CONTROLS])
+        g = _graph(call, decisions.end, words[OPS], words[TENSORS], words[USES], words[CONTROLS], words[WORKING])
         weight = _row(call, WEIGHT, outer, graph, 4) if settings[4] != 0 else integer(0)
         makespan[first + lane] = _evaluate(g, decisions, lane, settings[2] != 0, weight)
         for device in range(g.devices):
@@ -360,20 +370,26 @@ def _cost_block(call: int, block: int, memory: int) -> None:
 
 @inlined
 def _read_decisions(call: int, decisions: Decisions, outer: int, first: int, count: int) -> None:
-    """Copies the decisions of a block's lanes to a row a lane."""
+    """Copies the decisions of a block's lanes to a row a lane; out of range, they become the nearest that are in it."""
     like = result(call, MAKESPAN)
-    lanes = size(like, -2) * size(like, -1)
-    n, keys = decisions.ops, len(decisions.transfer_keys) // LANES
+    lanes, devices = size(like, -2) * size(like, -1), size(result(call, PEAK), -3)
+    n, keys, row, key_row = decisions.ops, devices * decisions.tensors, decisions.op_row, decisions.key_row
     placement = array(_field(call, PLACEMENT, 3, outer, 4), n * lanes, I32)
     op_keys = array(_field(call, OP_KEYS, 3, outer, 4), n * lanes, F32)
     transfer_keys = array(_field(call, TRANSFER_KEYS, 4, outer, 4), keys * lanes, F32)
     for v in range(n):
         for lane in range(count):
-            decisions.placement[lane * n + v] = placement[v * lanes + first + lane]
-            decisions.op_keys[lane * n + v] = op_keys[v * lanes + first + lane]
+            device = placement[v * lanes + first + lane]
+            decisions.placement[lane * row + v] = max(0, min(device, devices - 1))
+            decisions.op_keys[lane * row + v] = _valid(op_keys[v * lanes + first + lane])
     for k in range(keys):
         for lane in range(count):
-            decisions.transfer_keys[lane * keys + k] = transfer_keys[k * lanes + first + lane]
+            decisions.transfer_keys[lane * key_row + k] = _valid(transfer_keys[k * lanes + first + lane])
+
+
+@inlined
+def _valid(key: np.float32) -> np.float32:
+    return min(max(key, _0), LARGEST) if key == key else _0
 
 
 @inlined
@@ -411,8 +427,13 @@ def _read_graph(call: int, memory: int, words: np.ndarray, outer: int, graph: in
         e += 1
     while f < len(source) and source[f] < n:
         f += 1
-    words[OUTER], words[GRAPH], words[OPS], words[TENSORS], words[USES], words[CONTROLS] = outer, graph, n, t, e, f
-    g = _graph(call, memory, n, t, e, f)
+    working = 0
+    workspace = array(_row(call, WORKSPACE, outer, graph, 4), n, F32)
+    for v in range(n):
+        working |= workspace[v] > 0
+    words[OUTER], words[GRAPH], words[OPS], words[TENSORS] = outer, graph, n, t
+    words[USES], words[CONTROLS], words[WORKING] = e, f, working
+    g = _graph(call, memory, n, t, e, f, integer(working))
     _read_ops(call, g, outer, graph)
     _read_tensors(call, g, outer, graph)
     at = 0
@@ -457,9 +478,10 @@ def _read_tensors(call: int, g: Graph, outer: int, graph: int) -> None:
     at = 0
     for i in range(t):
         tensor = g.tensors[i]
-        tensor.bytes, tensor.owned, tensor.kept = _scaled(num_bytes[i]), _scaled(owned[i]), kept[i]
+        own = _scaled(owned[i])
+        tensor.bytes, tensor.freed, tensor.kept, g.owned[i] = _scaled(num_bytes[i]), 0 if kept[i] else own, kept[i], own
         tensor.seconds, tensor.producer = seconds[i], producer[i]
-        g.ops[producer[i]].bytes += _scaled(owned[i])
+        g.ops[producer[i]].bytes += own
         for device in range(g.devices - 1):
             g.sent[i * (g.devices - 1) + device] = i
         while at <= producer[i]:
@@ -528,7 +550,7 @@ def _simulate(g: Graph, decisions: Decisions, lane: int, timed: bool, memory: bo
 @inlined
 def _start(g: Graph, decisions: Decisions, lane: int, memory: bool) -> int:
     """Places all ops, resets the arrays that decoding writes, pushes the ready ops; returns the heap's size."""
-    first, size = lane * decisions.ops, 0
+    first, size = lane * decisions.op_row, 0
     for v in range(len(g.now)):
         x = g.now[v]
         x.device, x.ready, x.waits = decisions.placement[first + v], _0, g.ops[v].waits
@@ -543,6 +565,7 @@ def _start(g: Graph, decisions: Decisions, lane: int, memory: bool) -> int:
             g.last[i] = -1
         for i in range(len(g.change)):
             g.change[i] = 0
+        for i in range(len(g.extra)):
             g.extra[i] = 0
     return size
 
@@ -550,8 +573,7 @@ def _start(g: Graph, decisions: Decisions, lane: int, memory: bool) -> int:
 @inlined
 def _packed(g: Graph, key: np.float32, node: int) -> int:
     """A word that sorts nodes: larger keys first, ties to the lower index. Scaling by a power of two is exact."""
-    levels = 1 << (31 - g.bits)
-    scaled = min(integer(np.int32(key * F32(levels))), levels - 1)
+    scaled = integer(np.int32(key * F32(1 << (31 - g.bits))))
     return (scaled << g.bits) | ((1 << g.bits) - 1 - node)
 
 
@@ -584,7 +606,7 @@ def _run_op(
         while elsewhere != 0:
             if elsewhere & 1:
                 node = n + tensor * (d - 1) + to - (to > here)
-                key = decisions.transfer_keys[(lane * d + to) * decisions.tensors + tensor]
+                key = decisions.transfer_keys[lane * decisions.key_row + to * decisions.tensors + tensor]
                 size, hole = push(g.heap, size, hole, _packed(g, key, node)), False
             elsewhere >>= 1
             to += 1
@@ -641,7 +663,8 @@ def _finish_order(g: Graph, decisions: Decisions, lane: int, places: int, timed:
 def _allocate(g: Graph, place: int, device: int, num_bytes: int, workspace: int) -> None:
     at = device * len(g.heap) + place
     g.change[at] = num_bytes
-    g.extra[at] = workspace
+    if len(g.extra):
+        g.extra[at] = workspace
 
 
 @inlined
@@ -662,7 +685,7 @@ def _set_peaks(g: Graph, places: int, weight: int) -> None:
         for device in range(d):
             last = g.last[t * d + device]
             if last != NEVER:
-                freed = tensor.bytes if device != home else 0 if tensor.kept else tensor.owned
+                freed = tensor.freed if device == home else tensor.bytes
                 g.change[device * rows + last + 1] -= freed
     for device in range(d):
         g.peak[device] = 0
@@ -674,7 +697,7 @@ def _set_peaks(g: Graph, places: int, weight: int) -> None:
         live = most = g.peak[device]
         for place in range(device * rows + 1, device * rows + places + 1):
             live += g.change[place]
-            most = max(most, live + g.extra[place])
+            most = max(most, live + (g.extra[place] if len(g.extra) else 0))
         g.peak[device] = most
 
 
@@ -691,7 +714,7 @@ def _share_buffers(g: Graph) -> None:
     for t in range(real):
         tensor = g.tensors[t]
         # a buffer of 0 bytes whose copies have some is that of an external input
-        if tensor.kept or (tensor.owned == 0 and tensor.bytes > 0 and g.alias[t] < 0):
+        if tensor.kept or (g.owned[t] == 0 and tensor.bytes > 0 and g.alias[t] < 0):
             g.last[t * d + g.now[tensor.producer].device] = NEVER
     for s in range(count):
         t, of = g.shares[4 * s], g.shares[4 * s + 1]
@@ -726,4 +749,4 @@ def _take_over(g: Graph, real: int, count: int) -> None:
             own = t * d + g.now[producer].device
             g.last[buffer] = g.last[own]
             g.last[own] = NEVER  # it frees nothing
-            g.change[g.now[producer].device * rows + g.place[producer]] -= g.tensors[t].owned
+            g.change[g.now[producer].device * rows + g.place[producer]] -= g.owned[t]
