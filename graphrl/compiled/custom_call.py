@@ -376,5 +376,7 @@ def works() -> bool:
     else:
         reason = f"the sum of 0 to 9 is {total}"
     if total != 45:
-        warnings.warn(f"jaxlib {jax.lib.__version__} cannot call compiled functions ({reason}): CPUs run pure JAX", stacklevel=2)
+        warnings.warn(
+            f"jaxlib {jax.lib.__version__} cannot call compiled functions ({reason}): CPUs run pure JAX", stacklevel=2
+        )
     return total == 45

@@ -36,11 +36,12 @@ GRAPHS, LANES = 12, 10
 # every number of devices and every model
 CASES = {f"rows-{problem_name(PROBLEMS[i])}": (PROBLEMS[i], "rows") for i in (0, 3, 4, 5, 6, 8)}
 CASES |= {f"dense-{problem_name(PROBLEMS[i])}": (PROBLEMS[i], "dense") for i in (0, 3, 4, 8)}
+CASES |= {f"host-{problem_name(problem)}": (problem, "host") for problem in PROBLEMS}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_equals_the_host_twin(case: str) -> None:
-    """Rows (for CPUs) and dense (for GPUs and TPUs)."""
+    """Rows and dense in pure JAX, and host, compiled for CPUs."""
     problem, form = CASES[case]
     rng = np.random.default_rng(100 * problem.devices + len(problem.transfer))
     graphs = random_graphs(rng, GRAPHS)
@@ -51,9 +52,10 @@ def test_equals_the_host_twin(case: str) -> None:
         check(graph, costs, padded, (i, lane), (problem, *of_graph(decisions, graph, i, lane)))
 
 
+@pytest.mark.parametrize("form", ["rows", "host"])
 @settings(max_examples=40)
-@given(st.data())
-def test_equals_the_host_twin_on_small_graphs(data: st.DataObject) -> None:
+@given(data=st.data())
+def test_equals_the_host_twin_on_small_graphs(form: str, data: st.DataObject) -> None:
     problem = PROBLEMS[6]  # rendezvous on 3 devices
     graph = data.draw(drawn_graphs())
     assume(fits(graph))
@@ -64,7 +66,7 @@ def test_equals_the_host_twin_on_small_graphs(data: st.DataObject) -> None:
     np.asarray(decisions.op_keys)[:n, 0, 0] = op_keys
     np.asarray(decisions.transfer_keys)[:, :t, 0, 0] = transfer_keys.T
     padded = pad_batch([graph], SIZES)
-    costs = jax.device_get(compiled(problem)(padded, decisions))
+    costs = jax.device_get(compiled(problem, form)(padded, decisions))
     check(graph, costs, padded, (0, 0), (problem, placement, op_keys, transfer_keys))
 
 
@@ -138,13 +140,14 @@ CHAINS = [
 ]
 
 
-def test_chains_of_shared_buffers_under_every_placement() -> None:
+@pytest.mark.parametrize("form", ["rows", "host"])
+def test_chains_of_shared_buffers_under_every_placement(form: str) -> None:
     problem, padded = PROBLEMS[6], pad_batch(CHAINS, SIZES)
     lanes = 2**6
     decisions = random_decisions(np.random.default_rng(0), len(CHAINS), lanes, problem.devices)
     for i in range(6):
         np.asarray(decisions.placement)[i] = (np.arange(lanes) >> i) % 2 + problem.devices - 2
-    costs = jax.device_get(compiled(problem)(padded, decisions))
+    costs = jax.device_get(compiled(problem, form)(padded, decisions))
     for (i, graph), lane in itertools.product(enumerate(CHAINS), range(lanes)):
         check(graph, costs, padded, (i, lane), (problem, *of_graph(decisions, graph, i, lane)))
 

@@ -21,7 +21,7 @@ from graphrl.costs.device.memory import peak_memory
 from graphrl.costs.host.lowering import host_costs, is_compiled
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.graphs.padding import PaddedGraph, Sizes
+from graphrl.graphs.padding import PaddedGraph
 
 Form = Literal["auto", "host", "rows", "dense"]
 DENSE_OPS = 1024  # up to this size dense steps are faster on a GPU than steps by rows, which launch a few more kernels

@@ -73,6 +73,7 @@ _0 = np.float32(0)
 LARGEST = np.nextafter(np.float32(1), _0)  # key
 I32, U32, I64, F32 = np.int32, np.uint32, np.int64, np.float32
 
+
 @inlined
 def closed(heap: np.ndarray, size: int, hole: bool) -> int:
     """Fills the hole, if there is one, with the last entry; returns the new size."""
