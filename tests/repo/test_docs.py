@@ -80,8 +80,7 @@ def only_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_readme_is_read_in_two_minutes() -> None:
     text = TEXTS[ROOT / "README.md"]
     assert len(text.splitlines()) <= 150
-    assert len(text.encode()) <= 8_000
-    assert max(map(len, text.splitlines())) <= 200
+    assert max(map(len, text.splitlines())) <= 160
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=shown)
