@@ -72,11 +72,11 @@ def frame(plans: Sequence[graphrl.Plan], updates: Sequence[int], last: int, rule
     made = [plan.makespan / scale for plan in plans[: last + 1]]
     curve.plot(updates[: last + 1], made, "o-", color=COLOURS[0], markersize=4)
     curve.plot(updates[last], made[-1], "o", color=WORSE, markersize=8)
-    for level, name in ((rule, "list scheduling"), (plans[0].bound or 0, "lower bound of any plan")):
+    for level, name, va in ((rule, "list scheduling", "bottom"), (plans[0].bound or 0, "bound of any plan", "top")):
         curve.axhline(level / scale, color=GREY, linestyle="--", linewidth=1)
         curve.annotate(
-            name, (1, level / scale), xycoords=("axes fraction", "data"), xytext=(-3, 3), textcoords="offset points",
-            ha="right", va="bottom", fontsize=8.5, color=GREY,
+            name, (1, level / scale), xycoords=("axes fraction", "data"), xytext=(-3, 2 if va == "bottom" else -2),
+            textcoords="offset points", ha="right", va=va, fontsize=8.5, color=GREY,
         )  # fmt: skip
     curve.set_xlim(-2, updates[-1] + 2)
     curve.set_ylim(0.95 * (plans[0].bound or 0) / scale, 1.05 * longest / scale)
@@ -106,7 +106,7 @@ def main() -> None:
         print(f"update {update:3}: makespan {plan.makespan:g} s")
     print(f"list scheduling: {rule:g} s; lower bound: {plans[0].bound:g} s")
     frames = [frame(plans, updates, last, rule) for last in range(len(plans))]
-    palette = frames[-1].quantize(PALETTE)
+    palette = frames[-1].quantize(PALETTE, method=Image.Quantize.FASTOCTREE)
     images = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in frames]
     lengths = [FIRST, *[MILLISECONDS] * (len(images) - 2), LAST]
     write_atomically(
