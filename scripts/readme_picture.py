@@ -26,7 +26,7 @@ from graphrl.plan.plot import Picture, draw_lanes
 from graphrl.units import time_unit
 
 ROOT = Path(__file__).resolve().parents[1]
-GRAPH, DEVICES, TRANSFER = "regal-like:50", 2, "rendezvous"  # of data.test and agent.problem of scripts/train.toml
+GRAPH = "regal-like:50"  # the first of data.test in scripts/train.toml
 EVALUATIONS, EVERY = 5000, 10
 SIZE, DPI, PALETTE = (11.6, 4.8), 85, 64  # inches; dots an inch; colours
 MILLISECONDS, FIRST, LAST = 350, 1500, 4000  # of a frame
@@ -45,7 +45,7 @@ def train(folder: Path) -> list[Path]:
 def schedule(method: str) -> graphrl.Plan:
     """The plan of a method for the graph."""
     return graphrl.optimize(
-        load_graph(GRAPH), objective="makespan", devices=DEVICES, transfer=TRANSFER, method=method,
+        load_graph(GRAPH), objective="makespan", devices=2, transfer="rendezvous", method=method,
         evaluations=EVALUATIONS, seed=0,
     )  # fmt: skip
 
