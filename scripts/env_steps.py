@@ -36,7 +36,7 @@ SUMMARY = (
     f"{COUNT} instances in one `jax.jit(jax.vmap(env.step))`, random valid actions, one pinned CPU core: medians of "
     f"{SAMPLES} samples of CPU time, without resets and without compiling. Graphs have {OPS} ops, those of memory maps "
     "57 (ResNet-50). A step of `Ordering-v0` is one op, a step of the others a whole decision. One of `Proposal-v0` is "
-    "a run of BRKGA with 5,000 evaluations of schedules; one of `Compile-v0` decides devices and priorities, not fusion."
+    "a run of BRKGA with 5,000 evaluations of schedules; one of `Compile-v0` decides devices and order, not fusion."
 )
 
 
