@@ -14,7 +14,7 @@ from typing import Any
 
 from graphrl.commands.parser import Parser
 from graphrl.errors import GraphrlError, ProblemError, shortened
-from graphrl.signals import answered_at_once
+from graphrl.signals import interrupt_on_signals
 
 # name -> help; each is a module of graphrl.commands with DESCRIPTION, EXAMPLES, `add_arguments(parser)` and `run(args)
 # -> exit code`, imported only when it runs
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is not None:
         return _run(argv)
-    with answered_at_once() as signals:
+    with interrupt_on_signals() as signals:
         code = _run(sys.argv[1:])
         if signals.raised:
             for stream in (sys.stdout, sys.stderr):

@@ -1,6 +1,6 @@
 """The errors that a user can cause; the command line prints them as one line, without a traceback.
 
-Messages are short: `shortened` cuts the values in them, `near` lists few names. `require` imports a library of an
+Messages are short: `shortened` cuts the values in them, `suggest` lists few names. `require` imports a library of an
 extra.
 """
 
@@ -80,7 +80,7 @@ def clipped(text: str) -> str:
     return f"{text[:110]}...{text[-40:]}"  # well below the limit, as punctuation may follow without a space
 
 
-def near(name: object, names: Iterable[str]) -> str:
+def suggest(name: object, names: Iterable[str]) -> str:
     """The end of a message about an unknown name: all known names if they are up to 8, else the 3 nearest to it."""
     names = list(names)
     if len(names) <= _FEW:

@@ -31,7 +31,7 @@ _CHUNK = 2**20  # bytes that are unpacked at a time
 Content = bytes | mmap.mmap  # both give ints by index, bytes by slice, and len
 
 
-def shown(path: str | os.PathLike[str]) -> str:
+def quote_path(path: str | os.PathLike[str]) -> str:
     """The path as one printable line: quoted if it is long, or contains line breaks or bytes that are no text."""
     name = str(path)
     return name if name and name.isprintable() and len(name) <= MAX_REPEATED else repr(name)
@@ -70,11 +70,11 @@ def content(path: str | os.PathLike[str], *, max_unpacked: float = MAX_UNPACKED)
             if data[:2] == GZIP_MAGIC:
                 data = _unpacked(data, max_unpacked)
         except GraphrlError as error:
-            raise GraphrlError(f"{shown(path)}: {error}") from None
+            raise GraphrlError(f"{quote_path(path)}: {error}") from None
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise GraphrlError(f"{shown(path)}: broken or truncated gzip: {error}") from None
+            raise GraphrlError(f"{quote_path(path)}: broken or truncated gzip: {error}") from None
         except (OSError, ValueError) as error:
-            raise GraphrlError(f"cannot read {shown(path)}: {_reason(error)}") from None
+            raise GraphrlError(f"cannot read {quote_path(path)}: {_reason(error)}") from None
         yield data
 
 
@@ -120,9 +120,9 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
             raise ValueError("it is no name of a folder")
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise GraphrlError(f"cannot write into {shown(path)}: it is a file, and must be a folder") from None
+        raise GraphrlError(f"cannot write into {quote_path(path)}: it is a file, and must be a folder") from None
     except (OSError, ValueError) as error:
-        raise GraphrlError(f"cannot make the folder {shown(path)}: {_reason(error)}") from None
+        raise GraphrlError(f"cannot make the folder {quote_path(path)}: {_reason(error)}") from None
     return folder
 
 
@@ -149,7 +149,7 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[Any]], ob
     except (OSError, ValueError) as error:
         if isinstance(error, GraphrlError) or not (isinstance(error, OSError) or "null byte" in str(error)):
             raise
-        raise GraphrlError(f"cannot write {shown(path)}: {_reason(error, path)}") from None
+        raise GraphrlError(f"cannot write {quote_path(path)}: {_reason(error, path)}") from None
 
 
 def _write(path: str | os.PathLike[str], write: Callable[[IO[Any]], object], binary: bool) -> None:
@@ -195,7 +195,7 @@ def _text_or_binary(descriptor: int, binary: bool) -> IO[Any]:
 def _reason(error: Exception, written: str | os.PathLike[str] | None = None) -> str:
     """The reason of a failure in words: without the number, and without the path, which the caller names already."""
     if written is not None and isinstance(error, FileNotFoundError):
-        return f"there is no folder {shown(Path(written).parent)}"
+        return f"there is no folder {quote_path(Path(written).parent)}"
     return getattr(error, "strerror", None) or str(error)
 
 
@@ -227,9 +227,9 @@ def read_document(path: Path, kind: type[T], form: str, version: int) -> T:
         if (header.format, header.version) == (form, version):
             return msgspec.json.decode(text, type=kind)
     except (ValueError, RecursionError) as error:
-        raise BrokenError(f"{shown(path)}: is no {form}: {error}") from None
+        raise BrokenError(f"{quote_path(path)}: is no {form}: {error}") from None
     is_of = f"{header.format[:60]!r} version {header.version}"
-    raise GraphrlError(f"{shown(path)} is {is_of}: must be {form} version {version}")
+    raise GraphrlError(f"{quote_path(path)} is {is_of}: must be {form} version {version}")
 
 
 def write_document(path: Path, value: Any, form: str, version: int) -> None:

@@ -18,7 +18,7 @@ def count_cores() -> int:
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def pause_gc() -> Iterator[None]:
     """Disables the garbage collector, in all threads, until the last such context ends.
 
     For code that creates many long-lived objects, such as traces of programs: the collector scans all of them
@@ -49,7 +49,7 @@ def installed_version() -> str | None:
         return None
 
 
-def maps_run_short(share: float = 0.5) -> bool:
+def near_mmap_limit(share: float = 0.5) -> bool:
     """True if this process has more than this share of the memory maps that Linux allows it (65,530 by default).
 
     Every compiled program takes some while it is kept; at the limit LLVM aborts the process. False on other systems.

@@ -14,7 +14,7 @@ from graphrl.errors import GraphrlError
 from graphrl.files import make_folder, write_atomically
 from graphrl.optimize import check_seed
 from graphrl.process import count_cores
-from graphrl.units import whole_number
+from graphrl.units import parse_integer
 
 if TYPE_CHECKING:
     from graphrl.bench.cases import Measured, Settings
@@ -103,7 +103,7 @@ KINDS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    number = option(whole_number)
+    number = option(parse_integer)
     defaults = "; ".join(f"--{name}: {','.join(map(str, kind.sizes))}" for name, kind in KINDS.items())
     parser.add_argument(
         "--sizes",
@@ -227,7 +227,7 @@ def _folder(path: str) -> Path:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(whole_number(part) for part in _names(text))
+    return tuple(parse_integer(part) for part in _names(text))
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -9,12 +9,12 @@ from graphrl.commands.common import (
     add_model,
     check_outputs,
     check_pictures,
-    keep_compiled,
+    enable_compilation_cache,
     option,
     print_json,
 )
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import shown
+from graphrl.files import quote_path
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.optimize import DEFAULT_SECONDS, model_graph
 from graphrl.progress import progress
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Searches; returns the exit code."""
-    keep_compiled()
+    enable_compilation_cache()
     from graphrl.xla.checkpoint.function import SLOWDOWNS
     from graphrl.xla.checkpoint.settings import Settings
 
@@ -157,7 +157,7 @@ def _show(
         print_json({**answer.to_dict(), **more, "seed": args.seed, "written": written})
         return
     print(answer)
-    for line in [*lines, *(f"written: {shown(path)}" for path in written)]:
+    for line in [*lines, *(f"written: {quote_path(path)}" for path in written)]:
         print(line)
 
 

@@ -1,8 +1,7 @@
 """Shared code of the commands: options, output files, printing, and the compilation cache.
 
-Output files are checked before the search. `write_answer` saves an answer elsewhere if its file cannot be written, so
-that a long search is not lost. The compilation cache is on disk (`keep_compiled`): a second process reuses the programs
-that the first one compiled.
+Output files are checked before the search. `write_result` saves a result elsewhere if its file cannot be written, so
+that a long search is not lost. `enable_compilation_cache` keeps compiled programs on disk for other processes.
 """
 
 import argparse
@@ -19,13 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from graphrl.costs.problem import Objective, Problem
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import PICTURES, cache_folder, descriptor_of, shown
+from graphrl.files import PICTURES, cache_folder, descriptor_of, quote_path
 from graphrl.graphs.graph import Machine
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, Chip, find_chip
 from graphrl.optimize import DEFAULT_SECONDS
 from graphrl.plan import Plan
-from graphrl.units import parse_bytes, parse_rate, parse_seconds, whole_number
+from graphrl.units import parse_bytes, parse_integer, parse_rate, parse_seconds
 
 if TYPE_CHECKING:
     from graphrl.plan.memory_map import MemoryMap
@@ -36,7 +35,7 @@ T = TypeVar("T")
 
 def add_common(parser: argparse.ArgumentParser, *, seed: str = "of everything random (default: 0)") -> None:
     """Adds --seed and --json, which every command takes."""
-    parser.add_argument("--seed", type=option(whole_number), default=0, metavar="N", help=seed)
+    parser.add_argument("--seed", type=option(parse_integer), default=0, metavar="N", help=seed)
     parser.add_argument("--json", action="store_true", help="print one JSON object, for machines, in place of a table")
 
 
@@ -83,13 +82,13 @@ def add_problem(group: Any) -> None:
     group.add_argument("--objective", choices=get_args(Objective), default="peak_memory", help="default: peak_memory")
     group.add_argument(
         "--devices",
-        type=option(whole_number),
+        type=option(parse_integer),
         metavar="N",
         help="identical ones but for CPUs (default: 1; with --objective max_load those that the model's file names)",
     )
     group.add_argument(
         "--cpus",
-        type=option(whole_number),
+        type=option(parse_integer),
         metavar="N",
         help="how many of the devices, the last ones, are CPUs (default: none, or as the file says); only with "
         "--objective max_load",
@@ -140,7 +139,7 @@ def add_budget(
       default: budget if neither is given.
     """
     group.add_argument(
-        "--evaluations", type=option(whole_number), metavar="N", help=f"decode and cost at most so many solutions{of}"
+        "--evaluations", type=option(parse_integer), metavar="N", help=f"decode and cost at most so many solutions{of}"
     )
     group.add_argument(
         "--seconds",
@@ -201,7 +200,7 @@ def _dimension(text: str) -> tuple[str, int]:
     name, equals, size = text.rpartition("=")
     if not equals or not name:
         raise ProblemError(f"{text!r} is not NAME=SIZE")
-    return name, whole_number(size)
+    return name, parse_integer(size)
 
 
 def check_outputs(outputs: Mapping[str, str | None], *models: str) -> None:
@@ -221,7 +220,7 @@ def check_outputs(outputs: Mapping[str, str | None], *models: str) -> None:
             continue
         real = os.path.realpath(path)
         if real in taken and not _is_special(real):
-            raise ProblemError(f"{name} {shown(path)} is {taken[real]}: name another file")
+            raise ProblemError(f"{name} {quote_path(path)} is {taken[real]}: name another file")
         taken[real] = f"the file of {name} already"
         if path == "-":
             raise ProblemError(f"{name} is '-': name a file, or /dev/stdout")
@@ -256,7 +255,9 @@ def check_json_name(name: str, path: str | None, *, ending: str = ".json") -> No
     foreign += [f".{picture}" for picture in PICTURES]
     for wrong in foreign:
         if path.lower().removesuffix(".gz").endswith(wrong):
-            raise ProblemError(f"{name} {shown(path)} is written as JSON: must not end in {wrong}, but in {ending}")
+            raise ProblemError(
+                f"{name} {quote_path(path)} is written as JSON: must not end in {wrong}, but in {ending}"
+            )
 
 
 def _is_special(path: str) -> bool:
@@ -266,11 +267,11 @@ def _is_special(path: str) -> bool:
 
 def _check_writable(path: str) -> None:
     if not path or "\0" in path:
-        raise GraphrlError(f"cannot write {shown(path)}: it is no file name")
+        raise GraphrlError(f"cannot write {quote_path(path)}: it is no file name")
     if os.path.isdir(path):
-        raise GraphrlError(f"cannot write {shown(path)}: it is a directory")
+        raise GraphrlError(f"cannot write {quote_path(path)}: it is a directory")
     if os.path.exists(path) and not os.access(path, os.W_OK):
-        raise GraphrlError(f"cannot write {shown(path)}: the file is write-protected")
+        raise GraphrlError(f"cannot write {quote_path(path)}: the file is write-protected")
     if _is_special(path):
         return
     folder = Path(os.path.realpath(path)).parent
@@ -279,9 +280,9 @@ def _check_writable(path: str) -> None:
             pass
     except OSError as error:
         missing = isinstance(error, FileNotFoundError) and not folder.exists()
-        said = f"{error.strerror or error} (folder {shown(folder)})"
-        reason = f"there is no folder {shown(folder)}" if missing else said
-        raise GraphrlError(f"cannot write {shown(path)}: {reason}") from None
+        said = f"{error.strerror or error} (folder {quote_path(folder)})"
+        reason = f"there is no folder {quote_path(folder)}" if missing else said
+        raise GraphrlError(f"cannot write {quote_path(path)}: {reason}") from None
 
 
 def print_json(data: Mapping[str, Any]) -> None:
@@ -289,7 +290,7 @@ def print_json(data: Mapping[str, Any]) -> None:
     print(json.dumps(data, allow_nan=False), flush=True)
 
 
-def keep_compiled() -> None:
+def enable_compilation_cache() -> None:
     """Enables JAX's persistent compilation cache for this process and its children.
 
     It does nothing if the user has set a cache folder, or if JAX is imported already. JAX itself is not imported: not
@@ -305,7 +306,7 @@ def keep_compiled() -> None:
 File = tuple[str | None, Callable[[str], object]]  # its path, None to skip it, and the function that writes it
 
 
-def write_answer(answer: "Plan | MemoryMap", what: str, output: str | None, others: Sequence[File] = ()) -> list[str]:
+def write_result(answer: "Plan | MemoryMap", what: str, output: str | None, others: Sequence[File] = ()) -> list[str]:
     """Writes the requested files, the answer's own first.
 
     Args:

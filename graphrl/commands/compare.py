@@ -14,7 +14,7 @@ from graphrl.commands.common import (
     check_json_name,
     check_outputs,
     check_pictures,
-    keep_compiled,
+    enable_compilation_cache,
     option,
     print_json,
     problem_of,
@@ -23,7 +23,7 @@ from graphrl.commands.progress import runs_bar
 from graphrl.errors import GraphrlError, ProblemError, clipped
 from graphrl.methods import METHODS, find_solver, split_methods
 from graphrl.optimize import check_seed, make_budget
-from graphrl.units import whole_number
+from graphrl.units import parse_integer
 
 if TYPE_CHECKING:
     from graphrl.compare.comparison import Comparison
@@ -113,7 +113,7 @@ def add_runs(parser: Any, methods: str, *, required: bool = False, **budget: str
     )
     search.add_argument(
         "--processes",
-        type=option(whole_number),
+        type=option(parse_integer),
         default=1,
         metavar="N",
         help="make so many runs at once, each with its share of the cores (default: 1)",
@@ -146,7 +146,7 @@ def run(args: argparse.Namespace, names: Mapping[str, str] | None = None) -> int
         cluster=args.cluster,
         retry=args.retry,
         watch=lambda missing: runs_bar(missing, workers),
-        prepare=keep_compiled,
+        prepare=enable_compilation_cache,
     )
     if comparison.interrupted and not comparison.rows:
         raise KeyboardInterrupt
@@ -294,8 +294,8 @@ def _methods(text: str) -> tuple[str, ...]:
 def _seeds(text: str) -> int | tuple[int, ...]:
     """Parses --seeds: their number, or, with a comma, the seeds."""
     if "," not in text:
-        count = whole_number(text)
+        count = parse_integer(text)
         if not 1 <= count <= 10_000:
             raise ProblemError(f"{count} seeds: must be from 1 to 10000; a single seed is --seed {count}")
         return count
-    return tuple(dict.fromkeys(whole_number(part) for part in text.split(",") if part.strip()))
+    return tuple(dict.fromkeys(parse_integer(part) for part in text.split(",") if part.strip()))

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from graphrl.commands.common import add_common, add_model, check_json_name, check_outputs, print_json
-from graphrl.files import shown
+from graphrl.files import quote_path
 from graphrl.graphs.coarsen import coarsened
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.json import write_json
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     weights, tensors = format_bytes(summary["weight_bytes"]), format_bytes(summary["tensor_bytes"])
     print(
-        f"{shown(args.output)}: graph {graph.name!r}, {summary['ops']:,} ops in {format_seconds(summary['runtime'])}, "
+        f"{quote_path(args.output)}: graph {graph.name!r}, {summary['ops']:,} ops in {format_seconds(summary['runtime'])}, "
         f"{summary['tensors']:,} tensors of {tensors}, weights of {weights}"
     )
     return 0

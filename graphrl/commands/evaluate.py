@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from graphrl.commands import compare
-from graphrl.commands.common import add_common, add_model, keep_compiled, print_json
+from graphrl.commands.common import add_common, add_model, enable_compilation_cache, print_json
 from graphrl.commands.progress import case_bar
 from graphrl.costs.maps.chip import MemoryChip
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import shown
+from graphrl.files import quote_path
 from graphrl.methods import find_map_solver, find_solver
 from graphrl.optimize import make_budget
 from graphrl.units import format_seconds
@@ -54,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
 
     path = find(args.checkpoint)
     if any(sign in str(path) for sign in ",="):
-        raise ProblemError(f"{shown(path)}: the path of a checkpoint may not hold commas or equals signs: rename it")
+        raise ProblemError(
+            f"{quote_path(path)}: the path of a checkpoint may not hold commas or equals signs: rename it"
+        )
     info = read(path).info  # all of it, so that a broken checkpoint fails here instead of missing in the table
     agent = find_agent(info.agent)
     config = updated(default_config(agent), info.config)
@@ -95,7 +97,7 @@ def _compare_maps(args: argparse.Namespace, chip: MemoryChip, names: Mapping[str
     seeds = compare.seeds_of(args)
     for method in args.methods:
         find_map_solver(method)
-    keep_compiled()
+    enable_compilation_cache()
     from graphrl.compare.maps import as_dict, print_tables, run_maps
     from graphrl.compare.report import budget_line
     from graphrl.costs.maps.problem import map_problem

@@ -13,15 +13,15 @@ from graphrl.commands.common import (
     check_json_name,
     check_outputs,
     check_pictures,
-    keep_compiled,
+    enable_compilation_cache,
     print_json,
-    write_answer,
+    write_result,
 )
 from graphrl.commands.progress import progress_bar
 from graphrl.costs.maps.chip import CHIPS, find_chip
 from graphrl.costs.maps.problem import map_problem
 from graphrl.errors import PlanError
-from graphrl.files import shown
+from graphrl.files import quote_path
 from graphrl.graphs.datasets.sets import layers_of
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import MAP_METHODS, find_map_solver
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Searches; returns the exit code."""
-    keep_compiled()
+    enable_compilation_cache()
     budget = make_budget(args.evaluations, args.seconds)
     check_seed(args.seed)
     solver, chip = find_map_solver(args.method), find_chip(args.chip)
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
             memory_map = solver(MapTask(problem, budget, args.seed, progress))
     except Interrupted as stop:
         memory_map, interrupted = stop.plan, True
-    written = write_answer(memory_map, "map", args.output, [(args.plot, functools.partial(memory_map.plot, graph))])
+    written = write_result(memory_map, "map", args.output, [(args.plot, functools.partial(memory_map.plot, graph))])
     if args.json:
         print_json({**summary(memory_map), "interrupted": interrupted, "written": written})
     else:
@@ -102,7 +102,7 @@ def _order(path: str, graph: ComputationGraph) -> np.ndarray:
     """
     plan = Plan.load(path)
     if plan.inlining is not None:
-        raise PlanError(f"{shown(path)} is a plan of kernels: the ops of a map run by themselves")
+        raise PlanError(f"{quote_path(path)} is a plan of kernels: the ops of a map run by themselves")
     _, order = plan.decisions(graph)
     return order[order < len(graph.ops)]  # without transfers
 
@@ -131,5 +131,5 @@ def _lines(memory_map: MemoryMap, written: list[str], interrupted: bool) -> list
     if interrupted:
         lines.append("interrupted  this is the best map until then")
     if written:
-        lines.append(f"written      {', '.join(map(shown, written))}")
+        lines.append(f"written      {', '.join(map(quote_path, written))}")
     return lines

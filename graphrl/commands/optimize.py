@@ -18,13 +18,13 @@ from graphrl.commands.common import (
     check_json_name,
     check_outputs,
     check_pictures,
-    keep_compiled,
+    enable_compilation_cache,
     print_json,
     problem_of,
-    write_answer,
+    write_result,
 )
 from graphrl.commands.progress import progress_bar
-from graphrl.files import shown
+from graphrl.files import quote_path
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import METHODS, find_solver
 from graphrl.optimize import check_seed, make_budget, model_graph, optimize
@@ -32,7 +32,7 @@ from graphrl.plan import Plan
 from graphrl.plan.format import Inlining
 from graphrl.solvers.base import Interrupted
 from graphrl.solvers.fusion.rules import DEFAULT_RULE, JOINT, RULES, check_rule
-from graphrl.units import finite, format_bytes, format_objective, format_seconds
+from graphrl.units import finite_or_none, format_bytes, format_objective, format_seconds
 
 _MAX_DEVICES = 8  # with more, only the least and the largest peak and load are listed
 
@@ -44,11 +44,11 @@ def summary(plan: Plan) -> dict[str, Any]:
         "graph": plan.graph,
         "method": plan.method,
         "objective": problem.objective,
-        "value": finite(plan.value),
+        "value": finite_or_none(plan.value),
         "bound": _bound(plan),
-        "gap": finite(plan.gap),
+        "gap": finite_or_none(plan.gap),
         "feasible": plan.excess == 0,
-        "makespan": finite(plan.makespan),
+        "makespan": finite_or_none(plan.makespan),
         "peak_memory": list(plan.peak_memory),
         "seconds": plan.seconds,
         "evaluations": plan.evaluations,
@@ -57,7 +57,7 @@ def summary(plan: Plan) -> dict[str, Any]:
             "devices": problem.devices,
             "transfer": problem.transfer,
             "latency": problem.latency,
-            "bandwidth": finite(problem.bandwidth),
+            "bandwidth": finite_or_none(problem.bandwidth),
             "resident_weights": problem.resident_weights,
             "memory_limit": problem.memory_limit,
             "cpus": problem.cpus,
@@ -85,7 +85,7 @@ def plan_table(plan: Plan, graph: ComputationGraph, *, interrupted: bool, writte
     if interrupted:
         table.add_row("interrupted", "this is the best plan until then")
     if written:
-        table.add_row("written", escape("\n".join(shown(path) for path in written)))
+        table.add_row("written", escape("\n".join(quote_path(path) for path in written)))
     console = Console(highlight=False)
     console.print(escape(title), style="bold", soft_wrap=True)  # a table would break its title to its own width
     console.print(table)
@@ -140,7 +140,7 @@ def _bound(plan: Plan) -> float | None:
     """The plan's bound; bytes as an integer, like the value."""
     if plan.bound is not None and plan.problem.objective == "peak_memory":
         return int(plan.bound)
-    return finite(plan.bound)
+    return finite_or_none(plan.bound)
 
 
 DESCRIPTION = f"""Find a plan for a model: which device runs each op, and in which order.
@@ -221,7 +221,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Optimises; returns the exit code."""
-    keep_compiled()  # before `find_solver`: some methods import JAX
+    enable_compilation_cache()  # before `find_solver`: some methods import JAX
     problem_of(args)  # report invalid options before the model is read
     budget = make_budget(args.evaluations, args.seconds)
     check_seed(args.seed)
@@ -254,7 +254,7 @@ def run(args: argparse.Namespace) -> int:
     except Interrupted as stop:
         plan, interrupted = stop.plan, True
     others = (args.trace, plan.trace), (args.plot, plan.plot)
-    written = write_answer(plan, "plan", args.output, others)
+    written = write_result(plan, "plan", args.output, others)
     if args.json:
         print_json({**summary(plan), "interrupted": interrupted, "written": written})
     else:

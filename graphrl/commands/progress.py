@@ -50,14 +50,14 @@ def progress_bar(title: str, objective: str, budget: Budget, *, limited: bool = 
             if not limited:
                 best = f"best {format_objective(objective, value)}"
             elif seconds - looked >= _EXACT_EVERY:  # the device's value mixes time and excess, the plan does not
-                looked, best = seconds, best_within_limit(plan())
+                looked, best = seconds, value_or_excess(plan())
             left.update(evaluations)
             bar.update(task, evaluations=evaluations, best=best)
 
         yield update
 
 
-def best_within_limit(plan: Plan) -> str:
+def value_or_excess(plan: Plan) -> str:
     """Text with the best value, or the bytes by which the best plan exceeds the memory limit."""
     if plan.excess:
         return f"{format_bytes(plan.excess)} above the limit"

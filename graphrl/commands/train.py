@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphrl.agents import AGENTS
-from graphrl.commands.common import keep_compiled, option, print_json
+from graphrl.commands.common import enable_compilation_cache, option, print_json
 from graphrl.errors import ProblemError
-from graphrl.units import format_seconds, whole_number
+from graphrl.units import format_seconds, parse_integer
 
 if TYPE_CHECKING:
     from graphrl.training.run import Result
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="the folder of the run (default: out/AGENT)")
     parser.add_argument("--resume", action="store_true", help="go on with the run of the folder, if it has one")
     parser.add_argument("--distributed", action="store_true", help="train together with other processes")
-    parser.add_argument("--seed", type=option(whole_number), metavar="N", help="of everything random (default: 0)")
+    parser.add_argument("--seed", type=option(parse_integer), metavar="N", help="of everything random (default: 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object, for machines")
 
 
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     from graphrl.training.run import train
 
     devices.start(*agent.shared(config), distributed=args.distributed)
-    keep_compiled()
+    enable_compilation_cache()
     if args.resume and not resumes and devices.is_main():
         print(f"graphrl: no run in {folder}: starting one", file=sys.stderr)
     try:

@@ -154,6 +154,6 @@ def test_errors_inside_a_with_are_not_taken_for_reading_errors(tmp_path: Path) -
 
 
 def test_paths_are_shown_on_one_line() -> None:
-    assert files.shown("a b/c.json") == "a b/c.json"
-    assert files.shown(Path("a\nb")) == r"'a\nb'"
-    assert files.shown("\udcff").isprintable()
+    assert files.quote_path("a b/c.json") == "a b/c.json"
+    assert files.quote_path(Path("a\nb")) == r"'a\nb'"
+    assert files.quote_path("\udcff").isprintable()
