@@ -19,23 +19,35 @@ from graphrl.signals import interrupt_on_signals
 # name -> help; each is a module of graphrl.commands with DESCRIPTION, EXAMPLES, `add_arguments(parser)` and `run(args)
 # -> exit code`, imported only when it runs
 COMMANDS = {
-    "optimize": "find a better plan for a model: which device runs each op, in which order",
-    "map": "find where a model's weights and tensors lie in the memories of a chip",
-    "checkpoint": "find what a training step's gradient should keep, and what it should compute again",
+    "train": "train an agent, or resume its training",
+    "evaluate": "compare a trained agent with classical methods on held-out graphs",
+    "bench": "measure steps, orders, plans and maps a second on this machine",
+    "optimize": "search for a plan of a model: a device for each op, and an order",
     "compare": "compare methods on many graphs at equal budget",
-    "convert": "turn any readable model into graph JSON",
-    "train": "train an agent",
-    "evaluate": "compare a trained agent with classical methods",
-    "bench": "measure the throughput of the search on this machine",
+    "checkpoint": "choose what a training step keeps and what it recomputes, to save memory",
+    "map": "assign a model's weights and tensors to the memories of a chip",
+    "convert": "convert a model to graph JSON",
 }
 
-_EXAMPLES = """examples:
-  graphrl optimize model.onnx --output plan.json --plot plan.png
-  graphrl optimize model.onnx --objective makespan --devices 4 --transfer link --latency 10us --bandwidth 50GB/s
-  graphrl compare model.onnx layered:500x20 --methods auto,list,brkga --seconds 10
-  graphrl convert model.onnx graph.json
+_DESCRIPTION = "\n".join(
+    (
+        "Train reinforcement learning agents that optimise computation graphs, and optimise graphs with them.",
+        "\ncommands:",
+        *(f"  {name:12}{text}" for name, text in COMMANDS.items()),
+    )
+)
 
-`graphrl COMMAND --help` tells all options of a command."""
+_EXAMPLES = """examples:
+  graphrl train regal --out out/regal
+      train REGAL on random graphs
+  graphrl evaluate out/regal
+      compare it with classical methods on graphs that it has not seen
+  graphrl optimize model.onnx --objective makespan --devices 2 --output plan.json --plot plan.png
+      find a fast schedule of your model on two devices
+  graphrl checkpoint zoo:distilbert/training/b8/jaxpr --plot curve.png
+      memory of a training step against its slowdown
+
+`graphrl COMMAND --help` describes a command and all its options."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,30 +98,27 @@ def _run(arguments: Sequence[str]) -> int:
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = Parser(
         prog="graphrl",
-        description="Optimise computation graphs: device placement and order, for peak memory or makespan.",
+        usage="graphrl [-h] [--version] COMMAND ...",
+        description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
-    for name, text in COMMANDS.items():
-        if name != chosen:
-            subparsers.add_parser(name, help=text)
+    # argparse would print COMMANDS less readably
+    subparsers = parser.add_subparsers(prog="graphrl", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
+    requested = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name in COMMANDS:
+        if name != requested:
+            subparsers.add_parser(name)
             continue
         command = importlib.import_module(f"graphrl.commands.{name}")
-        own = subparsers.add_parser(
-            name,
-            help=text,
-            description=command.DESCRIPTION,
-            epilog=command.EXAMPLES,
-        )
-        own.set_defaults(run=command.run)
-        command.add_arguments(own)
+        subparser = subparsers.add_parser(name, description=command.DESCRIPTION, epilog=command.EXAMPLES)
+        subparser.set_defaults(run=command.run)
+        command.add_arguments(subparser)
     return parser
 
 
 class _Version(argparse.Action):
-    """The option --version, which looks the number up only when used."""
+    """The option --version, which reads the number only when used."""
 
     def __call__(self, parser: argparse.ArgumentParser, *unused: Any) -> None:
         import graphrl

@@ -141,10 +141,10 @@ def test_json_is_not_written_under_the_name_of_another_format(
     model: str, folder: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     (folder / name).write_bytes(b"old")
-    check_failure(["convert", model, str(folder / name)], 2, "must not end in", capsys)
-    check_failure(["optimize", model, "--output", str(folder / name)], 2, "must not end in", capsys)
+    check_failure(["convert", model, str(folder / name)], 2, "must end in .json, not in", capsys)
+    check_failure(["optimize", model, "--output", str(folder / name)], 2, "must end in .json, not in", capsys)
     runs = ["compare", model, "--methods", "list", "--output", str(folder / name)]
-    check_failure(runs, 2, "but in .jsonl", capsys)
+    check_failure(runs, 2, "must end in .jsonl", capsys)
     assert (folder / name).read_bytes() == b"old"
     for free in ("graph", "graph.v2", "graph.txt"):
         assert main(["convert", model, str(folder / free)]) == 0
