@@ -138,10 +138,9 @@ def methods_help(methods: Iterable[str], kinds: Mapping[str, str]) -> str:
     groups: dict[str, list[str]] = {kind: [] for kind in (*by_kind, "agent")}
     for name in methods:
         groups[kind_of.get(name, "agent")].append(name)
-    lines = ["methods (docs/methods.md describes them; some take options: NAME:OPTION=VALUE,...):"]
-    for kind, names in groups.items():
-        lines.append(textwrap.fill(f"  {kind:20}{', '.join(names)}", 118, subsequent_indent=22 * " ", break_on_hyphens=False))
-    return "\n".join(lines)
+    wrapper = textwrap.TextWrapper(118, subsequent_indent=22 * " ", break_on_hyphens=False)
+    lines = [wrapper.fill(f"  {kind:20}{', '.join(names)}") for kind, names in groups.items()]
+    return "\n".join(["methods (see Methods in the documentation; some take options: NAME:OPTION=VALUE,...):", *lines])
 
 
 def problem_of(args: argparse.Namespace, machine: Machine | None = None) -> Problem:
@@ -171,7 +170,7 @@ def add_budget(
         "--seconds",
         type=option(parse_seconds),
         metavar="S",
-        help=f"maximum search time{scope}, {clock}, for example 500ms or 2min (default without --evaluations: {default})",
+        help=f"maximum search time{scope}, {clock}, such as 500ms or 2min (default without --evaluations: {default})",
     )
 
 

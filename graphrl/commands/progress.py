@@ -40,18 +40,18 @@ def progress_bar(title: str, objective: str, budget: Budget, *, limited: bool = 
     if not on_terminal():
         yield None
         return
-    looked = -_EXACT_EVERY
+    evaluated_at = -_EXACT_EVERY  # seconds
     best = ""
-    with _compiling(budget) as compiling, _bar(budget, left := TimeLeft(budget, Pace(compiling))) as bar:
+    with _compiling(budget) as compiling, _bar(budget, time_left := TimeLeft(budget, Pace(compiling))) as bar:
         task = bar.add_task(title[:40], total=1.0, evaluations=0, best="starting")
 
         def update(evaluations: int, seconds: float, plan: Callable[[], Any], value: float) -> None:
-            nonlocal looked, best
+            nonlocal evaluated_at, best
             if not limited:
                 best = f"best {format_objective(objective, value)}"
-            elif seconds - looked >= _EXACT_EVERY:  # the device's value mixes time and excess, the plan does not
-                looked, best = seconds, value_or_excess(plan())
-            left.update(evaluations)
+            elif seconds - evaluated_at >= _EXACT_EVERY:  # the device's value mixes time and excess, the plan does not
+                evaluated_at, best = seconds, value_or_excess(plan())
+            time_left.update(evaluations)
             bar.update(task, evaluations=evaluations, best=best)
 
         yield update
@@ -86,15 +86,15 @@ class TimeLeft:
             self._pace.add("evaluation", evaluations - self._evaluations)
         self._evaluations = evaluations
 
-    def words(self, elapsed: float) -> str:
+    def text(self, elapsed: float) -> str:
         """Text of the time left, `elapsed` seconds after the start; "compiling" until it is known."""
-        left = []
+        limits = []
         if self._budget.seconds is not None:
-            left.append(self._budget.seconds - elapsed)
+            limits.append(self._budget.seconds - elapsed)
         each = self._pace.each("evaluation")
         if self._budget.evaluations is not None and each is not None:
-            left.append((self._budget.evaluations - (self._evaluations or 0)) * each)
-        return f"{max(0.0, min(left)):.0f} s left" if left else "compiling"
+            limits.append((self._budget.evaluations - (self._evaluations or 0)) * each)
+        return f"{max(0.0, min(limits)):.0f} s left" if limits else "compiling"
 
 
 def _compiling(budget: Budget) -> contextlib.AbstractContextManager[Callable[[], float]]:
@@ -103,7 +103,7 @@ def _compiling(budget: Budget) -> contextlib.AbstractContextManager[Callable[[],
     return contextlib.nullcontext(lambda: 0.0) if budget.evaluations is None else compile_clock()
 
 
-def _bar(budget: Budget, left: TimeLeft) -> "Bar":
+def _bar(budget: Budget, time_left: TimeLeft) -> "Bar":
     """The bar of a search; it also advances with time, since a search reports nothing while a program compiles."""
     from rich.console import Console
     from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
@@ -121,7 +121,7 @@ def _bar(budget: Budget, left: TimeLeft) -> "Bar":
 
     class Left(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text(f"{task.fields['evaluations']:,} evaluations, {left.words(task.elapsed or 0.0)}")
+            return Text(f"{task.fields['evaluations']:,} evaluations, {time_left.text(task.elapsed or 0.0)}")
 
     columns = (
         SpinnerColumn(),
@@ -204,16 +204,16 @@ def case_bar(cases: int) -> Iterator[Callable[[str], None]]:
 
     On a terminal it shows a bar, else one line for each case.
     """
-    seen: list[str] = []
+    reported: list[str] = []
     with progress(cases, text="starting") as show:
 
         def update(text: str) -> None:
             case = text.rpartition(": ")[0]
-            new = case not in seen
-            seen.extend([case] * new)
+            new = case not in reported
+            reported.extend([case] * new)
             if on_terminal():
-                show(len(seen) - 1, text)
+                show(len(reported) - 1, text)
             elif new:
-                show(len(seen), case)
+                show(len(reported), case)
 
         yield update

@@ -183,7 +183,7 @@ def test_a_plan_of_a_file_within_a_budget(tmp_path: Path, capsys: pytest.Capture
     [
         ("argument --budget: 'much' is not bytes", ["--budget", "much"]),
         ("budget is -0.5: must be a part from 0 to 1", ["--budget=-0.5"]),
-        ("argument --slowdown: 'a' is not a part of the step's time", ["--slowdown", "a"]),
+        ("argument --slowdown: 'a' is not a share of the step's time", ["--slowdown", "a"]),
         ("slowdown is 3.0: must be a part of the step's time", ["--slowdown", "3"]),
         ("not allowed with argument --budget", ["--budget", "0.5", "--slowdown", "0.1"]),
         ("method is 'luck': must be one of auto, anneal", ["--method", "luck"]),

@@ -145,7 +145,7 @@ def test_help_of_evaluate_says_what_is_spent_by_default(capsys: pytest.CaptureFi
     assert main(["evaluate", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     spent = RegalConfig().evaluations, TopoformerConfig().evaluations, EgrlConfig().evaluations
-    assert "of REGAL {:,}, of Topoformer {:,}, of EGRL {:,})".format(*spent) in text
+    assert "{:,} for REGAL, {:,} for Topoformer, {:,} for EGRL)".format(*spent) in text
 
 
 @pytest.mark.usefixtures("tiny")

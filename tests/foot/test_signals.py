@@ -101,9 +101,12 @@ def test_training_says_at_once_that_it_will_stop_after_compiling(tmp_path: Path)
     run, whole = tmp_path / "run", tmp_path / "whole"
     code, lines = lines_of(train("update", run), "compiling", signal.SIGINT)
     said = lines[lines.index("compiling") :]
-    assert said[1:3] == ["graphrl: stopping after this compilation and this update; press Ctrl-C again to stop now", "compiled"]
+    assert said[1:3] == [
+        "graphrl: stopping after this compilation and this update; press Ctrl-C again to stop now",
+        "compiled",
+    ]
     assert said[-1] == (
-        f"graphrl: stopped at step 1, with a checkpoint: go on with graphrl train tiny --out {run} --resume"
+        f"graphrl: stopped at step 1, checkpoint saved; resume with: graphrl train tiny --out {run} --resume"
     )
     assert code == 1
     for folder in (run, whole):
@@ -128,7 +131,7 @@ def test_a_signal_before_the_first_checkpoint_leaves_nothing(tmp_path: Path) -> 
     assert said[1].startswith("graphrl: stopping after this compilation and this validation; press Ctrl-C again")
     assert said[2:] == [
         "compiled",
-        "graphrl: interrupted before the first checkpoint, and before any training: there is nothing to go on with",
+        "graphrl: interrupted before the first checkpoint: nothing to resume",
     ]
     assert (code, run.exists()) == (1, False)
 
@@ -137,7 +140,9 @@ def test_a_signal_while_it_updates_is_answered(tmp_path: Path) -> None:
     rarely = ("training.steps=100000", "training.checkpoint_every=100000", "training.validate_every=90000")
     code, lines = lines_of(train("update", tmp_path, *rarely), "compiled", signal.SIGTERM)
     stopping = next(number for number, line in enumerate(lines) if line.startswith("graphrl: stopping after"))
-    assert re.fullmatch(r"graphrl: stopping after .*(this update|this checkpoint); press Ctrl-C again to stop now", lines[stopping])
+    assert re.fullmatch(
+        r"graphrl: stopping after .*(this update|this checkpoint); press Ctrl-C again to stop now", lines[stopping]
+    )
     assert "stopped at step" in lines[-1]
     assert (code, len(lines) - stopping < 20) == (1, True)
 
