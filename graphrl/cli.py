@@ -10,10 +10,10 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from graphrl.commands.parser import Parser
 from graphrl.errors import GraphrlError, ProblemError, shortened
+from graphrl.process import installed_version
 from graphrl.signals import interrupt_on_signals
 
 # name -> help; each is a module of graphrl.commands with DESCRIPTION, EXAMPLES, `add_arguments(parser)` and `run(args)
@@ -102,7 +102,8 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    version = f"graphrl {installed_version() or 'unknown (not installed)'}"
+    parser.add_argument("--version", action="version", version=version, help="print the version and exit")
     # argparse would print COMMANDS less readably
     subparsers = parser.add_subparsers(prog="graphrl", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
     requested = next((argument for argument in arguments if not argument.startswith("-")), None)
@@ -115,16 +116,6 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         subparser.set_defaults(run=command.run)
         command.add_arguments(subparser)
     return parser
-
-
-class _Version(argparse.Action):
-    """The option --version, which reads the number only when used."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *unused: Any) -> None:
-        import graphrl
-
-        print(f"graphrl {graphrl.__version__}")
-        parser.exit()
 
 
 def _fail(message: str, code: int) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from graphrl.commands.common import check_outputs, option
+from graphrl.commands.common import check_outputs, integer, option
 from graphrl.commands.progress import case_bar
 from graphrl.errors import GraphrlError
 from graphrl.files import make_folder, write_atomically
@@ -101,7 +101,6 @@ KINDS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    number = option(parse_integer)
     defaults = "; ".join(f"--{name}: {','.join(map(str, kind.sizes))}" for name, kind in KINDS.items())
     parser.add_argument(
         "--sizes",
@@ -109,11 +108,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,...",
         help=f"numbers of ops of the graphs (default: 64,128,512,2048; {defaults})",
     )
-    parser.add_argument("--threads", type=number, metavar="N", help="number of CPU threads (default: all cores)")
-    parser.add_argument("--repeats", type=number, metavar="N", help="samples for each rate (default: 5; --quick: 2)")
+    parser.add_argument("--threads", type=integer, metavar="N", help="number of CPU threads (default: all cores)")
+    parser.add_argument("--repeats", type=integer, metavar="N", help="samples for each rate (default: 5; --quick: 2)")
     parser.add_argument(
         "--graphs",
-        type=number,
+        type=integer,
         default=0,
         metavar="N",
         help="number of graphs in a batch, except in the first lines (default: 3 for each thread)",
@@ -128,7 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--quick", action="store_true", help="two cases for each size and short samples, as a check that it works"
     )
     parser.add_argument("--output", metavar="DIR", help="write bench.jsonl and bench.png into this folder")
-    parser.add_argument("--seed", type=number, default=0, metavar="N", help="random seed (default: 0)")
+    parser.add_argument("--seed", type=integer, default=0, metavar="N", help="random seed (default: 0)")
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
     others = parser.add_mutually_exclusive_group()
     for name, kind in KINDS.items():

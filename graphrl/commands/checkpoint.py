@@ -12,13 +12,14 @@ from graphrl.commands.common import (
     enable_compilation_cache,
     option,
     print_json,
+    seconds,
 )
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import quote_path
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.optimize import DEFAULT_SECONDS, model_graph
 from graphrl.progress import progress
-from graphrl.units import format_seconds, parse_bytes, parse_seconds
+from graphrl.units import format_seconds, parse_bytes
 from graphrl.xla.checkpoint.solvers.auto import SOLVERS
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="auto", metavar="M", help="method of the search, see above (default: auto)")
     parser.add_argument(
         "--seconds",
-        type=option(parse_seconds),
+        type=seconds,
         default=DEFAULT_SECONDS,
         metavar="S",
         help=f"maximum search time for each point of the curve, such as 500ms or 2min (default: {DEFAULT_SECONDS:g} s)",

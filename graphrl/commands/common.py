@@ -34,32 +34,41 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def option(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """`parse` as an argparse type: its errors become the option's."""
+
+    def convert(text: str) -> T:
+        try:
+            return parse(text)
+        except GraphrlError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert
+
+
+integer, size, rate, seconds = (option(parse) for parse in (parse_integer, parse_bytes, parse_rate, parse_seconds))
+
+
 def add_common(parser: argparse.ArgumentParser, *, seed: str = "random seed (default: 0)") -> None:
     """Adds --seed and --json, which every command takes."""
-    parser.add_argument("--seed", type=option(parse_integer), default=0, metavar="N", help=seed)
+    parser.add_argument("--seed", type=integer, default=0, metavar="N", help=seed)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 
 def add_model(
-    parser: argparse.ArgumentParser,
-    *,
-    chip: str = "chip for which run times are predicted, if a model has none (ONNX, HLO)",
+    parser: argparse.ArgumentParser, *, chip: str = "chip for predicted run times of ONNX and HLO files"
 ) -> None:
     """Adds the options for reading a model file; `chip` is the help of --chip."""
-    parser.add_argument(
-        "--chip",
-        type=option(_chip),
-        default=DEFAULT_CHIP,
-        metavar="CHIP",
-        help=f"{chip}: {', '.join(CHIPS)}, or another one as FLOP/s,BYTES/s,LAUNCH, for example 300e12,2TB/s,4us "
-        f"(default: {DEFAULT_CHIP})",
-    )
-    add_reading(parser)
+    group = add_reading(parser)
+    known = f"{', '.join(CHIPS)}, or another one as FLOP/s,BYTES/s,LAUNCH, for example 300e12,2TB/s,4us"
+    text = f"{chip}: {known} (default: {DEFAULT_CHIP})"
+    group.add_argument("--chip", type=option(_chip), default=DEFAULT_CHIP, metavar="CHIP", help=text)
 
 
-def add_reading(parser: argparse.ArgumentParser) -> None:
-    """Adds --dim, for dimensions that ONNX models leave open, and --read-limits."""
-    parser.add_argument(
+def add_reading(parser: argparse.ArgumentParser) -> Any:
+    """Adds --dim, for dimensions that ONNX models leave open, and --read-limits; returns their group."""
+    group = parser.add_argument_group("model file")
+    group.add_argument(
         "--dim",
         action=_Dimensions,
         type=option(_dimension),
@@ -68,7 +77,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         help="size of a symbolic dimension of an ONNX model, by name (batch=8) or by tensor and axis "
         "(input_ids:1=128); may be repeated",
     )
-    parser.add_argument(
+    group.add_argument(
         "--read-limits",
         type=option(_read_limits),
         default=DEFAULT_LIMITS,
@@ -76,6 +85,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         help="time and memory limits for parsing an ONNX or XLA file, which runs in another process; BYTES also limits "
         "the unpacked size of a gzipped file (default: 60s,4GB)",
     )
+    return group
 
 
 def add_problem(group: Any) -> None:
@@ -89,16 +99,12 @@ def add_problem(group: Any) -> None:
     )
     group.add_argument(
         "--devices",
-        type=option(parse_integer),
+        type=integer,
         metavar="N",
-        help="number of devices (default: 1; with --objective max_load that of the model's file)",
+        help="number of devices (default: 1; for max_load, as in the file)",
     )
     group.add_argument(
-        "--cpus",
-        type=option(parse_integer),
-        metavar="N",
-        help="number of CPUs among the devices, the last ones (default: 0, or that of the model's file); only with "
-        "--objective max_load",
+        "--cpus", type=integer, metavar="N", help="number of devices that are CPUs, the last ones; only for max_load"
     )
     group.add_argument(
         "--transfer",
@@ -107,24 +113,13 @@ def add_problem(group: Any) -> None:
         help="what a transfer occupies: both devices (rendezvous, default), nothing (free) or the sender's link (link)",
     )
     group.add_argument(
-        "--latency",
-        type=option(parse_seconds),
-        default=0.0,
-        metavar="S",
-        help="latency of a transfer, for example 10us (default: 0)",
+        "--latency", type=seconds, default=0.0, metavar="S", help="latency of a transfer, such as 10us (default: 0)"
     )
     group.add_argument(
-        "--bandwidth",
-        type=option(parse_rate),
-        default=math.inf,
-        metavar="B/s",
-        help="bandwidth of a transfer, for example 50GB/s (default: inf)",
+        "--bandwidth", type=rate, default=math.inf, metavar="B/s", help="of a transfer, such as 50GB/s (default: inf)"
     )
     group.add_argument(
-        "--memory-limit",
-        type=option(parse_bytes),
-        metavar="BYTES",
-        help="memory of each device, for example 16GiB (default: no limit); with --objective makespan or max_load",
+        "--memory-limit", type=size, metavar="BYTES", help="memory of each device, such as 16GiB (not for peak_memory)"
     )
     group.add_argument(
         "--resident-weights", action="store_true", help="count weights in the memory of the devices that use them"
@@ -163,27 +158,13 @@ def add_budget(
       clock: parts of the work that the seconds include.
       default: budget if neither is given.
     """
-    group.add_argument(
-        "--evaluations", type=option(parse_integer), metavar="N", help=f"maximum number of evaluated solutions{scope}"
-    )
+    group.add_argument("--evaluations", type=integer, metavar="N", help=f"maximum number of evaluated solutions{scope}")
     group.add_argument(
         "--seconds",
-        type=option(parse_seconds),
+        type=seconds,
         metavar="S",
         help=f"maximum search time{scope}, {clock}, such as 500ms or 2min (default without --evaluations: {default})",
     )
-
-
-def option(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """`parse` as an argparse type: its errors become the option's."""
-
-    def convert(text: str) -> T:
-        try:
-            return parse(text)
-        except GraphrlError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return convert
 
 
 def _chip(text: str) -> Chip:
@@ -203,10 +184,10 @@ def _chip(text: str) -> Chip:
 
 
 def _read_limits(text: str) -> ReadLimits:
-    seconds, comma, memory = text.partition(",")
+    time, comma, memory = text.partition(",")
     if not comma:
         raise ProblemError(f"{text!r} is not S,BYTES: write for example 5min,16GB")
-    return ReadLimits(parse_seconds(seconds), parse_bytes(memory))
+    return ReadLimits(parse_seconds(time), parse_bytes(memory))
 
 
 class _Dimensions(argparse.Action):
@@ -222,10 +203,10 @@ class _Dimensions(argparse.Action):
 
 
 def _dimension(text: str) -> tuple[str, int]:
-    name, equals, size = text.rpartition("=")
-    if not equals or not name:
+    name, _, number = text.rpartition("=")
+    if not name:
         raise ProblemError(f"{text!r} is not NAME=SIZE: write for example batch=8")
-    return name, parse_integer(size)
+    return name, parse_integer(number)
 
 
 def check_outputs(outputs: Mapping[str, str | None], *models: str) -> None:

@@ -15,6 +15,7 @@ from graphrl.commands.common import (
     check_outputs,
     check_pictures,
     enable_compilation_cache,
+    integer,
     methods_help,
     option,
     print_json,
@@ -118,7 +119,7 @@ def add_runs(parser: Any, methods: str, *, required: bool = False, **budget: str
     )
     search.add_argument(
         "--processes",
-        type=option(parse_integer),
+        type=integer,
         default=1,
         metavar="N",
         help="number of parallel runs, each with its share of the cores (default: 1)",

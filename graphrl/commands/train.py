@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphrl.agents import AGENTS
-from graphrl.commands.common import enable_compilation_cache, option, print_json
+from graphrl.commands.common import enable_compilation_cache, integer, print_json
 from graphrl.errors import ProblemError
-from graphrl.units import align_columns, format_seconds, parse_integer
+from graphrl.units import align_columns, format_seconds
 
 if TYPE_CHECKING:
     from graphrl.training.run import Result
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="folder of the run (default: out/AGENT)")
     parser.add_argument("--resume", action="store_true", help="continue the run of the folder; without one, start it")
     parser.add_argument("--distributed", action="store_true", help="train together with other processes")
-    parser.add_argument("--seed", type=option(parse_integer), metavar="N", help="random seed (default: 0)")
+    parser.add_argument("--seed", type=integer, metavar="N", help="random seed (default: 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
