@@ -97,10 +97,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = Parser(
-        prog="graphrl",
-        usage="graphrl [-h] [--version] COMMAND ...",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
+        prog="graphrl", usage="graphrl [-h] [--version] COMMAND ...", description=_DESCRIPTION, epilog=_EXAMPLES
     )
     version = f"graphrl {installed_version() or 'unknown (not installed)'}"
     parser.add_argument("--version", action="version", version=version, help="print the version and exit")

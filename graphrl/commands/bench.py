@@ -59,43 +59,14 @@ class Kind(NamedTuple):
     counts: tuple[int, ...]  # default batch sizes
     sizes: tuple[int, ...]  # default numbers of ops of graphs
     batch: str  # that is measured, for the help
-    refused: tuple[str, ...]  # options that it does not take
-    reason: str  # for refusing them
+    refused: tuple[str, ...] = ("graphs", "transfers")  # options that it does not take
 
 
 KINDS = {
-    "envs": Kind(
-        "graphrl.bench.envs:ENVS",
-        (1, 4, 16, 64),
-        (128,),
-        "parallel environments",
-        ("graphs",),
-        "measures Proposal-v0 alone",
-    ),
-    "orders": Kind(
-        "graphrl.bench.policies:ORDERS",
-        (1, 4, 16),
-        (128, 512, 2048),
-        "graphs in a batch of the decoders",
-        ("graphs", "transfers"),
-        "measures decoders on one device",
-    ),
-    "maps": Kind(
-        "graphrl.bench.maps:MAPS",
-        (1, 22, 256, 4096),
-        (57, 108, 376, 2000),
-        "memory maps in a batch",
-        ("graphs", "transfers"),
-        "measures memory maps on one chip",
-    ),
-    "decisions": Kind(
-        "graphrl.bench.policies:DECISIONS",
-        (1,),
-        (1000, 10_000),
-        "graphs in a batch of GO's network",
-        ("graphs", "transfers"),
-        "measures GO's network on 8 devices",
-    ),
+    "envs": Kind("graphrl.bench.envs:ENVS", (1, 4, 16, 64), (128,), "parallel environments", ("graphs",)),
+    "orders": Kind("graphrl.bench.policies:ORDERS", (1, 4, 16), (128, 512, 2048), "graphs in a batch of the decoders"),
+    "maps": Kind("graphrl.bench.maps:MAPS", (1, 22, 256, 4096), (57, 108, 376, 2000), "memory maps in a batch"),
+    "decisions": Kind("graphrl.bench.policies:DECISIONS", (1,), (1000, 10_000), "graphs in a batch of GO's network"),
 }
 
 
@@ -106,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sizes",
         type=option(_numbers),
         metavar="N,...",
-        help=f"numbers of ops of the graphs (default: 64,128,512,2048; {defaults})",
+        help=f"ops of the graphs (default: 64,128,512,2048; {defaults})",
     )
     parser.add_argument("--threads", type=integer, metavar="N", help="number of CPU threads (default: all cores)")
     parser.add_argument("--repeats", type=integer, metavar="N", help="samples for each rate (default: 5; --quick: 2)")
@@ -115,13 +86,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=integer,
         default=0,
         metavar="N",
-        help="number of graphs in a batch, except in the first lines (default: 3 for each thread)",
+        help="graphs in a batch, except in the first lines (default: 3 a thread)",
     )
     parser.add_argument(
         "--transfers",
         type=_names,
         metavar="T,...",
-        help="transfer models (default: free,rendezvous,link; --envs: rendezvous)",
+        help="transfers (default: free,rendezvous,link; --envs: rendezvous)",
     )
     parser.add_argument(
         "--quick", action="store_true", help="two cases for each size and short samples, as a check that it works"
@@ -202,11 +173,10 @@ def _settings(args: argparse.Namespace, name: str | None) -> "Settings":
 
     check_seed(args.seed)
     if name is not None:
-        kind = KINDS[name]
-        for other in kind.refused:
+        for other in KINDS[name].refused:
             if getattr(args, other):
-                raise GraphrlError(f"--{other} does not go with --{name}, which {kind.reason}: leave it out")
-        args.sizes = kind.sizes if args.sizes is None else args.sizes
+                raise GraphrlError(f"--{other} does not go with --{name}: leave it out")
+        args.sizes = KINDS[name].sizes if args.sizes is None else args.sizes
     if name == "envs" and args.transfers is None:
         args.transfers = ("rendezvous",)
     quick = {"repeats": 2, "seconds": 0.02, "evaluations": 400} if args.quick else {}

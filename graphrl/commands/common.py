@@ -98,10 +98,7 @@ def add_problem(group: Any) -> None:
         "a device in pipelined execution (seconds)",
     )
     group.add_argument(
-        "--devices",
-        type=integer,
-        metavar="N",
-        help="number of devices (default: 1; for max_load, as in the file)",
+        "--devices", type=integer, metavar="N", help="number of devices (default: 1; for max_load, as in the file)"
     )
     group.add_argument(
         "--cpus", type=integer, metavar="N", help="number of devices that are CPUs, the last ones; only for max_load"
@@ -312,16 +309,7 @@ File = tuple[str | None, Callable[[str], object]]  # its path, None to skip it, 
 
 
 def write_result(result: "Plan | MemoryMap", kind: str, output: str | None, others: Sequence[File] = ()) -> list[str]:
-    """Writes the requested files, that of the result first.
-
-    Args:
-      result: of the search.
-      kind: of result: "plan", "map".
-      output: path of its file, or None.
-      others: the other files.
-
-    Returns:
-      The paths of the written files.
+    """Writes the result of a search, of a kind such as "plan", and the other requested files; returns their paths.
 
     Raises:
       GraphrlError: a file cannot be written; the message names the file in which the result is saved, if any.

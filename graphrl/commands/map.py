@@ -61,10 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("model", metavar="MODEL", help="file, zoo:NAME or workloads:NAME")
     parser.add_argument(
-        "--chip",
-        default="nnp-i",
-        metavar="CHIP",
-        help=f"{', '.join(CHIPS)}, or a chip file (default: nnp-i)",
+        "--chip", default="nnp-i", metavar="CHIP", help=f"{', '.join(CHIPS)}, or a chip file (default: nnp-i)"
     )
     parser.add_argument("--method", default="auto", metavar="M", help="method of the search, see above (default: auto)")
     add_budget(parser)
