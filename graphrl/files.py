@@ -91,14 +91,14 @@ def _contents(path: str | os.PathLike[str], stack: contextlib.ExitStack) -> Cont
     return stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-def _unpacked(data: Content, most: float) -> bytes:
+def _unpacked(data: Content, limit: float) -> bytes:
     unpacked = io.BytesIO()
     with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
         while chunk := packed.read(_CHUNK):
             unpacked.write(chunk)
-            if unpacked.tell() > most:
+            if unpacked.tell() > limit:
                 raise GraphrlError(
-                    f"its gzip unpacks to more than {most:,.0f} bytes, the limit (limits=, --read-limits in commands)"
+                    f"its gzip unpacks to more than {limit:,.0f} bytes, the limit (limits=, --read-limits in commands)"
                 )
     return unpacked.getvalue()
 
@@ -153,11 +153,11 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[Any]], ob
 
 
 def _write(path: str | os.PathLike[str], write: Callable[[IO[Any]], object], binary: bool) -> None:
-    opened = descriptor_of(path)
-    if opened is not None:  # may be a file that the shell opened, perhaps to append: a replacement would lose the rest
+    number = descriptor_of(path)
+    if number is not None:  # may be a file that the shell opened, perhaps to append: a replacement would lose the rest
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        with _text_or_binary(os.dup(opened), binary) as file:
+        with _text_or_binary(os.dup(number), binary) as file:
             write(file)
         return
     target = Path(os.path.realpath(path))
@@ -228,8 +228,8 @@ def read_document(path: Path, kind: type[T], form: str, version: int) -> T:
             return msgspec.json.decode(text, type=kind)
     except (ValueError, RecursionError) as error:
         raise BrokenError(f"{quote_path(path)}: is no {form}: {error}") from None
-    is_of = f"{header.format[:60]!r} version {header.version}"
-    raise GraphrlError(f"{quote_path(path)} is {is_of}: must be {form} version {version}")
+    actual = f"{header.format[:60]!r} version {header.version}"
+    raise GraphrlError(f"{quote_path(path)} is {actual}: must be {form} version {version}")
 
 
 def write_document(path: Path, value: Any, form: str, version: int) -> None:

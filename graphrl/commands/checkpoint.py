@@ -175,6 +175,8 @@ def _budget(text: str) -> float | str:
     try:
         share = float(text)
     except ValueError:
+        if not text[:1].isdigit():
+            raise ProblemError(f"{text[:40]!r} is no share and no bytes: write for example 0.5 or 12GiB") from None
         parse_bytes(text)
         return text
     return share if share <= 1 else text

@@ -167,9 +167,9 @@ def add_budget(
 def _chip(text: str) -> Chip:
     """A known chip by name, or a user's chip by its figures."""
     figures = text.split(",")
-    if len(figures) == 1:
+    if len(figures) == 1 and not text[:1].isdigit():
         return find_chip(text)
-    if len(figures) > 3:
+    if len(figures) not in (2, 3):
         raise ProblemError(f"{text!r} is no chip: write a name, or FLOP/s,BYTES/s,LAUNCH as in 300e12,2TB/s,4us")
     launch = parse_seconds(figures[2]) if len(figures) == 3 else 0.0
     try:

@@ -191,7 +191,9 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
     for method in args.methods:
         find_solver(method)
     if args.baseline is not None and args.baseline not in args.methods:
-        raise ProblemError(f"--baseline is {args.baseline!r}: must be one of {clipped(', '.join(args.methods))}")
+        raise ProblemError(
+            f"--baseline is {args.baseline!r}: must be one of --methods {clipped(', '.join(args.methods))}"
+        )
     workers, cores = args.processes, share(args.processes)
     if args.cluster is not None and workers > 1:
         raise ProblemError("--processes does not go with --cluster, which uses all workers: leave one of them out")

@@ -40,7 +40,9 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="folder of a run, or of one checkpoint")
-    parser.add_argument("models", metavar="MODEL", nargs="*", help="file, folder or set of graphs (default: data.test)")
+    parser.add_argument(
+        "models", metavar="MODEL", nargs="*", default=[], help="file, folder or set of graphs (default: data.test)"
+    )
     parser.add_argument("--dataset", action="append", default=[], metavar="MODEL", help="one more MODEL (repeatable)")
     evaluations = "the agent's evaluations, by default 400 for REGAL, 100,000 for Topoformer, 4,000 for EGRL"
     methods = "methods to compare with, for example list,brkga (default: classical methods for the agent's problem)"

@@ -25,9 +25,10 @@ class Parser(argparse.ArgumentParser):
             del arguments[-1]
         parsed, unknown = super().parse_known_args(arguments, namespace)
         if unknown and self._subparsers is None:  # of a subcommand: its parent parser has none of its options
-            options = [option for option in self._option_string_actions if option.startswith("--")]
-            similar = difflib.get_close_matches(unknown[0].split("=")[0], options, n=1) if unknown[0][:1] == "-" else []
-            hint = f": did you mean {similar[0]}?" if similar else ""
+            options = [option[2:] for option in self._option_string_actions if option.startswith("--")]
+            name = unknown[0].split("=")[0].lstrip("-") if unknown[0].startswith("-") else ""
+            similar = difflib.get_close_matches(name, options, n=1)
+            hint = f": did you mean --{similar[0]}?" if similar else ""
             self.error(f"unrecognized arguments: {clipped(' '.join(unknown))}{hint}")
         return parsed, unknown
 

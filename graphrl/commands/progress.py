@@ -114,21 +114,21 @@ def _bar(budget: Budget, time_left: TimeLeft) -> "Bar":
     def share(task: Task) -> float:
         return share_spent(budget, task.fields["evaluations"], task.elapsed or 0.0)
 
-    class Spent(BarColumn):
+    class BudgetColumn(BarColumn):
         def render(self, task: Task) -> ProgressBar:
             task.completed = share(task)
             return super().render(task)
 
-    class Left(ProgressColumn):
+    class TimeLeftColumn(ProgressColumn):
         def render(self, task: Task) -> Text:
             return Text(f"{task.fields['evaluations']:,} evaluations, {time_left.text(task.elapsed or 0.0)}")
 
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
-        Spent(bar_width=24),
+        BudgetColumn(bar_width=24),
         TextColumn("{task.fields[best]},", markup=False),
-        Left(),
+        TimeLeftColumn(),
     )
     return Bar(*columns, console=Console(stderr=True), transient=True)
 
