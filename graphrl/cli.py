@@ -86,7 +86,7 @@ def _run(arguments: Sequence[str]) -> int:
     except MemoryError:
         return _fail("out of memory: the model or the number of devices is too large for this machine", 1)
     except KeyboardInterrupt:
-        return _fail("interrupted before it was done: nothing more was written", 1)
+        return _fail("interrupted before there was a result", 1)
     except OSError as error:
         return _fail(str(error), 1)
     except RuntimeError as error:

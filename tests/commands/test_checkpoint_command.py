@@ -239,4 +239,4 @@ def test_ctrl_c_gives_the_points_until_then(
     assert data["interrupted"]
     assert [point["limit"] for point in data["points"]] == list(SLOWDOWNS[:2])
     searched, most = [], 0
-    check_failure(["checkpoint", ZOO], 1, "interrupted before it was done: nothing more was written", capsys)
+    check_failure(["checkpoint", ZOO], 1, "interrupted before there was a result", capsys)
