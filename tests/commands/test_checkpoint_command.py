@@ -149,7 +149,7 @@ def test_the_curve_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert head.split() == ["limit", "slowdown", "peak", "share", "kept", "values", "kept", "computed", "again"]
     assert jax_row.split()[:2] == ["jax", "+0.0%"]
     assert [row.split()[0] for row in rows[:6]] == ["0%", "2%", "5%", "10%", "20%", "33%"]
-    assert "by run times and roofline of a100-80gb" in out
+    assert "(predicted for a100-80gb)" in out
     assert err.count("\n") == len(SLOWDOWNS)  # progress
 
 
@@ -181,7 +181,7 @@ def test_a_plan_of_a_file_within_a_budget(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("fault", "options"),
     [
-        ("argument --budget: 'much' is not bytes", ["--budget", "much"]),
+        ("argument --budget: 'much' is no share and no bytes", ["--budget", "much"]),
         ("budget is -0.5: must be a part from 0 to 1", ["--budget=-0.5"]),
         ("argument --slowdown: 'a' is not a share of the step's time", ["--slowdown", "a"]),
         ("slowdown is 3.0: must be a part of the step's time", ["--slowdown", "3"]),
