@@ -54,7 +54,7 @@ def compiled() -> None:
 
 
 @pytest.mark.parametrize("loss", [mlp, attention, calls, sliced])
-def test_a_graph_says_what_its_function_says(loss: Callable[..., Any]) -> None:
+def test_a_graph_has_the_report_of_its_function(loss: Callable[..., Any]) -> None:
     traced = program_of(jax.make_jaxpr(loss)(WEIGHTS, X))
     function, graph = (
         gradient_of(traced, [True, True], CHIP).gradient,
@@ -125,7 +125,7 @@ def test_a_backward_pass_that_reads_nothing_is_none() -> None:
         gradient_of_graph(step_graph(lambda weights, x: weights.sum() + x.sum()), CHIP)
 
 
-def test_the_curve_for_machines_and_as_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_curve_as_json_and_as_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = str(tmp_path / "curve.png")
     assert main(["checkpoint", ZOO, "--seconds", "0.5", "--json", "--plot", picture]) == 0
     data = json.loads(capsys.readouterr().out)
@@ -142,7 +142,7 @@ def test_the_curve_for_machines_and_as_a_picture(tmp_path: Path, capsys: pytest.
     assert Path(picture).read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_curve_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_curve_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["checkpoint", "zoo:lstm2/training/b2/jaxpr", "--seconds", "0.05", "--method", "greedy"]) == 0
     out, err = capsys.readouterr()
     head, jax_row, *rows = out.splitlines()
@@ -221,9 +221,7 @@ def test_pictures_that_cannot_be_drawn_are_refused_before_the_search(capsys: pyt
     check_failure(["checkpoint", ZOO, "--plot", "missing/curve.png"], 1, "there is no folder", capsys)
 
 
-def test_ctrl_c_gives_the_points_until_then(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_gives_the_points_so_far(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     searched: list[Any] = []
 
     def interrupted(*args: Any) -> Any:

@@ -18,7 +18,7 @@ from graphrl.plan import Plan
 __all__ = ["compiled_lists"]
 
 
-def test_table_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["optimize", model, "--devices", "2", "--objective", "makespan", "--method", "list"]) == 0
     out, err = capsys.readouterr()
     assert err == ""

@@ -100,7 +100,7 @@ def test_pace_is_that_of_work_without_compiling() -> None:
     assert (pace.each("update"), pace.each("validation")) == (3, 30)
 
 
-def test_the_end_of_a_training_counts_updates_and_looks_and_no_compiling() -> None:
+def test_time_left_of_a_training_counts_updates_and_validations_but_no_compiling() -> None:
     """A validation every 10 of 20 updates takes 20 s, an update 1 s; programs of three sizes compile."""
     time, shown = Time(), []
     observer = _Progress(
@@ -119,7 +119,7 @@ def test_the_end_of_a_training_counts_updates_and_looks_and_no_compiling() -> No
     assert shown[-1] == "20 s left"
 
 
-def test_the_end_of_a_search_counts_no_compiling() -> None:
+def test_time_left_of_a_search_counts_no_compiling() -> None:
     time = Time()
     left = TimeLeft(Budget(1000), time.pace())
     assert left.text(5.0) == "compiling"

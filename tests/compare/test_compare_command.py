@@ -53,7 +53,7 @@ def test_json_and_files(model: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert again["methods"] == data["methods"]
 
 
-def test_table_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--objective", "makespan", "--devices", "2", "--transfer", "free", "--seconds", "1"]
     assert main(["compare", model, "--methods", "list, given", *options, "--seeds", "4,", "--no-warm-up"]) == 0
     out, err = capsys.readouterr()

@@ -61,12 +61,12 @@ def test_values_are_shortened_and_words_are_not(message: str, short: bool) -> No
 
 
 @pytest.mark.parametrize("value", ["\\'", '\\"', "('", "([", ")"])
-def test_long_messages_are_shortened_soon(value: str) -> None:
+def test_long_messages_are_shortened_quickly(value: str) -> None:
     """Takes time linear in the length, not quadratic: hours for these."""
     assert len(shortened(value * 500_000)) < 500
 
 
-def test_what_is_clipped_begins_and_ends_as_before() -> None:
+def test_clipped_text_keeps_its_start_and_end() -> None:
     assert clipped("x" * MAX_REPEATED) == "x" * MAX_REPEATED
     assert clipped(WORDS).startswith("w0 w1 w2")
     assert clipped(WORDS).endswith("w998 w999")

@@ -19,7 +19,7 @@ def collecting() -> Iterator[None]:
     gc.enable()
 
 
-def test_it_is_off_within_and_then_as_it_was_also_after_a_fault() -> None:
+def test_it_is_off_within_and_restored_also_after_an_error() -> None:
     with pause_gc(), pause_gc():
         assert not gc.isenabled()
     assert gc.isenabled()
@@ -52,12 +52,12 @@ def test_it_is_off_until_the_last_thread_leaves() -> None:
 
 
 def test_a_checkpointed_function_is_traced_and_planned_without_it() -> None:
-    seen = []
+    states = []
 
     def loss(x: jax.Array) -> jax.Array:
-        seen.append(gc.isenabled())
+        states.append(gc.isenabled())
         return jnp.sin(jnp.sin(x)).sum()
 
     jax.grad(graphrl.checkpoint(loss, slowdown=0.5, seconds=0.1, cache=False))(jnp.ones(4))
-    assert seen == [False]
+    assert states == [False]
     assert gc.isenabled()

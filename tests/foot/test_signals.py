@@ -81,13 +81,13 @@ pytestmark = pytest.mark.usefixtures("ctrl_c")
     ],
     ids=["busy", "twice", "in a finalizer"],
 )
-def test_a_command_says_at_once_that_it_will_stop(program: str, signals: list[signal.Signals]) -> None:
+def test_a_command_announces_promptly_that_it_will_stop(program: str, signals: list[signal.Signals]) -> None:
     code, lines = lines_of(["-c", program], "busy", *signals, pause=0.05)
     assert lines == ["busy", "graphrl: stopping after this step; press Ctrl-C again to stop now", "interrupted"]
     assert code == 1
 
 
-def test_a_second_signal_ends_a_command_at_once() -> None:
+def test_a_second_signal_ends_a_command_immediately() -> None:
     code, lines = lines_of(["-c", BUSY], "busy", signal.SIGINT, signal.SIGTERM, pause=0.6)
     assert (code, lines[2:]) == (1, ["graphrl: ended immediately"])
 
@@ -97,15 +97,15 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
     assert lines_of(["-c", ignoring], "busy", signal.SIGINT) == (0, ["busy", "result"])
 
 
-def test_training_says_at_once_that_it_will_stop_after_compiling(tmp_path: Path) -> None:
+def test_training_announces_promptly_that_it_will_stop(tmp_path: Path) -> None:
     run, whole = tmp_path / "run", tmp_path / "whole"
     code, lines = lines_of(train("update", run), "compiling", signal.SIGINT)
-    said = lines[lines.index("compiling") :]
-    assert said[1:3] == [
+    answer = lines[lines.index("compiling") :]
+    assert answer[1:3] == [
         "graphrl: stopping after this compilation and this update; press Ctrl-C again to stop now",
         "compiled",
     ]
-    assert said[-1] == (
+    assert answer[-1] == (
         f"graphrl: stopped at step 1, checkpoint saved; resume with: graphrl train tiny --out {run} --resume"
     )
     assert code == 1
@@ -114,7 +114,7 @@ def test_training_says_at_once_that_it_will_stop_after_compiling(tmp_path: Path)
     assert_same(final_state(run), final_state(whole))
 
 
-def test_a_second_signal_ends_training_at_once_with_the_last_checkpoint(tmp_path: Path) -> None:
+def test_a_second_signal_ends_training_with_the_last_checkpoint(tmp_path: Path) -> None:
     code, lines = lines_of(train("update", tmp_path), "compiling", signal.SIGTERM, signal.SIGINT, pause=0.6)
     last = tmp_path / "step-00000000"
     assert lines[-1] == f"graphrl: ended immediately: the last checkpoint is {last}: --resume goes on from it"
@@ -127,9 +127,9 @@ def test_a_second_signal_ends_training_at_once_with_the_last_checkpoint(tmp_path
 def test_a_signal_before_the_first_checkpoint_leaves_nothing(tmp_path: Path) -> None:
     run = tmp_path / "run"
     code, lines = lines_of(train("evaluate", run), "compiling", signal.SIGTERM)
-    said = lines[lines.index("compiling") :]
-    assert said[1].startswith("graphrl: stopping after this compilation and this validation; press Ctrl-C again")
-    assert said[2:] == [
+    answer = lines[lines.index("compiling") :]
+    assert answer[1].startswith("graphrl: stopping after this compilation and this validation; press Ctrl-C again")
+    assert answer[2:] == [
         "compiled",
         "graphrl: interrupted before the first checkpoint: nothing to resume",
     ]
@@ -179,7 +179,7 @@ def test_a_program_keeps_its_handlers() -> None:
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_training_in_a_thread_is_never_asked_to_stop(tmp_path: Path) -> None:
+def test_training_in_a_thread_is_never_stopped(tmp_path: Path) -> None:
     reached = []
     thread = threading.Thread(target=lambda: reached.append(train_tiny(tmp_path, "training.steps=2").outcome.step))
     thread.start()
