@@ -177,7 +177,7 @@ USAGE = {
     "--seconds 0": "--seconds 0: must be from 1 to 86,400",
     "--seconds nan": "--seconds nan: must be",
     "--seed -1": "--seed -1: must be from 0",
-    "--output=--": "argument --output: '--' is not a value",
+    "--output=--": "argument --output: '--' is no value",
     "--output page.txt": "must be a file that ends in .md",
     "--wheels .": "must be a folder with files that end in .whl",
     "--wheels nowhere": "must be a folder with files that end in .whl",
