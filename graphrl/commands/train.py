@@ -19,7 +19,11 @@ The folder of the run (--out) gets run.json (all settings), metrics.jsonl and te
 validation), and step-*/ (checkpoints: the latest ones, and the best on the held-out graphs, to which `best` links).
 `graphrl evaluate FOLDER` compares the trained agent with other methods."""
 
-EXAMPLES = f"""agents: {", ".join(AGENTS)}
+EXAMPLES = """agents:
+  regal       proposals for BRKGA, a genetic search of placements and orders; regal-hint also sees a list schedule
+  topoformer  orders of one device for the least peak memory
+  go          a device and a priority for each op; gdp, its predecessor, chooses devices alone
+  egrl        a memory of a chip for the weights and the outputs of each layer
 
 settings: `graphrl train AGENT --settings` lists all of them with their values: training.* (the loop), data.* (graphs
 and batches), agent.* (problem, network, learning) and seed. A file for --config has the same names in TOML or JSON;
