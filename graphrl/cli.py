@@ -90,7 +90,8 @@ def _run(arguments: Sequence[str]) -> int:
     except OSError as error:
         return _fail(str(error), 1)
     except RuntimeError as error:
-        if not _is_device_error(error):
+        jax = sys.modules.get("jax")
+        if jax is None or not isinstance(error, jax.errors.JaxRuntimeError):  # a fault of graphrl
             raise
         return _fail(f"the device failed: {str(error).strip().splitlines()[0]}", 1)
 
@@ -121,9 +122,3 @@ def _fail(message: str, code: int) -> int:
     with contextlib.suppress(OSError):
         print(f"graphrl: error: {line}", file=sys.stderr)
     return code
-
-
-def _is_device_error(error: RuntimeError) -> bool:
-    """True if the error is jax's (out of device memory, no such device), not a fault of graphrl."""
-    jax = sys.modules.get("jax")
-    return jax is not None and isinstance(error, jax.errors.JaxRuntimeError)

@@ -191,14 +191,9 @@ def _settings(args: argparse.Namespace, name: str | None) -> "Settings":
 
 
 def _folder(path: str) -> Path:
-    """The folder of the output files, created if it does not exist.
-
-    Raises:
-      GraphrlError: the path is a file, or nothing can be written there.
-    """
+    """Creates the folder of the output files. Raises GraphrlError if nothing can be written there."""
     folder = make_folder(path)
-    files = {name: str(folder / name) for name in ("bench.jsonl", "bench.png")}
-    check_outputs(files, os.devnull)
+    check_outputs({name: str(folder / name) for name in ("bench.jsonl", "bench.png")}, os.devnull)
     return folder
 
 

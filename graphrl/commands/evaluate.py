@@ -3,21 +3,16 @@
 import argparse
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from graphrl.commands import compare
 from graphrl.commands.common import add_common, add_model, enable_compilation_cache, print_json
 from graphrl.commands.progress import case_bar
 from graphrl.costs.maps.chip import MemoryChip
-from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import quote_path
 from graphrl.methods import find_map_solver, find_solver
 from graphrl.optimize import make_budget
 from graphrl.units import format_seconds
-
-if TYPE_CHECKING:
-    from graphrl.training.agent import Agent
 
 _PLAN_OPTIONS = ("processes", "cluster", "output", "retry", "plot", "histogram", "baseline")  # not for memory maps
 
@@ -69,23 +64,18 @@ def run(args: argparse.Namespace) -> int:
     problem = config.agent.problem
     args.models = [*args.models, *args.dataset] or list(config.data.test)
     agent_methods = {f"{method}:checkpoint={path}": method for method in agent.methods(config.agent)}
-    opponents = _opponents(agent, problem) if args.methods is None else args.methods
+    is_map = isinstance(problem, MemoryChip)
+    solvable = (name for name in agent.opponents if is_map or problem.objective in find_solver(name).objectives)
+    opponents = tuple(solvable) if args.methods is None else args.methods
     args.methods = (*agent_methods, *opponents)
     if args.evaluations is None and args.seconds is None:
         args.evaluations = config.agent.evaluations
     names = {long: name for long, name in agent_methods.items() if name not in opponents}
-    if isinstance(problem, MemoryChip):
+    if is_map:
         return _compare_maps(args, problem, names)
     args.baseline = args.baseline or opponents[0]
     vars(args).update(dataclasses.asdict(problem))
     return compare.run(args, names)
-
-
-def _opponents(agent: "Agent", problem: Problem | MemoryChip) -> tuple[str, ...]:
-    """The agent's opponents that solve such problems."""
-    if isinstance(problem, MemoryChip):
-        return agent.opponents
-    return tuple(name for name in agent.opponents if problem.objective in find_solver(name).objectives)
 
 
 def _compare_maps(args: argparse.Namespace, chip: MemoryChip, names: Mapping[str, str]) -> int:

@@ -30,7 +30,6 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import KINDS, METHODS, find_solver
 from graphrl.optimize import check_seed, make_budget, model_graph, optimize
 from graphrl.plan import Plan
-from graphrl.plan.format import Inlining
 from graphrl.solvers.base import Interrupted
 from graphrl.solvers.fusion.rules import DEFAULT_RULE, JOINT, RULES, check_rule
 from graphrl.units import finite_or_none, format_bytes, format_objective, format_seconds
@@ -40,7 +39,7 @@ _MAX_DEVICES = 8  # with more, only the least and the largest peak and load are 
 
 def summary(plan: Plan) -> dict[str, Any]:
     """The plan's figures without placement and order, with bound and gap: bytes, seconds, null if not finite."""
-    problem = plan.problem
+    problem, fused = plan.problem, plan.inlining
     return {
         "graph": plan.graph,
         "method": plan.method,
@@ -63,12 +62,8 @@ def summary(plan: Plan) -> dict[str, Any]:
             "memory_limit": problem.memory_limit,
             "cpus": problem.cpus,
         },
-        "fusion": None if plan.inlining is None else _fusion(plan, plan.inlining),
+        "fusion": fused and {"kernels": len(plan.placement), "inlined": len(fused.inlined), "chip": fused.chip.name},
     }
-
-
-def _fusion(plan: Plan, inlining: Inlining) -> dict[str, Any]:
-    return {"kernels": len(plan.placement), "inlined": len(inlining.inlined), "chip": inlining.chip.name}
 
 
 def plan_table(plan: Plan, graph: ComputationGraph, *, interrupted: bool, written: list[str]) -> None:
