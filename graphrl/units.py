@@ -195,10 +195,10 @@ def parse_seconds(text: str) -> float:
     return _float(number * scale, text)
 
 
-def _split(text: str, what: str) -> tuple[Fraction, str]:
+def _split(text: str, expected: str) -> tuple[Fraction, str]:
     match = _NUMBER.fullmatch(text)
     if match is None:
-        raise ProblemError(f"{text!r} is not {what}")
+        raise ProblemError(f"{text!r} is not {expected}")
     return Fraction(match[1]), match[2]
 
 

@@ -140,37 +140,37 @@ class Forecast:
     """
 
     def __init__(self, runs: Sequence["Run"], processes: int) -> None:
-        self._left: dict[str, int] = {}
+        self._remaining: dict[str, int] = {}
         for run in runs:
-            self._left[run.method] = self._left.get(run.method, 0) + 1
-        self._guess = max((run.budget.seconds or _GUESS for run in runs), default=_GUESS)
+            self._remaining[run.method] = self._remaining.get(run.method, 0) + 1
+        self._default = max((run.budget.seconds or _GUESS for run in runs), default=_GUESS)
         self._spent: dict[str, list[float]] = {}
         self._processes = processes
-        self._passed, self._counted = 0.0, 0.0  # seconds between rows, and seconds of their runs
+        self._elapsed, self._run_seconds = 0.0, 0.0  # seconds between rows, and seconds of their runs
         self._last = time.perf_counter()
 
     def add(self, row: "Row") -> None:
         """Records a finished run."""
         now = time.perf_counter()
         if row.method in self._spent:
-            self._passed += now - self._last
-            self._counted += row.seconds
+            self._elapsed += now - self._last
+            self._run_seconds += row.seconds
         self._last = now
-        self._left[row.method] -= 1
+        self._remaining[row.method] -= 1
         self._spent.setdefault(row.method, []).append(max(0.0, row.seconds - row.compile_seconds))
 
     def seconds_left(self) -> float:
         """Expected seconds until all runs are done."""
-        return self._overhead() / self._processes * sum(n * self._mean(method) for method, n in self._left.items())
+        return self._overhead() / self._processes * sum(n * self._mean(method) for method, n in self._remaining.items())
 
     def _overhead(self) -> float:
         """Elapsed seconds per second of a run, at least 1: checks, bounds, transfers of graphs."""
-        counted = self._counted / self._processes
-        return max(1.0, self._passed / counted) if counted > _GUESS else 1.0
+        run_seconds = self._run_seconds / self._processes
+        return max(1.0, self._elapsed / run_seconds) if run_seconds > _GUESS else 1.0
 
     def _mean(self, method: str) -> float:
         spent = self._spent.get(method)
-        return sum(spent) / len(spent) if spent else self._guess
+        return sum(spent) / len(spent) if spent else self._default
 
 
 @contextlib.contextmanager

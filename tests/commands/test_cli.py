@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +111,8 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         out, err = capsys.readouterr()
         assert "graphrl" in out
         assert err == ""
+    assert main(["--help"]) == 0
+    assert re.findall(r"^  ([a-z]+) {2,}[a-z]", capsys.readouterr().out, re.MULTILINE) == [*COMMANDS]
 
 
 def test_help_imports_neither_jax_nor_matplotlib() -> None:
