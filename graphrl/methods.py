@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from graphrl.costs.problem import Problem
-from graphrl.errors import GraphrlError, ProblemError, near
+from graphrl.errors import GraphrlError, ProblemError, suggest
 from graphrl.solvers.solver import SOLVERS, Method, Solver
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def _import(name: str, methods: Mapping[str, str]) -> None:
     if methods is METHODS and name in SUCCESSORS:
         raise ProblemError(f"there is no method {name!r} any more: use {SUCCESSORS[name]!r}")
     if name not in methods:
-        raise ProblemError(f"unknown method {name!r}: {near(name, methods)}")
+        raise ProblemError(f"unknown method {name!r}: {suggest(name, methods)}")
     importlib.import_module(methods[name])
 
 
@@ -254,7 +254,9 @@ def _parsed(name: str, types: dict[str, type], options: str) -> dict[str, Any]:
     for option in options.split(","):
         key, _, value = option.partition("=")
         if key not in types:
-            raise ProblemError(f"method {name!r} has no option {key!r}: {near(key, types) if types else 'it has none'}")
+            raise ProblemError(
+                f"method {name!r} has no option {key!r}: {suggest(key, types) if types else 'it has none'}"
+            )
         if key in parsed:
             raise ProblemError(f"method {name!r} has option {key!r} twice")
         parsed[key] = _value(name, key, value, types[key])

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import graphrl
-from graphrl.commands.common import keep_compiled
+from graphrl.commands.common import enable_compilation_cache
 from graphrl.commands.parser import Parser
 from graphrl.commands.progress import progress_bar
 from graphrl.compare.report import markdown
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder to write to (default: out/demo)")
     parser.add_argument("--page", type=Path, help="write the table there, too, as Markdown")
     args = parser.parse_args()
-    keep_compiled()
+    enable_compilation_cache()
     args.out.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
     started = time.perf_counter()

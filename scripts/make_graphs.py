@@ -98,11 +98,11 @@ def _samples(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Samp
 
 
 def _with_room(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Sample]:
-    from graphrl.commands.common import keep_compiled
+    from graphrl.commands.common import enable_compilation_cache
     from graphrl.graphs.padding import common_sizes
     from graphrl.solvers.chromosomes.room_filter import room_to_improve
 
-    keep_compiled()
+    enable_compilation_cache()
     problem = graphrl.Problem("makespan", args.devices, args.transfer, memory_limit=args.memory_limit)
     low, high = args.room_filter
     sizes, kept, tries = None, 0, _TRIES * max(_BATCH, args.count)

@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from graphrl.compare.cluster import execute_all
 from graphrl.compare.runs import FORMAT, Row, Run
 from graphrl.errors import GraphrlError
-from graphrl.files import shown
+from graphrl.files import quote_path
 
 
 class Entry(Protocol):
@@ -81,15 +81,15 @@ def open_store(path: str | os.PathLike[str], kind: Kind[T]) -> Iterator[Store[T]
     try:
         file = _opened(path)
     except (OSError, ValueError) as error:
-        raise GraphrlError(f"cannot write {shown(path)}: {getattr(error, 'strerror', None) or error}") from None
+        raise GraphrlError(f"cannot write {quote_path(path)}: {getattr(error, 'strerror', None) or error}") from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise GraphrlError(f"{shown(path)}: another comparison writes to it now: name another file") from None
+            raise GraphrlError(f"{quote_path(path)}: another comparison writes to it now: name another file") from None
         file.seek(0)
         data = file.read()
-        rows, whole = _parse(data, shown(path), kind)
+        rows, whole = _parse(data, quote_path(path), kind)
         if whole < len(data):
             file.truncate(whole)
         elif data and not data.endswith(b"\n"):

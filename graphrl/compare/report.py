@@ -10,7 +10,7 @@ from graphrl.compare.runs import Row
 from graphrl.compare.table import Summary, best_known, by_method_and_case, contradictions, mean_value, summarise
 from graphrl.costs.problem import Problem
 from graphrl.solvers.base import Budget
-from graphrl.units import finite, format_objective, format_seconds
+from graphrl.units import finite_or_none, format_objective, format_seconds
 
 HEADINGS = ("method", "mean gap", "worst gap", "to bound", "optimal", "won", "won or tied", "seconds", "failed")
 _MAX_GRAPHS, _MAX_METHODS = 12, 8  # up to which values are printed in a separate table
@@ -164,7 +164,7 @@ def as_dict(rows: Sequence[Row], others: Sequence[Row] = ()) -> dict[str, Any]:
     summaries = summarise(rows, others)
     graphs = [
         {"graph": row.graph, "fingerprint": row.fingerprint, "ops": row.ops}
-        | {name: finite(value) for name, value in zip(("best", "bound"), best[row.case], strict=True)}
+        | {name: finite_or_none(value) for name, value in zip(("best", "bound"), best[row.case], strict=True)}
         for row in {row.case: row for row in rows}.values()
     ]
     methods = [finite_fields(summary) for summary in summaries]
@@ -173,4 +173,4 @@ def as_dict(rows: Sequence[Row], others: Sequence[Row] = ()) -> dict[str, Any]:
 
 def finite_fields(value: Any) -> dict[str, Any]:
     """The fields of a dataclass, with None for floats that JSON cannot represent."""
-    return {key: finite(item) for key, item in dataclasses.asdict(value).items()}
+    return {key: finite_or_none(item) for key, item in dataclasses.asdict(value).items()}

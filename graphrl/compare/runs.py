@@ -29,7 +29,7 @@ from graphrl.graphs.padding import Sizes, common_sizes, shared_sizes
 from graphrl.graphs.readers.json import graph_to_dict
 from graphrl.methods import digest, find_solver
 from graphrl.plan import Plan
-from graphrl.process import maps_run_short
+from graphrl.process import near_mmap_limit
 from graphrl.progress import compile_clock
 from graphrl.solvers.base import Budget, Progress, Task
 
@@ -233,7 +233,7 @@ class Executor:
         Raises:
           KeyboardInterrupt: Ctrl-C; the run is lost.
         """
-        if maps_run_short():  # after some hundred runs of a method that compiles for every graph
+        if near_mmap_limit():  # after some hundred runs of a method that compiles for every graph
             self._forget_programs()
         warm = run.warm_up and run.budget.seconds is not None
         if warm:

@@ -35,8 +35,8 @@ import numba
 import numba.extending
 import numpy as np
 
-from graphrl.files import cache_folder, shown
-from graphrl.process import count_cores, uncollected
+from graphrl.files import cache_folder, quote_path
+from graphrl.process import count_cores, pause_gc
 
 # numba's type hints lack this setting and the keyword `_nrt`.
 config, njit = cast(Any, numba.config), cast(Any, numba.njit)
@@ -166,7 +166,7 @@ def announced(function: Callable[..., Any], what: str, seconds: int = 10) -> Ite
     """
     here, mark = folder(function), ready(function, what)
     if not mark.exists():
-        when = "once" if is_writable(here) else f"again in each run: {shown(here)} cannot be written"
+        when = "once" if is_writable(here) else f"again in each run: {quote_path(here)} cannot be written"
         print(f"graphrl: compiling {what} for this machine (some {seconds} s), {when}", file=sys.stderr, flush=True)
     with unannounced():
         yield
@@ -178,7 +178,7 @@ def announced(function: Callable[..., Any], what: str, seconds: int = 10) -> Ite
 def unannounced() -> Iterator[None]:
     """Context for compiling without a message, and faster: without garbage collection."""
     import_without_scipy()
-    with uncollected():
+    with pause_gc():
         yield
 
 

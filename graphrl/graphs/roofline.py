@@ -21,7 +21,7 @@ import math
 import numbers
 from typing import NamedTuple
 
-from graphrl.errors import GraphrlError, near
+from graphrl.errors import GraphrlError, suggest
 
 GPU_LAUNCH = 4e-6  # seconds
 PROGRAM_LAUNCH = 1e-6  # seconds
@@ -137,7 +137,7 @@ def find_chip(name: str | Chip) -> Chip:
         raise GraphrlError(f"chip is {name!r}: must be a Chip or the name of one, such as {DEFAULT_CHIP}")
     figures = CHIPS.get(name.strip().lower().replace("_", "-").replace(" ", "-"))
     if figures is None:
-        raise GraphrlError(f"unknown chip {name!r}: {near(name, CHIPS)}")
+        raise GraphrlError(f"unknown chip {name!r}: {suggest(name, CHIPS)}")
     return figures
 
 

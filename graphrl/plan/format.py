@@ -17,13 +17,13 @@ import numpy as np
 from graphrl.costs.fusion.exact import KernelGraph, fused_graph, fusion_of
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import Problem
-from graphrl.errors import GraphrlError, PlanError, near
+from graphrl.errors import GraphrlError, PlanError, suggest
 from graphrl.files import write_atomically
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.json import read_strict_json
 from graphrl.graphs.roofline import Chip
 from graphrl.plan.steps import OpStep, Step, TransferStep
-from graphrl.units import whole
+from graphrl.units import as_integer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _step_to_dict(step: Step) -> dict[str, Any]:
 def _check_keys(data: dict[str, Any], where: str, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
     for key in data:
         if key not in needed and key not in optional:
-            raise PlanError(f"{where} has the unknown key {_short(key)}: {near(key, needed + optional)}")
+            raise PlanError(f"{where} has the unknown key {_short(key)}: {suggest(key, needed + optional)}")
     for key in needed:
         if key not in data:
             raise PlanError(f"{where} has no key {key!r}: it is needed")
@@ -258,7 +258,7 @@ def _number(data: dict[str, Any], key: str, where: str | None = None) -> int | f
 
 
 def _integer(value: Any, where: str, minimum: int | None = 0) -> int:
-    value = whole(value)
+    value = as_integer(value)
     if type(value) is not int or (minimum is not None and value < minimum):
         raise PlanError(f"{where} is {_short(value)}: must be an integer" + (" of at least 0" if minimum == 0 else ""))
     return value

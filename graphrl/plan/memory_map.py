@@ -21,7 +21,7 @@ from graphrl.errors import PlanError
 from graphrl.files import write_atomically
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.json import read_strict_json
-from graphrl.units import format_seconds, whole_numbers
+from graphrl.units import as_integers, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -226,7 +226,7 @@ class MemoryMap:
                 if data.get(key) != right or isinstance(data[key], bool):
                     raise PlanError(f"{key} is {_short(data.get(key))}: must be {right!r}")
         try:
-            file = msgspec.convert(whole_numbers(data), _MapFile)
+            file = msgspec.convert(as_integers(data), _MapFile)
         except (msgspec.ValidationError, OverflowError) as error:
             raise PlanError(f"a map: {error}") from None
         fields = {name: getattr(file, name) for name in file.__struct_fields__ if name not in _HEAD}

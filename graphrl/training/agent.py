@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 from graphrl.costs.maps.chip import MemoryChip
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import content, shown, write_atomically
+from graphrl.files import content, quote_path, write_atomically
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import common_sizes
@@ -208,7 +208,7 @@ class Policy(ABC, Generic[C]):
         """
         params = cls.load(path).params
         if not cls.fits(params, config):
-            raise ProblemError(f"agent.start={shown(path)} has another network: {cls.network} must be equal")
+            raise ProblemError(f"agent.start={quote_path(path)} has another network: {cls.network} must be equal")
         return params
 
     @classmethod
@@ -234,17 +234,17 @@ class Policy(ABC, Generic[C]):
             form, version = value["format"], value["version"]
         except Exception:  # msgpack raises errors of its own types, and a file can contain anything
             raise GraphrlError(
-                f"{shown(path)}: is no policy: must be a file of `Policy.save` or a checkpoint"
+                f"{quote_path(path)}: is no policy: must be a file of `Policy.save` or a checkpoint"
             ) from None
         if (form, version) != (cls._format(), VERSION):
             raise GraphrlError(
-                f"{shown(path)} is {str(form)[:60]!r} version {str(version)[:60]}: "
+                f"{quote_path(path)} is {str(form)[:60]!r} version {str(version)[:60]}: "
                 f"must be {cls._format()} version {VERSION}"
             )
         try:
             config, note = json.loads(value.get("config")), str(value.get("note", ""))
         except (TypeError, ValueError, RecursionError):
-            raise GraphrlError(f"{shown(path)}: the policy is broken: it has no settings") from None
+            raise GraphrlError(f"{quote_path(path)}: the policy is broken: it has no settings") from None
         return cls._checked(path, config, value.get("params"), note)
 
     @classmethod
@@ -253,24 +253,24 @@ class Policy(ABC, Generic[C]):
         info, state = checkpoint.info, checkpoint.state
         if info.agent not in cls.agents:
             agents = " or ".join(map(repr, cls.agents))
-            raise GraphrlError(f"{shown(path)} is a checkpoint of {info.agent!r}: must be one of {agents}")
+            raise GraphrlError(f"{quote_path(path)} is a checkpoint of {info.agent!r}: must be one of {agents}")
         try:
             params = state["params"]["policy"]
         except (TypeError, KeyError, IndexError):
             params = None  # fits no settings: `_checked` raises
-        return cls._checked(path, info.config.get("agent"), params, f"step {info.step} of {shown(path)}")
+        return cls._checked(path, info.config.get("agent"), params, f"step {info.step} of {quote_path(path)}")
 
     @classmethod
     def _checked(cls, path: str | os.PathLike[str], values: Any, params: Any, note: str) -> Self:
         if not isinstance(values, dict):
-            raise GraphrlError(f"{shown(path)}: the policy is broken: it has no settings")
+            raise GraphrlError(f"{quote_path(path)}: the policy is broken: it has no settings")
         try:
             config = updated(cls.settings(), values)
         except GraphrlError as error:
-            raise GraphrlError(f"{shown(path)}: {error}") from None
+            raise GraphrlError(f"{quote_path(path)}: {error}") from None
         # shipped policies fit; the check traces the network, which takes most of a second
         if not Path(path).is_relative_to(cls.defaults) and not cls.fits(params, config):
-            raise GraphrlError(f"{shown(path)}: its parameters do not fit its settings: it is of another graphrl")
+            raise GraphrlError(f"{quote_path(path)}: its parameters do not fit its settings: it is of another graphrl")
         return cls(config, jax.tree.map(lambda x: np.asarray(x, np.float32), params), note)
 
 

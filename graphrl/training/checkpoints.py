@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.errors import GraphrlError
-from graphrl.files import BrokenError, read_document, shown, write_document
+from graphrl.files import BrokenError, quote_path, read_document, write_document
 from graphrl.process import installed_version
 
 _LATE = "Event loop is closed"
@@ -175,7 +175,7 @@ class Checkpoints:
             except BaseException as error:
                 shutil.rmtree(temporary, ignore_errors=True)  # the disk may be full
                 if isinstance(error, OSError):
-                    raise GraphrlError(f"cannot write {shown(path)}: {error.strerror or error}") from None
+                    raise GraphrlError(f"cannot write {quote_path(path)}: {error.strerror or error}") from None
                 raise
         self.clean()
         return path
@@ -254,7 +254,7 @@ def find(path: str | os.PathLike[str]) -> Path:
         return folder / os.readlink(folder / BEST)
     latest = Checkpoints(folder, 1).latest() if folder.is_dir() else None
     if latest is None:
-        raise GraphrlError(f"{shown(path)}: no checkpoint: name the folder of one, or of a run of `graphrl train`")
+        raise GraphrlError(f"{quote_path(path)}: no checkpoint: name the folder of one, or of a run of `graphrl train`")
     return latest
 
 
@@ -274,7 +274,7 @@ def read(path: str | os.PathLike[str], like: Any = None) -> Checkpoint:
     try:
         state = restore(folder / STATE)
     except ValueError as error:
-        raise BrokenError(f"{shown(folder)}: the checkpoint is broken: {error}") from None
+        raise BrokenError(f"{quote_path(folder)}: the checkpoint is broken: {error}") from None
     return Checkpoint(folder, info, state if like is None else _as_structure(state, like, folder))
 
 
@@ -288,12 +288,14 @@ def _as_structure(state: Any, like: Any, folder: Path) -> Any:
         if array is None or np.shape(array) != np.shape(leaf) or np.asarray(array).dtype != leaf.dtype:
             has = "nothing" if array is None else f"{np.asarray(array).dtype} {np.shape(array)}"
             raise GraphrlError(
-                f"{shown(folder)} does not fit its settings: {'.'.join(_name(path))} is {has}, "
+                f"{quote_path(folder)} does not fit its settings: {'.'.join(_name(path))} is {has}, "
                 f"must be {leaf.dtype} {np.shape(leaf)}"
             )
         leaves.append(array)
     if by_name:
-        raise GraphrlError(f"{shown(folder)} does not fit its settings: {'.'.join(next(iter(by_name)))} is unknown")
+        raise GraphrlError(
+            f"{quote_path(folder)} does not fit its settings: {'.'.join(next(iter(by_name)))} is unknown"
+        )
     return jax.tree.unflatten(structure, leaves)
 
 

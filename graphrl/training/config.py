@@ -19,9 +19,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from graphrl.errors import GraphrlError, ProblemError, nearest
-from graphrl.files import content, shown
+from graphrl.files import content, quote_path
 from graphrl.training.data import DataConfig
-from graphrl.units import whole_numbers
+from graphrl.units import as_integers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,11 +163,11 @@ def read_values(path: str) -> dict[str, Any]:
     try:
         values = json.loads(text) if path.endswith(".json") else tomllib.loads(text.decode())
     except RecursionError:
-        raise GraphrlError(f"{shown(path)}: nested too deeply") from None
+        raise GraphrlError(f"{quote_path(path)}: nested too deeply") from None
     except ValueError as error:
-        raise GraphrlError(f"{shown(path)}: {' '.join(str(error).split())}") from None
+        raise GraphrlError(f"{quote_path(path)}: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
-        raise GraphrlError(f"{shown(path)}: must hold settings by name, as in {{'agent': {{...}}}}")
+        raise GraphrlError(f"{quote_path(path)}: must hold settings by name, as in {{'agent': {{...}}}}")
     return values
 
 
@@ -234,7 +234,7 @@ def _plain(value: Any, kinds: tuple[Any, ...]) -> Any:
     types.
     """
     if not isinstance(value, str):
-        return whole_numbers(value)
+        return as_integers(value)
     if value in ("inf", "-inf") and float in kinds:
         return float(value)
     if not isinstance(value, Text):

@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from graphrl.errors import ProblemError
 from graphrl.mesh import AXIS, most_that_share
 from graphrl.process import count_cores
-from graphrl.signals import handlers_kept
+from graphrl.signals import keep_handlers
 
 _LEAVING = 15.0  # seconds, within the 30 that a cluster gives after SIGTERM
 
@@ -49,7 +49,7 @@ def start(count: int, what: str = "graphs a batch", *, distributed: bool = False
         return
     processes, number = (_number(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
     try:
-        with handlers_kept():
+        with keep_handlers():
             jax.distributed.initialize(num_processes=processes, process_id=number)
     except (ValueError, RuntimeError) as error:
         raise ProblemError(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphrl.errors import GraphrlError, MissingExtraError, ProblemError, require
-from graphrl.files import make_folder, shown
+from graphrl.files import make_folder, quote_path
 from graphrl.training import devices
 from graphrl.training.checkpoints import Checkpoints
 
@@ -87,7 +87,7 @@ def metrics_log(folder: Path, after: int | None) -> Iterator[MetricsLog]:
             with _board(folder, None if after is None else after + 1) as board:
                 yield MetricsLog(file, board)
     except OSError as error:
-        raise GraphrlError(f"cannot write into {shown(folder)}: {error.strerror or error}") from None
+        raise GraphrlError(f"cannot write into {quote_path(folder)}: {error.strerror or error}") from None
 
 
 def _board(folder: Path, purge: int | None) -> "contextlib.AbstractContextManager[SummaryWriter | None]":
@@ -148,7 +148,7 @@ def owned(folder: Path, resume: bool) -> Iterator[None]:
     try:
         new = not has_run(folder)
         if not new and not resume:
-            raise ProblemError(f"{shown(folder)} holds a run: go on with it (--resume), or name another --out")
+            raise ProblemError(f"{quote_path(folder)} holds a run: go on with it (--resume), or name another --out")
         try:
             yield
         except BaseException:
@@ -170,12 +170,12 @@ def _locked(folder: Path) -> int:
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise GraphrlError(f"cannot write into {shown(folder)}: {error.strerror or error}") from None
+        raise GraphrlError(f"cannot write into {quote_path(folder)}: {error.strerror or error}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        raise GraphrlError(f"{shown(folder)}: another process trains there now: name another --out") from None
+        raise GraphrlError(f"{quote_path(folder)}: another process trains there now: name another --out") from None
     return lock
 
 

@@ -18,11 +18,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import BrokenError, read_document, shown, write_document
+from graphrl.files import BrokenError, quote_path, read_document, write_document
 from graphrl.learning.learner import Learner, Metrics, on_mesh
 from graphrl.mesh import make_mesh
 from graphrl.progress import Pace, Show, compile_clock, progress
-from graphrl.signals import Stop, stop_signals
+from graphrl.signals import Stop, stop_on_signals
 from graphrl.training import devices
 from graphrl.training.agent import Agent
 from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info, Values, find
@@ -109,7 +109,7 @@ class Loop:
         with made_ahead(self.data.batch, left, self.data.ahead) as batches:
             while step < self.schedule.steps and not interrupted:
                 step += 1
-                self.stop.doing = "this update"
+                self.stop.work = "this update"
                 state = self._update(step, state, next(batches))
                 interrupted = self._stops()
                 if interrupted or self.schedule.saves(step):
@@ -153,7 +153,7 @@ class Loop:
         differences.
         """
         looks: list[Values] = []
-        self.stop.doing = "this validation"
+        self.stop.work = "this validation"
         for number, batch in enumerate(self.data.validation()):
             if step == 0 and self._stops():
                 raise KeyboardInterrupt
@@ -178,7 +178,7 @@ class Loop:
             score=None if means is None else means[self.learner.score],
         )
         if devices.is_main():
-            self.stop.doing = "writing this checkpoint"
+            self.stop.work = "writing this checkpoint"
             self._keep(self.checkpoints.save(info, host))
 
     def _keep(self, checkpoint: Path | None) -> None:
@@ -186,7 +186,7 @@ class Loop:
         self._good = checkpoint
         if devices.is_main():
             last = f"the last checkpoint is {checkpoint}: --resume goes on from it"
-            self.stop.kept = last if checkpoint else "there is no checkpoint yet: --resume begins again"
+            self.stop.saved = last if checkpoint else "there is no checkpoint yet: --resume begins again"
 
     def _spread(self, batch: Batch) -> Any:
         if self.shares == "graphs":
@@ -249,7 +249,7 @@ def run_config(
     changed = [key for key in differences(stored, as_dict(config)) if not key.startswith("training.")]
     if changed:
         raise ProblemError(
-            f"{shown(folder)} was started with another {changed[0]}: leave it as it was, or name another --out"
+            f"{quote_path(folder)} was started with another {changed[0]}: leave it as it was, or name another --out"
         )
     return config
 
@@ -282,7 +282,7 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
             write_document(folder / SETTINGS, Started(name, as_dict(config)), FORMAT, VERSION)
         info = dataclasses.replace(first_info(name, config) if last is None else last.info, config=as_dict(config))
         path = config.agent.start if last is None else ""  # a resumed run does not need its initial policy
-        with _observers(folder, config, last) as observers, stop_signals() as stop:
+        with _observers(folder, config, last) as observers, stop_on_signals() as stop:
             loop = Loop(learner, data, mesh, config.training, checkpoints, info, observers, stop, agent.shares)
             outcome = loop.run(last, agent.policy.start(path, config.agent) if path else None)
         return Result(outcome, checkpoints.latest() or folder, find(folder))
@@ -331,7 +331,7 @@ def _stored(folder: Path, name: str) -> dict[str, Any]:
         raise GraphrlError(f"{error}: it holds no settings of a run: name another --out") from None
     if started.agent != name:
         raise ProblemError(
-            f"{shown(folder)} holds a run of {started.agent!r}: must be one of {name!r}, or name another --out"
+            f"{quote_path(folder)} holds a run of {started.agent!r}: must be one of {name!r}, or name another --out"
         )
     return started.config
 
@@ -345,7 +345,7 @@ def _last_whole(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | None
             checkpoints.set_aside(path)
         if broken:
             fault = next(iter(broken.values()))
-            print(f"graphrl: {fault}: going on from {shown(last.path)}", file=sys.stderr, flush=True)
+            print(f"graphrl: {fault}: going on from {quote_path(last.path)}", file=sys.stderr, flush=True)
         checkpoints.clean()
     return last
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from graphrl.units import aligned, format_bytes, format_seconds
+from graphrl.units import align_columns, format_bytes, format_seconds
 from graphrl.xla.planning.cache import Decision
 
 
@@ -102,7 +102,7 @@ class Report:
                 "",
             ),
         ]
-        lines = aligned(rows, left=1)
+        lines = align_columns(rows, left=1)
         where = "read from the plan cache" if self.from_cache else "found now"
         if self.undonated_bytes:
             lines.append(

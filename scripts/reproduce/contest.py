@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from graphrl.commands.common import keep_compiled
+from graphrl.commands.common import enable_compilation_cache
 from graphrl.commands.progress import runs_bar
 from graphrl.compare.cluster import share
 from graphrl.compare.comparison import compare
@@ -108,7 +108,7 @@ def run_contest(
         processes=processes,
         retry=retry,
         watch=lambda missing: runs_bar(missing, processes),
-        prepare=keep_compiled,
+        prepare=enable_compilation_cache,
     )
     if comparison.interrupted:
         raise Interrupted

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from graphrl.commands.common import keep_compiled
+from graphrl.commands.common import enable_compilation_cache
 from graphrl.commands.parser import Parser
 from graphrl.costs.problem import Problem
-from graphrl.errors import GraphrlError, near
+from graphrl.errors import GraphrlError, suggest
 from graphrl.files import write_atomically
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import split_methods
@@ -164,7 +164,7 @@ def main(system: str, description: str, settings: type[S], sections: Mapping[str
     try:
         chosen = _parsed(description, settings, sections)
         chosen.check()
-        keep_compiled()
+        enable_compilation_cache()
         for folder in (chosen.out, chosen.results):
             folder.mkdir(parents=True, exist_ok=True)
         for name in chosen.sections:
@@ -191,7 +191,7 @@ def check_known(what: str, given: Collection[str], names: Collection[str]) -> No
       GraphrlError: one is not known.
     """
     if unknown := set(given) - set(names):
-        raise GraphrlError(f"unknown {what} {min(unknown)!r}: {near(min(unknown), names)}")
+        raise GraphrlError(f"unknown {what} {min(unknown)!r}: {suggest(min(unknown), names)}")
 
 
 def _parsed(description: str, settings: type[S], sections: Mapping[str, Section]) -> S:

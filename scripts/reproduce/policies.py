@@ -16,7 +16,7 @@ import numpy as np
 
 from graphrl.cli import main as graphrl
 from graphrl.errors import GraphrlError
-from graphrl.files import shown
+from graphrl.files import quote_path
 from graphrl.training.agent import Policy
 
 P = TypeVar("P", bound=Policy[Any])
@@ -39,7 +39,7 @@ def trained(kind: type[Policy[Any]], agent: str, run: Path, seeds: int, settings
 
     def make(folder: Path, seed: int) -> Policy[Any]:
         if graphrl(["train", agent, "--out", str(folder), "--resume", "--seed", str(seed), *words]):
-            raise GraphrlError(f"training in {shown(folder)} has not come to its end: see above")
+            raise GraphrlError(f"training in {quote_path(folder)} has not come to its end: see above")
         return kind.load(folder)
 
     folders = [run.with_name(f"{run.name}-{seed}") for seed in range(seeds)]
@@ -71,7 +71,7 @@ def kept(policy: Policy[Any], folder: Path) -> Path:
     """
     file = folder / "policies" / f"{policy.digest}.msgpack"
     if any(sign in os.fspath(file) for sign in ",="):
-        raise GraphrlError(f"{shown(file)}: the path may not hold commas or equals signs: give another --out")
+        raise GraphrlError(f"{quote_path(file)}: the path may not hold commas or equals signs: give another --out")
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         policy.save(file)

@@ -171,7 +171,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert summary["value"] == 18.0
     Plan.load(plan).check(CHAIN)
     assert main(command) == 0
-    assert "2, which compute 3 more ops" in capsys.readouterr().out
+    assert "2, with 3 inlined ops" in capsys.readouterr().out
 
 
 def test_a_plan_of_kernels_is_no_order_for_a_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -202,7 +202,7 @@ def test_comparisons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     options = ["--objective", "max_load", "--methods", "equal-stages,stage-dp", "--evaluations", "10"]
     assert main([*command[:3], *options]) == 0
     assert "max load on 3 devices" in capsys.readouterr().out
-    check_failure([*command, *options], 2, "name different machines: say --devices", capsys)
+    check_failure([*command, *options], 2, "name different machines: give --devices", capsys)
     assert main([*command, *options, "--devices", "2"]) == 0
 
 

@@ -30,7 +30,7 @@ from graphrl.costs.problem import Problem
 from graphrl.envs.compile.features import Played
 from graphrl.envs.compile.generator import Choices, CompileParams, instance
 from graphrl.errors import ProblemError
-from graphrl.files import shown
+from graphrl.files import quote_path
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import octave_sizes
 from graphrl.plan import Plan
@@ -218,7 +218,7 @@ def _policy(problem: Problem, checkpoint: str) -> Policy:
     policy = Policy.chosen(problem, checkpoint)
     trained = policy.config.problem.objective
     if trained != problem.objective:
-        raise ProblemError(f"{shown(checkpoint)} is a policy for {trained}: the problem's is {problem.objective}")
+        raise ProblemError(f"{quote_path(checkpoint)} is a policy for {trained}: the problem's is {problem.objective}")
     return policy
 
 

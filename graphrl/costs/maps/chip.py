@@ -16,7 +16,7 @@ from typing import Any
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import write_atomically
 from graphrl.graphs.readers.json import read_strict_json
-from graphrl.units import whole_numbers
+from graphrl.units import as_integers
 
 FORMAT, VERSION = "graphrl-chip", 1
 PAGE = 64  # bytes
@@ -206,7 +206,7 @@ def _converted(value: object, kind: type, where: str) -> dict[str, Any]:
     import msgspec
 
     try:
-        file: Any = msgspec.convert(whole_numbers(value), _file_type(kind))
+        file: Any = msgspec.convert(as_integers(value), _file_type(kind))
     except (msgspec.ValidationError, OverflowError) as error:
         raise ProblemError(f"{where}: {error}") from None
     return {field.name: getattr(file, field.name) for field in dataclasses.fields(kind)}

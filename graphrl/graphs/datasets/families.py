@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphrl.errors import ProblemError, near
+from graphrl.errors import ProblemError, suggest
 from graphrl.graphs.datasets.known_optima import (
     LOG_UNIFORM,
     Bytes,
@@ -146,7 +146,7 @@ def find_family(name: str) -> Family:
       ProblemError: unknown name; the message lists the nearest ones.
     """
     if name not in FAMILIES:
-        raise ProblemError(f"unknown graph family {name!r}: {near(name, FAMILIES)}")
+        raise ProblemError(f"unknown graph family {name!r}: {suggest(name, FAMILIES)}")
     return FAMILIES[name]
 
 
@@ -155,7 +155,7 @@ def full_options(family: str, options: Options | None = None) -> dict[str, Any]:
     defaults = find_family(family).options
     for name, value in (options or {}).items():
         if name not in defaults:
-            raise ProblemError(f"family {family!r} has no option {name!r}: {near(name, defaults)}")
+            raise ProblemError(f"family {family!r} has no option {name!r}: {suggest(name, defaults)}")
         default = defaults[name]
         wanted = (int, float) if type(default) is float else type(default)
         if default is not None and (

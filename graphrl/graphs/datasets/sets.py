@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import content, shown
+from graphrl.files import content, quote_path
 from graphrl.graphs.coarsen import coarsened
 from graphrl.graphs.datasets import workloads, zoo
 from graphrl.graphs.datasets.families import FAMILIES, sample
@@ -52,7 +52,7 @@ def load_graph(
     graphs = generated_set(model)
     if graphs.count > 1:
         raise ProblemError(
-            f"{shown(model)} stands for {graphs.count:,} graphs, where one is needed: for example "
+            f"{quote_path(model)} stands for {graphs.count:,} graphs, where one is needed: for example "
             f"{graphs.kind}@{graphs.first}"
         )
     return graphs.graph(graphs.first)
@@ -158,10 +158,10 @@ def model_files(model: str) -> list[str]:
     try:
         names = sorted(name for name in os.listdir(model) if name.endswith(endings) and name != _MANIFEST)
     except OSError as error:
-        raise GraphrlError(f"cannot read {shown(model)}: {error.strerror or error}") from None
+        raise GraphrlError(f"cannot read {quote_path(model)}: {error.strerror or error}") from None
     files = [str(Path(model) / name) for name in names if not name.startswith(".")]
     if not files:
-        raise GraphrlError(f"{shown(model)}: the folder has no graphs: their names end in {', '.join(endings)}")
+        raise GraphrlError(f"{quote_path(model)}: the folder has no graphs: their names end in {', '.join(endings)}")
     return files
 
 
@@ -252,12 +252,14 @@ def generated_set(name: str) -> GeneratedSet:
     family, ops, count, first = match.groups() if match else ("", None, None, None)
     if family not in FAMILIES or (ops is None and not FAMILIES[family].any_size):
         examples = ", ".join(f"{name}:{'' if entry.any_size else 100}x20" for name, entry in FAMILIES.items())
-        raise ProblemError(f"{shown(name)} is no file, no folder and no set of graphs; sets are {examples}, zoo:hlo")
+        raise ProblemError(
+            f"{quote_path(name)} is no file, no folder and no set of graphs; sets are {examples}, zoo:hlo"
+        )
     if count is not None and int(count) == 0:
-        raise ProblemError(f"{shown(name)} is a set of no graphs: the number after x must be at least 1")
+        raise ProblemError(f"{quote_path(name)} is a set of no graphs: the number after x must be at least 1")
     for what, number, most in (("graphs", count, MAX_GRAPHS), ("ops", ops, MAX_OPS)):
         if number is not None and int(number) > most:
-            raise ProblemError(f"{shown(name)} has {number[:20]} {what}: must be at most {most:,}")
+            raise ProblemError(f"{quote_path(name)} has {number[:20]} {what}: must be at most {most:,}")
     return GeneratedSet(family, None if ops is None else int(ops), int(count or 1), int(first or 0))
 
 
@@ -270,6 +272,6 @@ def _is_program(model: str, limits: ReadLimits) -> bool:
     if is_zoo(model) or not os.path.exists(model):
         return is_zoo(model)
     if not os.path.isfile(model):
-        raise GraphrlError(f"{shown(model)} is no regular file: layers are read from one alone")
+        raise GraphrlError(f"{quote_path(model)} is no regular file: layers are read from one alone")
     with content(model, max_unpacked=limits.memory) as data:
         return data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"{"

@@ -104,7 +104,7 @@ def read_graph(
       GraphrlError: one line, if the file is missing, a directory, a device or unreadable, or the chip is unknown.
       GraphError: one line that names the file and, if known, the op, if the content is not a graph.
     """
-    source = files.shown(path)
+    source = files.quote_path(path)
     with files.content(path, max_unpacked=limits.memory) as data:
         if not len(data):
             raise GraphError(f"{source}: the file is empty: a graph has at least one op")

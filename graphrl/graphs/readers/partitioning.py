@@ -17,7 +17,7 @@ import msgspec
 
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import MAX_BYTES, ComputationGraph, Machine, Op, Pipelined, Tensor
-from graphrl.units import whole
+from graphrl.units import as_integer
 
 MILLISECOND = 1e-3
 SAME_COST = 1e-6  # milliseconds: tolerance between the costs of a node's edges
@@ -93,8 +93,8 @@ def partitioning_graph(value: Mapping[str, Any], source: str) -> ComputationGrap
 def _whole(item: Any) -> Any:
     """Converts integral numbers to integers: the item, or the values of each object in a list."""
     if not isinstance(item, list):
-        return whole(item)
-    return [{key: whole(one) for key, one in row.items()} if isinstance(row, dict) else row for row in item]
+        return as_integer(item)
+    return [{key: as_integer(one) for key, one in row.items()} if isinstance(row, dict) else row for row in item]
 
 
 def _machine(file: _File) -> Machine:

@@ -19,7 +19,7 @@ from graphrl.costs.bounds import lower_bound
 from graphrl.costs.fusion.exact import Fusion, KernelGraph, fuse, fused_graph
 from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.costs.problem import Problem
-from graphrl.errors import ProblemError, near
+from graphrl.errors import ProblemError, suggest
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Progress, Task
 from graphrl.solvers.solver import Solver
@@ -96,7 +96,7 @@ def fuse_by(rule: str, problem: FusionProblem) -> Fusion:
 def check_rule(rule: str) -> None:
     """Raises ProblemError if the name is neither a rule nor `JOINT`; the message lists them."""
     if rule not in (*RULES, JOINT):
-        raise ProblemError(f"unknown fusion rule {rule!r}: {near(rule, (*RULES, JOINT))}")
+        raise ProblemError(f"unknown fusion rule {rule!r}: {suggest(rule, (*RULES, JOINT))}")
 
 
 def plan_jointly(

@@ -24,7 +24,7 @@ from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.loads.groups import Blocks, Groups, placed_plan
 from graphrl.solvers.loads.stages import stage_dp
 from graphrl.solvers.solver import solver
-from graphrl.units import whole_numbers
+from graphrl.units import as_integers
 
 GREEDY_SECONDS = 3e-4  # for each op and use, about
 
@@ -124,7 +124,7 @@ def _split(value: object) -> Split:
 
 
 def _nodes(entry: object, where: str) -> list[int]:
-    nodes: Any = whole_numbers(entry.get("nodes")) if isinstance(entry, dict) else None
+    nodes: Any = as_integers(entry.get("nodes")) if isinstance(entry, dict) else None
     if not isinstance(nodes, list) or any(type(node) is not int for node in nodes):
         raise ProblemError(f"{where} has no list 'nodes' of ids: it is needed")
     return nodes

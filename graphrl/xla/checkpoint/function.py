@@ -19,7 +19,7 @@ from jax.tree_util import Partial
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.roofline import Chip
-from graphrl.process import uncollected
+from graphrl.process import pause_gc
 from graphrl.units import parse_bytes
 from graphrl.xla import libraries
 from graphrl.xla.checkpoint.derivative import differentiable
@@ -243,7 +243,7 @@ class CheckpointedFunction(Decorated):
             raise GraphrlError("there is no report before the first call: give the arguments of one")
         return list(self._planned.values())[-1].report
 
-    @uncollected()
+    @pause_gc()
     def _run(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         call, held = self._static.split(args, kwargs)
         check_arguments(fn, *call)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphrl.colours import BETTER, FAINT, GREY, GRID
-from graphrl.units import aligned, byte_unit, format_bytes, format_seconds
+from graphrl.units import align_columns, byte_unit, format_bytes, format_seconds
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, and only pictures need it
     from matplotlib.axes import Axes
@@ -155,7 +155,7 @@ class CheckpointReport:
         for name, figures in (("jax", self.plain), ("graphrl", self.planned)):
             sizes = (outside + figures.peak_bytes, figures.peak_bytes, figures.kept_bytes, figures.moved_bytes)
             rows.append((name, *map(format_bytes, sizes), format_seconds(figures.seconds)))
-        lines = aligned(rows, left=1)
+        lines = align_columns(rows, left=1)
         for what in (KEPT, MOVED, COMPUTED):
             lines += self._of_kind(what)
         for loop in self.stretches:
@@ -301,7 +301,7 @@ class CheckpointCurve:
         if all(point.compiled_bytes is not None for point in self.points):
             compiled = ["compiled", "", *(format_bytes(point.compiled_bytes or 0) for point in self.points)]
             rows = [(*row, cell) for row, cell in zip(rows, compiled, strict=True)]
-        return "\n".join([*aligned(rows), *sizes_lines(self.sizes)])
+        return "\n".join([*align_columns(rows), *sizes_lines(self.sizes)])
 
 
 def _needed(report: CheckpointReport, is_part: bool = False) -> float:

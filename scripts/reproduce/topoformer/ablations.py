@@ -17,7 +17,7 @@ from graphrl.agents.topoformer.network import Policy, priorities
 from graphrl.compare.report import markdown
 from graphrl.envs.ordering import instances
 from graphrl.errors import GraphrlError
-from graphrl.files import shown
+from graphrl.files import quote_path
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import find_solver
@@ -134,7 +134,7 @@ def _checkpoints(run: Path | None) -> dict[int, Path]:
         )
     checkpoints = {read_info(path).step: path for path in sorted(run.glob("step-*")) if path.is_dir()}
     if not checkpoints:
-        raise GraphrlError(f"{shown(run)} holds no checkpoints: must be a folder of `graphrl train topoformer`")
+        raise GraphrlError(f"{quote_path(run)} holds no checkpoints: must be a folder of `graphrl train topoformer`")
     return checkpoints
 
 

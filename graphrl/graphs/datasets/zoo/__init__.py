@@ -121,7 +121,7 @@ def entries(folder: str | os.PathLike[str] | None = None) -> tuple[Entry, ...]:
 def _entries(folder: str) -> tuple[Entry, ...]:
     path = Path(folder) / INDEX
     if not path.exists():
-        raise GraphrlError(f"{files.shown(folder)} holds no model zoo: scripts/build_zoo.py makes it")
+        raise GraphrlError(f"{files.quote_path(folder)} holds no model zoo: scripts/build_zoo.py makes it")
     with files.content(path) as data:
         try:
             value = json.loads(bytes(data))
@@ -129,7 +129,7 @@ def _entries(folder: str) -> tuple[Entry, ...]:
                 return tuple(Entry(*row) for row in value["programs"])
         except (ValueError, KeyError, TypeError):
             pass
-    raise GraphError(f"{files.shown(path)}: no index of the zoo: must be {FORMAT!r}, version {VERSION}")
+    raise GraphError(f"{files.quote_path(path)}: no index of the zoo: must be {FORMAT!r}, version {VERSION}")
 
 
 def select(text: str, folder: str | os.PathLike[str] | None = None) -> tuple[Entry, ...]:
