@@ -14,7 +14,7 @@ Parts: plain `numba.njit` optimises every function together with all its callees
 a function at call depth four is compiled four times, and once more for itself. With `parts.py`, numba keeps a part as
 it was lowered until an entry inlines it.
 
-`beside` compiles two functions in parallel, one of them in another process, which stores it on disk.
+`background_compile` compiles two functions in parallel, one of them in another process, which stores it on disk.
 """
 
 import contextlib
@@ -183,7 +183,7 @@ def unannounced() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def beside(function: Callable[..., Any], what: str, prepare: Callable[[], None]) -> Iterator[None]:
+def background_compile(function: Callable[..., Any], what: str, prepare: Callable[[], None]) -> Iterator[None]:
     """Context in which another process compiles a function.
 
     This is done only if it saves time: the function is not on disk yet, its folder can be written, and there is a

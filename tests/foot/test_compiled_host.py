@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from processes import environment
 
 from graphrl import compiled
-from graphrl.compiled import beside
+from graphrl.compiled import background_compile
 from graphrl.compiled.structures import rows_by, set_rows
 from graphrl.process import count_cores
 
@@ -112,7 +112,7 @@ assert fourfold(3) == 12
     subprocess.run([sys.executable, "search.py"], cwd=tmp_path, env=own, check=True, timeout=300)
 
 
-@pytest.mark.skipif(count_cores() < 2, reason="with one core nothing is compiled beside")
+@pytest.mark.skipif(count_cores() < 2, reason="with one core nothing is compiled in the background")
 def test_list_schedules_are_compiled_by_another_process_and_scipy_is_left_alone(tmp_path: Path) -> None:
     code = """
 import sys
@@ -120,12 +120,12 @@ import numba
 import numpy as np
 from graphrl.compiled import ready
 from graphrl.solvers.rules import plan_builder as build
-with build.prepared_beside():
+with build.compile_in_background():
     while not ready(build.build, build.NAME).exists():
         pass
 build.prepare()
 assert build.build.stats.cache_hits and not build.build.stats.cache_misses
-with build.prepared_beside():  # nothing is left to do
+with build.compile_in_background():  # nothing is left to do
     pass
 assert "scipy.linalg" not in sys.modules
 assert numba.njit(lambda x, y: np.dot(x, y))(np.ones(3), np.ones(3)) == 3  # needs it
@@ -142,11 +142,11 @@ def do_nothing() -> None:
 def test_where_the_other_process_fails_this_one_goes_on(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", str(cache / "none"))
-        with beside(twice, "a search", do_nothing):
+        with background_compile(twice, "a search", do_nothing):
             pass
-    with beside(twice, "a search", do_nothing):
+    with background_compile(twice, "a search", do_nothing):
         pass
-    with pytest.raises(ZeroDivisionError), beside(twice, "a search", do_nothing):
+    with pytest.raises(ZeroDivisionError), background_compile(twice, "a search", do_nothing):
         raise ZeroDivisionError
 
 

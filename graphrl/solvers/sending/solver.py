@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.compiled import beside
+from graphrl.compiled import background_compile
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
@@ -36,7 +36,7 @@ from graphrl.solvers.sending.search import (
     another,
     best_plan,
     chain,
-    go_on_from,
+    continue_from,
     makespan,
     place_at,
     prepare,
@@ -128,9 +128,9 @@ def prepare_with_lists() -> None:
     prepare()
 
 
-def prepared_beside() -> AbstractContextManager[None]:
+def compile_in_background() -> AbstractContextManager[None]:
     """Runs `prepare_with_lists` in another process while this one compiles something else."""
-    return beside(anneal, NAME, prepare_with_lists)
+    return background_compile(anneal, NAME, prepare_with_lists)
 
 
 @solver(
@@ -212,7 +212,7 @@ class _Sendings(Annealing[Chain]):
 
     def follow(self, chain: Chain, other: Chain) -> None:
         """Copies the other chain's plan into this chain."""
-        go_on_from(chain, other)
+        continue_from(chain, other)
 
     def mates(self, chain: Chain) -> np.ndarray:
         """The chain's ops."""
