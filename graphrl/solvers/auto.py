@@ -76,7 +76,7 @@ LEADS, ELSE = f"if its plan is ahead by {TRIAL_GAIN:.0%}", "else anew"  # for th
 )
 def solve(task: Task) -> Plan:
     """Runs the portfolio. The plan's bound is the best that any of its methods proved."""
-    with task.untimed():
+    with task.uncounted():
         _prepare(task.problem)
     return begun(task).run(stages(task.graph, task.problem, task.budget))
 
@@ -252,7 +252,7 @@ def _prepare(problem: Problem) -> None:
         prepare_lists()
     elif _moves_ops(problem) or lists.takes(problem):
         first = sending if _moves_ops(problem) else lists
-        with first.compile_in_background():
+        with first.prepared_beside():
             schedules.prepare(schedules.counts_memory(problem))
         first.prepare_with_lists()
     else:

@@ -111,7 +111,7 @@ class Search(Generic[A]):
       method: name of the method, which its answers carry; a `Method` writes its name here.
       best: makes the best answer so far; None before the first answer.
       started, end: of the search, as `time.perf_counter` counts; the end may be infinite.
-      excluded_seconds: seconds that did not count.
+      forgiven: seconds that did not count.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Search(Generic[A]):
     ) -> None:
         self.budget, self.seed, self.progress, self.method = budget, seed, progress, ""
         self.best: Callable[[], A] | None = None
-        self.excluded_seconds = 0.0
+        self.forgiven = 0.0
         self.restart()
 
     def restart(self) -> None:
@@ -128,17 +128,17 @@ class Search(Generic[A]):
         self.end = self.started + (math.inf if self.budget.seconds is None else self.budget.seconds)
 
     @contextlib.contextmanager
-    def untimed(self) -> Iterator[None]:
+    def uncounted(self) -> Iterator[None]:
         """Excludes the time of a block from the budget: for code that is compiled once on a machine."""
         began = time.perf_counter()
         try:
             yield
         finally:
-            self.exclude_time(max(0.0, time.perf_counter() - began))
+            self.forgive(max(0.0, time.perf_counter() - began))
 
-    def exclude_time(self, seconds: float) -> None:
+    def forgive(self, seconds: float) -> None:
         """Excludes some seconds that have passed from the budget."""
-        self.excluded_seconds += seconds
+        self.forgiven += seconds
         self.started, self.end, self._reported, self._warm = (
             moment + seconds for moment in (self.started, self.end, self._reported, self._warm)
         )

@@ -117,7 +117,7 @@ class Portfolio:
             fault = " ".join(str(error).split())[:200]
             warnings.warn(f"{stage.solver.name} could not run ({fault}): the best plan so far stands", stacklevel=4)
         finally:
-            whole.exclude_time(task.excluded_seconds)
+            whole.forgive(task.forgiven)
 
     def _watch(self, begin: float, evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
         """Progress of a stage that started after `begin` seconds; `seconds` are the stage's, without compilation."""

@@ -161,7 +161,7 @@ def test_a_chain_goes_on_from_where_another_stands() -> None:
     began = search.makespan(other.plan)
     search.anneal(one, 5_000, 0.1, 0.01)
     assert search.makespan(other.plan) == began  # they share nothing
-    search.continue_from(other, one)
+    search.go_on_from(other, one)
     assert search.makespan(other.plan) == search.makespan(one.plan) < began == other.score[1]
     search.anneal(other, 100, 0.01, 0.01)
     assert other.score[1] < began

@@ -173,7 +173,7 @@ def solve(
         if not least <= value <= most:
             raise ProblemError(f"{name} is {value}: must be from {least} to {most:,}")
     policy, decoder = _policy(task.problem, checkpoint), DECODERS[task.problem.objective]
-    with task.untimed():
+    with task.uncounted():
         decoder.prepare()
     seconds = math.inf if task.budget.seconds is None else task.budget.seconds
     start = decoder.start(task.graph, task.problem, HINT_SHARE * seconds)
@@ -201,7 +201,7 @@ def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoin
     compiling the network, which may take 8 s: below 80 s this is `auto`. Args and errors: as `solve`.
     """
     _policy(task.problem, checkpoint)  # raises here, since a portfolio skips methods that cannot run
-    with task.untimed():
+    with task.uncounted():
         DECODERS[task.problem.objective].prepare()
     portfolio, budget = auto.begun(task), task.budget
     go = Stage(solve, options=lambda _: {"samples": samples, "rounds": rounds, "checkpoint": checkpoint})

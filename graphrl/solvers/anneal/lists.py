@@ -80,7 +80,7 @@ def prepare_with_lists() -> None:
         anneal(lists(ComputationGraph("one", (Op("a"),)), 2, np.random.SeedSequence(0)), 1, 1.0, 1.0, 0.0)
 
 
-def compile_in_background() -> AbstractContextManager[None]:
+def prepared_beside() -> AbstractContextManager[None]:
     """Runs `prepare_with_lists` in another process while this one compiles something else."""
     return background_compile(anneal, NAME, prepare_with_lists)
 

@@ -78,7 +78,7 @@ def solve(task: Task, *, chains: int = 8, starts: Sequence[np.ndarray] = ()) -> 
     """
     if not 1 <= chains <= MAX_CHAINS:
         raise ProblemError(f"chains is {chains}: must be from 1 to {MAX_CHAINS:,}")
-    with task.untimed():
+    with task.uncounted():
         prepare()
     most = task.budget.evaluations
     search = _Orders(task, chains if most is None else max(1, min(chains, most // STEPS)), starts)

@@ -190,7 +190,7 @@ class MapTask(Search[MemoryMap]):
           q maps within the budget.
         """
         if self._maps is None:
-            with self.untimed(), announced(evaluate_all, "memory maps"):
+            with self.uncounted(), announced(evaluate_all, "memory maps"):
                 self._maps = maps_of(self.problem)
                 evaluate_all(self._maps, asked[:0], asked[:0], np.zeros(0), np.zeros(0, np.int64))
         asked = np.ascontiguousarray(asked[: self.fitting(len(asked))])

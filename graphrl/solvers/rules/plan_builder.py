@@ -79,7 +79,7 @@ def prepare() -> None:
         build(b, GIVEN, np.zeros(1, np.int64), Choice(KEPT))
 
 
-def compile_in_background() -> AbstractContextManager[None]:
+def prepared_beside() -> AbstractContextManager[None]:
     """Runs `prepare` in another process while this one compiles something else in the block, which takes longer."""
     return background_compile(build, NAME, prepare)
 

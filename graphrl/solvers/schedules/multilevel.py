@@ -187,7 +187,7 @@ class _Search:
             self._number, self._part = number, self._started(number)
             hint = self._part.plan(*self._decisions, evaluations=1) if number else self._best
             plan = anneal_schedule.search(self._part, hint=hint)
-            task.exclude_time(self._part.excluded_seconds)
+            task.forgive(self._part.forgiven)
             self._part.best, self._spent = None, self._spent + plan.evaluations
             self._best = self._better(plan, self._spent)
             if number:

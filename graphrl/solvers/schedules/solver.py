@@ -34,7 +34,7 @@ from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.random_orders import Drawing
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
 from graphrl.solvers.rules.plan_builder import prepare as prepare_lists
-from graphrl.solvers.rules.plan_builder import compile_in_background as compile_lists_in_background
+from graphrl.solvers.rules.plan_builder import prepared_beside as lists_beside
 from graphrl.solvers.schedules.chain import Best, anneal, no_best
 from graphrl.solvers.schedules.memory import Memory, memory
 from graphrl.solvers.schedules.moves import KINDS, Move, no_move
@@ -80,7 +80,7 @@ def solve(task: Task, *, chains: int = 0, hot: float = 0.0, cold: float = COLD, 
     if not 0 < cold <= hot:
         raise ProblemError(f"hot is {hot} and cold is {cold}: must be above 0, and cold at most hot")
     if hint is None:
-        with task.untimed():
+        with task.uncounted():
             prepare_with_lists(task.problem)
     plan = list_schedule(task.graph, task.problem) if hint is None else hint
     search = _Schedules(task, plan, chains, hot, cold)
@@ -204,7 +204,7 @@ def prepare(with_memory: bool) -> None:
 
 def prepare_with_lists(problem: Problem) -> None:
     """Compiles annealing for a problem and list scheduling, in parallel if neither is on disk."""
-    with compile_lists_in_background():
+    with lists_beside():
         prepare(counts_memory(problem))
     prepare_lists()
 
@@ -220,7 +220,7 @@ class _Schedules(Annealing[Chain]):
         self._first = first  # may be better than all schedules of the chains, whose transfers have few places
         task.best = lambda: first
         seeds = np.random.SeedSequence(task.seed).spawn(chains)
-        with task.untimed():
+        with task.uncounted():
             prepare(counts_memory(task.problem))
         began = time.perf_counter()
         decisions = first.decisions(task.graph)
@@ -285,7 +285,7 @@ def solve_local_search(task: Task, *, patience: int = 2000) -> Plan:
     """
     if patience < 1:
         raise ProblemError(f"patience is {patience}: must be at least 1")
-    with task.untimed():
+    with task.uncounted():
         prepare(counts_memory(task.problem))
     starts = _starts(task)
     chain, evaluations, waited = next(starts), 1, 0

@@ -48,7 +48,7 @@ def another(one: Chain, seed: np.random.SeedSequence) -> Chain:
     return other
 
 
-def continue_from(chain: Chain, other: Chain) -> None:
+def go_on_from(chain: Chain, other: Chain) -> None:
     """Copies another chain's plan into a chain, which keeps its own best."""
     copy_into(chain.plan, other.plan)
     chain.score[0] = other.score[0]

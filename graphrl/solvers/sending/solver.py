@@ -36,7 +36,7 @@ from graphrl.solvers.sending.search import (
     another,
     best_plan,
     chain,
-    continue_from,
+    go_on_from,
     makespan,
     place_at,
     prepare,
@@ -128,7 +128,7 @@ def prepare_with_lists() -> None:
     prepare()
 
 
-def compile_in_background() -> AbstractContextManager[None]:
+def prepared_beside() -> AbstractContextManager[None]:
     """Runs `prepare_with_lists` in another process while this one compiles something else."""
     return background_compile(anneal, NAME, prepare_with_lists)
 
@@ -212,7 +212,7 @@ class _Sendings(Annealing[Chain]):
 
     def follow(self, chain: Chain, other: Chain) -> None:
         """Copies the other chain's plan into this chain."""
-        continue_from(chain, other)
+        go_on_from(chain, other)
 
     def mates(self, chain: Chain) -> np.ndarray:
         """The chain's ops."""

@@ -1,9 +1,9 @@
 """Primitives that move values to the host and that make values and gradients wait.
 
-**Copies to the host** (`moved`, `after`). jax's own policies copy a value to the host, but nothing of the forward pass
-needs the copy. Starting a copy frees no memory, so XLA's scheduler delays it until the backward pass needs the copy,
-and the value stays on the device until then. Here a later value of the forward pass waits for the copy, by a barrier
-that lasts until XLA has scheduled:
+**Copies to the host** (`send_to_host`, `wait_for`). jax's own policies copy a value to the host, but nothing of the
+forward pass needs the copy. Starting a copy frees no memory, so XLA's scheduler delays it until the backward pass needs
+the copy, and the value stays on the device until then. Here a later value of the forward pass waits for the copy, by a
+barrier that lasts until XLA has scheduled:
 
     x, copy = moved(x, "x")  # under a policy that saves "x", later readers load it in the backward pass
     y = after(y, [copy])
@@ -11,10 +11,10 @@ that lasts until XLA has scheduled:
 Both equal their operands, except where a gradient is taken of a `jax.checkpoint` around them: without one, nothing is
 copied. In the backward pass, jax puts a barrier before each segment; copies come back from that barrier on.
 
-**Gradients that wait** (`together`, `finished`). XLA may run an op that nothing waits for at any time: gradients of
-weights, and a loss itself, often at the end of the step. Their operands stay in memory until then. If the gradients of
-a segment are released together, none of the values that it read is needed any longer. If the backward pass starts after
-the results are computed, no part of the forward pass is left for later.
+**Gradients that wait** (`join_gradients`, `finish_forward`). XLA may run an op that nothing waits for at any time:
+gradients of weights, and a loss itself, often at the end of the step. Their operands stay in memory until then. If the
+gradients of a segment are released together, none of the values that it read is needed any longer. If the backward pass
+starts after the results are computed, no part of the forward pass is left for later.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,13 +38,13 @@ class Moved(NamedTuple):
     copy: Any
 
 
-def moved(value: Any, name: str) -> Moved:
+def send_to_host(value: Any, name: str) -> Moved:
     """A value for later readers, and its copy on the host, which a policy can save by `name`."""
     copy = jax.device_put(value, HOST)
     return Moved(_LOADED.bind(value, name_p.bind(copy, name=name)), jax.lax.stop_gradient(copy))
 
 
-def after(value: Any, copies: Sequence[Any]) -> Any:
+def wait_for(value: Any, copies: Sequence[Any]) -> Any:
     """A value that is available only once the copies are."""
     return _AFTER.bind(value, *copies, waits=False) if copies else value
 
@@ -96,15 +96,15 @@ _LOADED = _first("loaded", lambda value, *_: value, _without_copies, _from_host)
 _AFTER = _first("after", _barrier, lambda eqn: eqn.replace(params={"waits": True}), _without_copies)
 
 
-NAME = "graphrl_tied"
+NAME = "graphrl_barrier"
 
 
-def together(values: Sequence[Any]) -> list[Any]:
+def join_gradients(values: Sequence[Any]) -> list[Any]:
     """The values; in the backward pass no gradient is available before the gradients of all, except of references."""
     return _bound(values, finished=False)
 
 
-def finished(results: Sequence[Any]) -> list[Any]:
+def finish_forward(results: Sequence[Any]) -> list[Any]:
     """The results; the backward pass starts after the scalar results are computed: it would keep larger ones."""
     return _bound(results, finished=True)
 
@@ -113,8 +113,8 @@ def _bound(values: Sequence[Any], finished: bool) -> list[Any]:
     arrays = [k for k, value in enumerate(values) if isinstance(jax.typeof(value), jax.core.ShapedArray)]
     if not arrays:
         return list(values)
-    tied = _TIED.bind(*(values[k] for k in arrays), count=len(arrays), finished=finished, barrier=False)
-    own = dict(zip(arrays, tied, strict=True))
+    joined = _BARRIER.bind(*(values[k] for k in arrays), count=len(arrays), finished=finished, barrier=False)
+    own = dict(zip(arrays, joined, strict=True))
     return [own.get(k, value) for k, value in enumerate(values)]
 
 
@@ -143,19 +143,19 @@ def _of_some(values: Sequence[Any], others: Sequence[Any], barrier: bool) -> lis
     some = [value for value in values if type(value) is not ad.Zero]
     if not some or len(some) + len(others) == 1:
         return list(values)
-    bound = iter(_TIED.bind(*some, *others, count=len(some), finished=False, barrier=barrier))
+    bound = iter(_BARRIER.bind(*some, *others, count=len(some), finished=False, barrier=barrier))
     return [value if type(value) is ad.Zero else next(bound) for value in values]
 
 
 def _batched(values: Sequence[Any], dims: Sequence[Any], *, count: int, **how: bool) -> tuple[Any, Any]:
-    return _TIED.bind(*values, count=count, **how), dims[:count]
+    return _BARRIER.bind(*values, count=count, **how), dims[:count]
 
 
-_TIED = core.Primitive(NAME)
-_TIED.multiple_results = True
-_TIED.def_impl(_run)
-_TIED.def_abstract_eval(lambda *avals, count, **_: list(avals[:count]))
-mlir.register_lowering(_TIED, mlir.lower_fun(_run, multiple_results=True))
-ad.primitive_jvps[_TIED] = _tangents
-ad.primitive_transposes[_TIED] = _cotangents
-batching.primitive_batchers[_TIED] = _batched
+_BARRIER = core.Primitive(NAME)
+_BARRIER.multiple_results = True
+_BARRIER.def_impl(_run)
+_BARRIER.def_abstract_eval(lambda *avals, count, **_: list(avals[:count]))
+mlir.register_lowering(_BARRIER, mlir.lower_fun(_run, multiple_results=True))
+ad.primitive_jvps[_BARRIER] = _tangents
+ad.primitive_transposes[_BARRIER] = _cotangents
+batching.primitive_batchers[_BARRIER] = _batched

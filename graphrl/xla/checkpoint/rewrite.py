@@ -12,7 +12,7 @@ derivatives, for which compilers need less memory (`rule_of`):
 
 Each of a product's two gradients reads the other operand. If the gradient of the larger operand is computed first, that
 operand still has to be kept for the other gradient. With the rule it is no longer needed before an array of its size is
-written again. Not all products have the rule: see `is_of_sums`. Scattered values are added to zeros, or to another
+written again. Not all products have the rule: see `is_from_sums`. Scattered values are added to zeros, or to another
 number. The zeros depend on nothing, so XLA may write all zeros of a program in one kernel at its start.
 """
 
@@ -29,7 +29,7 @@ from jax.interpreters import ad, batching, mlir
 
 from graphrl.graphs.readers.jaxpr.work import scan_operands
 from graphrl.xla.checkpoint.equations import is_fill, is_fused, is_of_variables, is_product
-from graphrl.xla.checkpoint.primitives import after, finished, moved, together
+from graphrl.xla.checkpoint.primitives import finish_forward, join_gradients, send_to_host, wait_for
 from graphrl.xla.checkpoint.program import CheckpointPlan, Name, Piece, Program, Region, Values, checkpointed, variables
 from graphrl.xla.checkpoint.sizes import holds
 
@@ -59,7 +59,7 @@ def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_
         start = region.stop
     _run_between(program, plan, values, range(start, len(program.equations)))
     results = values.read(program.closed.jaxpr.outvars)
-    return finished(results) if plan.orders and not in_loop else results
+    return finish_forward(results) if plan.orders and not in_loop else results
 
 
 def fits(program: Program, plan: CheckpointPlan) -> bool:
@@ -138,12 +138,12 @@ def rule_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
 
 
 def product_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
-    """A function that gives the result of a product for its operands; None if `is_of_sums`."""
+    """A function that gives the result of a product for its operands; None if `is_from_sums`."""
     left, right = map(program.size, eqn.invars)
-    return None if is_of_sums(program, eqn) else functools.partial(product, eqn, 0 if left < right else 1)
+    return None if is_from_sums(program, eqn) else functools.partial(product, eqn, 0 if left < right else 1)
 
 
-def is_of_sums(program: Program, product: Any) -> bool:
+def is_from_sums(program: Program, product: Any) -> bool:
     """True if a product's larger operand is computed from sums over at least `MANY` times its elements, in one
     fused kernel: by equations whose results a single equation reads.
 
@@ -151,7 +151,7 @@ def is_of_sums(program: Program, product: Any) -> bool:
     wait for the operand. Compilers then read the factors once for both, and never write the summed array.
     """
     larger = max(product.invars, key=program.size)
-    waiting, seen = [larger], {larger}
+    waiting, visited = [larger], {larger}
     while waiting:
         atom = waiting.pop()
         place = program.place_of.get(atom)
@@ -162,8 +162,8 @@ def is_of_sums(program: Program, product: Any) -> bool:
             program.size(summed) >= MANY * program.size(larger) and summed in program.place_of for summed in read
         ):
             return True
-        new = {other for other in read if program.size(other) >= program.size(larger)} - seen
-        seen |= new
+        new = {other for other in read if program.size(other) >= program.size(larger)} - visited
+        visited |= new
         waiting += new
     return False
 
@@ -188,7 +188,7 @@ def product(equation: Any, smaller: int, left: Any, right: Any) -> Any:
         for k in some:
             own = tangents[k]
             if terms:
-                terms[0], own = together([terms[0], own])
+                terms[0], own = join_gradients([terms[0], own])
             terms.append(bind(*(own if number == k else operand for number, operand in enumerate(primals))))
         return bind(*primals), sum(terms[1:], terms[0])
 
@@ -251,34 +251,34 @@ def _cut(xs: Sequence[Any], begin: int, end: int) -> Arrays:
     return [jax.lax.slice_in_dim(x, begin, end) for x in xs]
 
 
-def _own(plan: CheckpointPlan, places: Iterable[int]) -> list[int]:
+def _not_copied(plan: CheckpointPlan, places: Iterable[int]) -> list[int]:
     return [place for place in places if place not in plan.copied]
 
 
 def _run_between(program: Program, plan: CheckpointPlan, values: Values, places: Iterable[int]) -> None:
     """Runs equations outside of all regions. If the plan has orders, they also receive their gradients together."""
-    own = _own(plan, places)
-    with _together(program, values, [program.equations[place] for place in own] if plan.orders else []):
+    own = _not_copied(plan, places)
+    with _joined_gradients(program, values, [program.equations[place] for place in own] if plan.orders else []):
         _run(program, plan, values, own)
 
 
 @contextlib.contextmanager
-def _together(program: Program, values: Values, equations: Sequence[Any]) -> Iterator[None]:
+def _joined_gradients(program: Program, values: Values, equations: Sequence[Any]) -> Iterator[None]:
     """Makes the values that equations read receive their gradients together, for equations that run within."""
     read = Piece.of(equations).reads
     before = values.read(read)
-    values.write(read, _tied(program, values, read))
+    values.write(read, _with_joined_gradients(program, values, read))
     yield
     values.write(read, before)
 
 
-def _tied(program: Program, values: Values, read: Sequence[Any]) -> list[Any]:
+def _with_joined_gradients(program: Program, values: Values, read: Sequence[Any]) -> list[Any]:
     """The values that are read, such that their gradients are complete together if others wait for some of them.
 
     If all are arguments, the gradients are results, which compilers should write directly to the memory of the results.
     """
     own = values.read(read)
-    return together(own) if any(var in program.place_of for var in read) else own
+    return join_gradients(own) if any(var in program.place_of for var in read) else own
 
 
 def _run_region(
@@ -288,7 +288,7 @@ def _run_region(
 
     Copies to the host that end in a later region are added to `copies`, and those that end here are taken from it.
     """
-    own = _own(plan, range(region.first, region.stop))
+    own = _not_copied(plan, range(region.first, region.stop))
     if not own:
         return
     places = sorted({*own, *_copies(program, plan, own)})
@@ -297,10 +297,10 @@ def _run_region(
     piece = Piece.of([program.equations[place] for place in places], later)
     names = {name: program.text_of(name) for name in (*region.kept, *region.moved)}
     ends = dict(zip(region.moved, region.ends, strict=bool(region.ends)))
-    begun = {place: copies.pop(place) for place in own if place in copies}
+    arriving = {place: copies.pop(place) for place in own if place in copies}
 
-    def run(begun: Copies, *args: Any) -> tuple[list[Any], Copies]:
-        inner, waiting = Values(piece.reads, args), {place: list(some) for place, some in begun.items()}
+    def run(arriving: Copies, *args: Any) -> tuple[list[Any], Copies]:
+        inner, waiting = Values(piece.reads, args), {place: list(some) for place, some in arriving.items()}
         _run(program, plan, inner, places, names, ends, waiting)
         return inner.read(piece.writes), {place: some for place, some in waiting.items() if place >= region.stop}
 
@@ -311,8 +311,8 @@ def _run_region(
         offload_src="device",
         offload_dst=HOST,
     )
-    read = _tied(program, values, piece.reads)
-    results, left = checkpointed(run, begun, *read, policy=policy, prevent_cse=apart)
+    read = _with_joined_gradients(program, values, piece.reads)
+    results, left = checkpointed(run, arriving, *read, policy=policy, prevent_cse=apart)
     values.write(piece.writes, results)
     for place, some in left.items():
         copies.setdefault(place, []).extend(some)
@@ -348,7 +348,7 @@ def _run(
     special = {*(place for place, _ in names), *ends.values(), *copies}
     for place in places:
         eqn = program.equations[place]
-        own = _own_way(program, plan, place)
+        own = _implementation(program, plan, place)
         waiting += [eqn] if own is None else []
         if own is None and place not in special:
             continue
@@ -362,7 +362,7 @@ def _run(
     values.run(waiting)
 
 
-def _own_way(program: Program, plan: CheckpointPlan, place: int) -> Callable[[Sequence[Any]], list[Any]] | None:
+def _implementation(program: Program, plan: CheckpointPlan, place: int) -> Callable[[Sequence[Any]], list[Any]] | None:
     """A function that gives an equation's results for its operands; None if the equation itself is run."""
     eqn = program.equations[place]
     if place in plan.bodies:
@@ -377,14 +377,14 @@ def _mark(
     """Names a value, or starts its copy to the host; and makes it wait for the copies that end at its place."""
     if name in ends:
         (value,) = values.read([var])
-        value, copy = moved(value, names[name])
+        value, copy = send_to_host(value, names[name])
         copies.setdefault(ends[name], []).append(copy)
         values.write([var], [value])
     elif name in names:
         values.name(var, names[name])
     if name[0] in copies:
         (value,) = values.read([var])
-        values.write([var], [after(value, copies[name[0]])])
+        values.write([var], [wait_for(value, copies[name[0]])])
 
 
 def _filled(number: Any, aval: Any, value: Any) -> Any:

@@ -86,17 +86,17 @@ def sizes_of(jaxpr: core.Jaxpr) -> Sizes:
             if next(tries) >= TRIES:
                 return None
             more = {**sizes, str(left[0]): size}
-            if all(_allows(constraint, more) for constraint in constraints) and (found := search(more, left[1:])):
-                return found
+            if all(_allows(constraint, more) for constraint in constraints) and (complete := search(more, left[1:])):
+                return complete
         return None
 
-    found = search({}, list(export.symbolic_shape(",".join(names), scope=scope)))
-    if found is None:
+    sizes = search({}, list(export.symbolic_shape(",".join(names), scope=scope)))
+    if sizes is None:
         raise GraphrlError(
             f"no sizes were found for the symbolic dimensions {', '.join(names)} within their constraints "
             f"({'; '.join(line.strip() for line in constraints)}): a plan is made for sizes"
         )
-    return Sizes(found, dimensions)
+    return Sizes(sizes, dimensions)
 
 
 def _dimensions(jaxpr: core.Jaxpr) -> Iterator[Any]:

@@ -39,7 +39,7 @@ def test_the_next_function_reads_the_plan(checkpoints: Path) -> None:
     assert again.from_cache
     assert again.to_dict() | {"from_cache": False} == first.to_dict()
     assert "read from the plan cache" in str(again)
-    assert "found now" in str(first)
+    assert "new search" in str(first)
     fn = graphrl.checkpoint(scanned, **OPTIONS)
     ours, theirs = (jax.jit(jax.grad(each, (0, 1)))(WEIGHTS, X) for each in (fn, scanned))
     assert_same(ours, theirs)
@@ -132,7 +132,7 @@ def test_without_the_cache_nothing_is_read_or_written(checkpoints: Path) -> None
 def test_a_folder_that_cannot_be_written_is_a_warning(checkpoints: Path) -> None:
     checkpoints.parent.mkdir()
     checkpoints.write_text("a file in the way")
-    with pytest.warns(UserWarning, match="graphrl: the plan is not kept for the next process: "):
+    with pytest.warns(UserWarning, match="graphrl: the plan cannot be stored for the next process: "):
         report = planned(mlp)
     assert not report.from_cache
     assert report.planned.kept_bytes <= 0.6 * report.plain.kept_bytes

@@ -96,7 +96,7 @@ def test_static_arguments_of_one_value_and_of_other_types_are_told_apart() -> No
         fn(X, what)
         fn(X, what)
     assert [type(what) for what in seen] == [int, float, bool, list, list, list, list]
-    with pytest.raises(ProblemError, match="static_argnums holds 1: the call has 1 arguments by place"):
+    with pytest.raises(ProblemError, match="static_argnums has 1: the call has 1 positional arguments"):
         fn(X)
 
 

@@ -11,7 +11,7 @@ import graphrl
 from graphrl.graphs.readers.jaxpr.flatten import External, flatten
 from graphrl.graphs.roofline import find_chip
 from graphrl.xla.checkpoint.derivative import Order, derivative, orders_of, padded_bytes
-from graphrl.xla.checkpoint.fusion import fusion_of, held
+from graphrl.xla.checkpoint.fusion import fusion_of, materialized_values
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.program import Program, program_of
 from graphrl.xla.checkpoint.solvers.level import Level
@@ -186,6 +186,6 @@ def test_what_is_summed_up_and_read_takes_bytes(axis: int, is_written: bool) -> 
     shape = jax.ShapeDtypeStruct((LENGTH, WIDTH), jnp.float32)
     own = derivative(program_of(jax.make_jaxpr(weighted)(shape)), [True], find_chip("h200"))
     fusion = fusion_of(own)
-    (value,) = (value for value in fusion.solid if own.node(value.node).type == "sin")
-    assert not fusion.solid[value]  # to save seconds its readers compute it
-    assert held(own, fusion)[value] == is_written
+    (value,) = (value for value in fusion.written if own.node(value.node).type == "sin")
+    assert not fusion.written[value]  # to save seconds its readers compute it
+    assert materialized_values(own, fusion)[value] == is_written

@@ -13,11 +13,11 @@ import graphrl
 from graphrl.graphs.roofline import find_chip
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.plans import plan_of
-from graphrl.xla.checkpoint.primitives import after, moved, together
+from graphrl.xla.checkpoint.primitives import join_gradients, send_to_host, wait_for
 from graphrl.xla.checkpoint.program import CheckpointPlan, Program, Region, checkpointed, program_of
 from graphrl.xla.checkpoint.rewrite import evaluate
-from graphrl.xla.checkpoint.solvers.choice import AGAIN, Pricing, State
-from graphrl.xla.checkpoint.solvers.level import COMPUTED, MOVED
+from graphrl.xla.checkpoint.solvers.choice import RECOMPUTE, Pricing, State
+from graphrl.xla.checkpoint.solvers.level import MOVED, RECOMPUTED
 
 POLICY = jax.checkpoint_policies.save_only_these_names("h")
 WEIGHTS = jnp.linspace(-1, 1, 16).reshape(4, 4)
@@ -27,10 +27,10 @@ X = jnp.linspace(0, 1, 12).reshape(3, 4)
 def layer(w: jax.Array, x: jax.Array, moves: bool) -> jax.Array:
     if not moves:
         return jnp.tanh(name_p.bind(jnp.sin(x @ w), name="h") @ w) @ w
-    w, x = together([w, x])
+    w, x = join_gradients([w, x])
     h = jnp.sin(x @ w)
-    h, copy = moved(h, "h")
-    return jnp.tanh(after(h @ w, [copy])) @ w
+    h, copy = send_to_host(h, "h")
+    return jnp.tanh(wait_for(h @ w, [copy])) @ w
 
 
 def loss(w: jax.Array, x: jax.Array, moves: bool) -> jax.Array:
@@ -126,8 +126,8 @@ def test_choices_become_plans_that_copy_and_wait() -> None:
     pricing, (level,) = Pricing(named.gradient), named.gradient.levels
     products = [place for place, eqn in enumerate(program.equations) if eqn.primitive.name == "dot_general"]
     state = State.plain(named.gradient)
-    state.keep[0][:] = np.where(level.heavy & level.named, MOVED, COMPUTED)
-    state.starts[0][[0, *products[2::2]]] = AGAIN
+    state.keep[0][:] = np.where(level.heavy & level.named, MOVED, RECOMPUTED)
+    state.starts[0][[0, *products[2::2]]] = RECOMPUTE
     state.changed(0)
     price, plan = pricing(state.choice()), plan_of(named, state.choice(), pricing)
     ends = [(name, end) for region in plan.regions for name, end in zip(region.moved, region.ends, strict=True)]
@@ -145,7 +145,7 @@ def test_choices_become_plans_that_copy_and_wait() -> None:
 
 
 def test_offloaded_plans_compute_the_same() -> None:
-    function = graphrl.checkpoint(wide, slowdown=0.2, chip="h200", offload=True, seconds=1, cache=False)
+    function = graphrl.checkpoint(wide, slowdown=0.2, chip="h200", send_to_host=True, seconds=1, cache=False)
     w, x = jnp.linspace(-0.1, 0.1, 64 * 64).reshape(64, 64), jnp.linspace(0, 1, 128 * 64).reshape(128, 64)
     own, plain = (jax.jit(jax.value_and_grad(f))(w, x) for f in (function, wide))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), own, plain)

@@ -10,9 +10,9 @@ import pytest
 from jax.extend import core
 
 import graphrl
-from graphrl.xla.checkpoint.primitives import NAME, finished, together
+from graphrl.xla.checkpoint.primitives import NAME, finish_forward, join_gradients
 from graphrl.xla.checkpoint.program import CheckpointPlan, Region, program_of
-from graphrl.xla.checkpoint.rewrite import evaluate, gathered, is_of_sums, product, rule_of, scattered
+from graphrl.xla.checkpoint.rewrite import evaluate, gathered, is_from_sums, product, rule_of, scattered
 
 Function = Callable[..., Any]
 
@@ -130,7 +130,7 @@ def test_no_gradient_waits_for_sums_over_much_more(function: Function, expected:
     x, w = LARGE, SMALL
     program = program_of(jax.make_jaxpr(function)(x, w))
     (last,) = (eqn for eqn in program.equations if eqn.primitive.name == "dot_general")
-    assert is_of_sums(program, last) == expected
+    assert is_from_sums(program, last) == expected
     assert (rule_of(program, last) is None) == expected
 
 
@@ -206,35 +206,35 @@ def plain(w: jax.Array, x: jax.Array, power: int) -> jax.Array:
     return (jnp.sin(x @ w) ** power).sum()
 
 
-def tied(w: jax.Array, x: jax.Array, power: int) -> jax.Array:
-    w, x, power = together([w, x, power])
-    value, _ = finished([(jnp.sin(x @ w) ** power).sum(), power])
+def with_barriers(w: jax.Array, x: jax.Array, power: int) -> jax.Array:
+    w, x, power = join_gradients([w, x, power])
+    value, _ = finish_forward([(jnp.sin(x @ w) ** power).sum(), power])
     return value
 
 
-def ties(function: Any, *args: Any) -> list[Any]:
+def barriers(function: Any, *args: Any) -> list[Any]:
     """The equations of barriers, in order."""
     return [eqn for eqn in jax.make_jaxpr(function)(*args).jaxpr.eqns if eqn.primitive.name == NAME]
 
 
 def test_gradients_are_handed_on_together_once_the_result_is_there() -> None:
-    (begin, end) = ties(jax.value_and_grad(tied, (0, 1)), W, Y, 2)
+    (begin, end) = barriers(jax.value_and_grad(with_barriers, (0, 1)), W, Y, 2)
     assert [begin.params["barrier"], end.params["barrier"]] == [True, True]
     assert len(begin.outvars) == 1  # the loss's cotangent
     assert begin.invars[1].aval.shape == ()  # waits for the loss
     assert [var.aval.shape for var in end.outvars] == [(3, 3), (2, 3)]
-    (alone,) = ties(jax.value_and_grad(tied), W, Y, 2)  # a gradient alone waits for nothing
+    (alone,) = barriers(jax.value_and_grad(with_barriers), W, Y, 2)  # a gradient alone waits for nothing
     assert alone.outvars[0].aval.shape == ()
 
 
 def test_what_no_gradient_is_taken_by_is_not_waited_for() -> None:
     def scaled(w: jax.Array, x: jax.Array, gain: jax.Array) -> jax.Array:
-        w, x, gain = together([w, x, gain])
+        w, x, gain = join_gradients([w, x, gain])
         return (x @ w * gain).sum()
 
-    (end,) = ties(jax.grad(scaled, (0, 2)), W, Y, jnp.ones(3)[None])
+    (end,) = barriers(jax.grad(scaled, (0, 2)), W, Y, jnp.ones(3)[None])
     assert [var.aval.shape for var in end.outvars] == [(3, 3), (1, 3)]
-    assert together([]) == finished([]) == []
+    assert join_gradients([]) == finish_forward([]) == []
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_what_no_gradient_is_taken_by_is_not_waited_for() -> None:
     ],
 )  # fmt: skip
 def test_derivatives_are_the_same(transformed: Any) -> None:
-    np.testing.assert_allclose(transformed(tied)(W, Y, 2), transformed(plain)(W, Y, 2), rtol=1e-6)
+    np.testing.assert_allclose(transformed(with_barriers)(W, Y, 2), transformed(plain)(W, Y, 2), rtol=1e-6)
 
 
 def test_segments_of_a_plan_are_tied_and_a_function_without_any_is_not() -> None:

@@ -11,7 +11,7 @@ from jax import lax
 from graphrl.errors import GraphrlError
 from graphrl.graphs.roofline import INTERCONNECTS, Chip
 from graphrl.xla.checkpoint.equations import LONGEST
-from graphrl.xla.checkpoint.primitives import HOST_LINK, moved
+from graphrl.xla.checkpoint.primitives import HOST_LINK, send_to_host
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 
 N = 64
@@ -178,7 +178,7 @@ def test_a_copy_travels_beside_products_until_it_is_asked_for(products: int, wai
     chip = Chip("half", 2 * 2 * N**3 / copying, 1e30)
 
     def run(x: jax.Array, is_moved: bool) -> jax.Array:
-        x, copy = moved(x, "x")
+        x, copy = send_to_host(x, "x")
         for _ in range(products):
             x = x @ x
         return (lax.optimization_barrier((x, copy))[0] if is_moved else x) @ x

@@ -167,7 +167,7 @@ def test_loops_keep_less_than_their_states() -> None:
 
 
 def test_limits_below_nothing_are_met_or_named() -> None:
-    with pytest.raises(graphrl.GraphrlError, match=r"slowdown is -0\.9: no plan was found that is so much faster"):
+    with pytest.raises(graphrl.GraphrlError, match=r"slowdown is -0\.9: no plan was found that saves this part"):
         quick(recurrent, slowdown=-0.9).report(WEIGHTS, XS)
     fastest = quick(recurrent, slowdown=0.0).report(WEIGHTS, XS).slowdown
     if fastest < -0.02:
