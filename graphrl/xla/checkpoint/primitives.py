@@ -5,8 +5,8 @@ forward pass needs the copy. Starting a copy frees no memory, so XLA's scheduler
 the copy, and the value stays on the device until then. Here a later value of the forward pass waits for the copy, by a
 barrier that lasts until XLA has scheduled:
 
-    x, copy = moved(x, "x")  # under a policy that saves "x", later readers load it in the backward pass
-    y = after(y, [copy])
+    x, copy = send_to_host(x, "x")  # under a policy that saves "x", later readers load it in the backward pass
+    y = wait_for(y, [copy])
 
 Both equal their operands, except where a gradient is taken of a `jax.checkpoint` around them: without one, nothing is
 copied. In the backward pass, jax puts a barrier before each segment; copies come back from that barrier on.

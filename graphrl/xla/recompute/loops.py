@@ -178,12 +178,12 @@ class Loops:
         self.residuals = tuple(self._residuals())
 
     @functools.cached_property
-    def ahead(self) -> Expressions:
+    def forward_body(self) -> Expressions:
         """Expressions of the forward loop's body."""
         return Expressions(self.module, self.module.computations[self.forward.called[0]])
 
     @functools.cached_property
-    def behind(self) -> Expressions:
+    def backward_body(self) -> Expressions:
         """Expressions of the backward loop's body."""
         return Expressions(self.module, self.module.computations[self.backward.called[0]])
 
