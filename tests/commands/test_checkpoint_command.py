@@ -110,7 +110,7 @@ def test_updates_are_of_the_backward_pass_and_parameters_are_arguments(types: tu
     assert [own.origin(0, value).line for value in range(len(level.bytes))] == names
     assert level.bytes.tolist() == [10, 10, 20, 4]
     assert level.heavy.tolist() == [True, False, True, False]
-    assert level.solid.tolist() == [True, True, True, True]
+    assert level.materialized.tolist() == [True, True, True, True]
     assert level.seconds[[0, 2]].tolist() == [1.0, 1.0]
     assert Pricing(own.gradient).plain.kept == 30  # of tanh and of the last product
 

@@ -19,7 +19,7 @@ from graphrl.xla import hook
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.assignment.heap import Block, heap_size
 from graphrl.xla.callback import Answer, rescheduled
-from graphrl.xla.donation import tied
+from graphrl.xla.donation import preserve_donation
 from graphrl.xla.planning.temp_search import least_temp, temp_bound
 from graphrl.xla.settings import PROBLEM
 
@@ -81,16 +81,16 @@ def test_the_prediction_is_exact_for_xlas_schedules(name: str) -> None:
     assert TempPredictor(module)(module.order(module.entry)) == _temp(compiled)
 
 
-@pytest.mark.skipif(hook.available() is not None, reason="this jaxlib has no hook for schedules")
+@pytest.mark.skipif(hook.why_unavailable() is not None, reason="this jaxlib has no hook for schedules")
 @pytest.mark.parametrize("name", ["gradient", "convolutions", "scan", "donated step"])
 def test_the_prediction_is_exact_for_other_schedules(name: str) -> None:
     function, arguments, options = _PROGRAMS[name]
     lowered = jax.jit(function, **options).lower(*arguments)
-    ties = tied(hook.captured(lowered))
-    program = read_hlo(ties.module)
+    donation = preserve_donation(hook.captured(lowered))
+    program = read_hlo(donation.module)
     order = program.sequence(np.array(random_order(program, 1)))
-    predicted = TempPredictor(ties.module)(order)
-    answer = Answer(rescheduled(ties.module, {ties.module.entry.name: order}), aliases=ties.aliases)
+    predicted = TempPredictor(donation.module)(order)
+    answer = Answer(rescheduled(donation.module, {donation.module.entry.name: order}), aliases=donation.aliases)
     assert predicted == _temp(hook.compile_by(lowered, lambda _: answer))
 
 

@@ -66,7 +66,7 @@ def test_report_for_people_and_machines() -> None:
     assert memory_row.startswith("XLA, memory scheduler")
     assert "(-75%)" in planned
     assert bound.startswith("lower bound")
-    assert seconds.endswith("by method 'auto', found now")
+    assert seconds.endswith("by method 'auto', new search")
 
 
 def test_step_times_with_given_arguments_which_stay_intact(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,21 +116,21 @@ def test_where_one_order_is_possible_nothing_is_searched_and_nothing_is_worse() 
     assert report.xla_bytes is not None
     assert 0.95 * report.xla_bytes <= report.bound <= report.xla_bytes
     assert report.search_seconds < 5  # of the 10 that it may take
-    assert "XLA's schedule stays: no order needs less than" in str(report)
+    assert "XLA's schedule is used: no order needs less than" in str(report)
     assert np.array_equal(executable(x), theirs(x))
 
 
 def test_what_xla_takes_to_show_the_module_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
     lowered, seen = jax.jit(branches).lower(vector()), []
 
-    def ordered(base: Any, targets: Any, starts: Any, settings: Any, end: float, least: float) -> temp_search.Ordered:
+    def search_orders(base: Any, targets: Any, starts: Any, settings: Any, end: float, least: float) -> Any:
         seen.append(end - time.perf_counter())
-        return temp_search.Ordered("", starts[0], 0)
+        return temp_search.OrderResult("", starts[0], 0)
 
     def unplanned(module: HloModule) -> None:
         raise Unplanned(module)
 
-    monkeypatch.setattr(planner, "ordered", ordered)
+    monkeypatch.setattr(planner, "search_orders", search_orders)
     with pytest.raises(Unplanned) as raised:
         hook.compile_by(lowered, unplanned)
     assert raised.value.seconds > 0
@@ -148,7 +148,7 @@ def test_small_programs_are_left_alone() -> None:
 
     executable = compiled(small, vector())
     assert executable.plan is None
-    reason = "left alone: too small to gain anything"
+    reason = "not planned: too small to gain anything"
     assert str(executable.report()) == f"jit_small: {reason}"
     assert repr(executable) == f"<graphrl.compile of 'jit_small': in XLA's order: {reason}>"
 
@@ -314,12 +314,13 @@ def test_what_a_rule_raises_comes_out_and_the_next_compilation_is_none_the_worse
 
 
 def test_other_platforms_and_several_processes_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert hook.available("cpu") is None
-    assert str(hook.available("tpu")) == "XLA's own order stands on tpu: graphrl plans programs for cpu and no other"
+    assert hook.why_unavailable("cpu") is None
+    text = "XLA's own order is used on tpu: graphrl plans programs for cpu only"
+    assert str(hook.why_unavailable("tpu")) == text
     for name in ("gpu", "cuda", "rocm"):
-        assert "own order stands on GPUs: it is near the least memory already" in str(hook.available(name))
+        assert "own order is used on GPUs: it needs close to the least memory" in str(hook.why_unavailable(name))
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    assert "for one process" in str(hook.available("cpu"))
+    assert "for one process" in str(hook.why_unavailable("cpu"))
 
 
 def test_another_jaxlib_has_no_hook(monkeypatch: pytest.MonkeyPatch) -> None:

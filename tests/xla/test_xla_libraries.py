@@ -68,8 +68,8 @@ def test_a_module_of_nnx_is_trained() -> None:
 
 
 def test_a_module_of_nnx_is_trained_where_there_is_no_hook(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hook, "available", lambda *_: "there is none")
-    monkeypatch.setattr(hook, "_said", set())
+    monkeypatch.setattr(hook, "why_unavailable", lambda *_: "there is none")
+    monkeypatch.setattr(hook, "_warned", set())
 
     @graphrl.jit
     def double(model: Scaled) -> None:

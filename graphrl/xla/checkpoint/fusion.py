@@ -25,7 +25,7 @@ programs.
 """
 
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -98,7 +98,9 @@ def fusion_of(derivative: Derivative, ignored: Container[int] = (), kernel: Mapp
             expensive = uses * total > total + (1 + uses) * size
             wanted = value in derivative.results or value in derivative.gradients
             kernels = {kernel[j] for j in readers[value]}
-            once = _is_once_in(node.equation, ops, len(readers[value]), len(kernels))
+            once = len(readers[value]) > 1 and len(ops) > LONGEST_IN_ONE
+            if len(kernels) > 1:
+                once = is_once(node.equation, ops)
             waits = derivative.backward[i] and heavy[max(users, default=i)] - heavy[i] > FAR
             smaller = waits and size < sum(derivative.bytes(source) for source in parts.sources(read[k]))
             written[value] = not fused or alone or expensive or wanted or once or smaller
@@ -166,11 +168,6 @@ def _uses(derivative: Derivative, value: Result, users: Iterable[int], kernel: M
     for j in users:
         uses[kernel[j]] = min(1.0, uses.get(kernel[j], 0.0) + share_read(derivative, j, value))
     return sum(uses.values())
-
-
-def _is_once_in(equation: Any, ops: Chain, readers: int, kernels: int) -> bool:
-    """True if XLA computes a value once for readers in `kernels` kernels, although they would move fewer bytes."""
-    return is_once(equation, ops) if kernels > 1 else readers > 1 and len(ops) > LONGEST_IN_ONE
 
 
 def _copies(derivative: Derivative, readers: Sequence[int], fused: bool) -> int:

@@ -229,11 +229,8 @@ class LevelBuilder:
 
     def _loop(self, place: int, results: int) -> Loop | None:
         """A scan with the given number of results; None if no gradient goes through it."""
-        own = [
-            v
-            for v in self.values
-            if isinstance(v, Result) and self._derivative.place[v.node] == place and self._is_scan(v)
-        ]
+        values = (v for v in self.values if isinstance(v, Result) and self._derivative.place[v.node] == place)
+        own = [v for v in values if self._derivative.node(v.node).type == "scan"]
         # jax moves computations that are the same in all steps out of a scan and before it, other scans included
         own = [v for v in own if v.node == own[-1].node]
         outputs = tuple(self._forward.number[value] for value in own if value.output < results)
@@ -248,9 +245,6 @@ class LevelBuilder:
         """For each carried argument, the value that takes its place in the next step, if the forward pass has it."""
         results = (value for value, _ in zip(self._derivative.returned, carried, strict=False))
         return [None if value is None else self._forward.number.get(value) for value in results]
-
-    def _is_scan(self, value: Result) -> bool:
-        return self._derivative.node(value.node).type == "scan"
 
 
 def _rows(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -131,11 +131,9 @@ class Nodes:
         """Results of reductions of rows, and all values that follow from them without a kernel."""
         values: set[Value] = set()
         for i, node in enumerate(self.derivative.nodes):
-            if (
-                node is not None
-                and is_fused(node.equation)
-                and (is_of_rows(node.equation) or not values.isdisjoint(self.derivative.reads(i)))
-            ):
+            if node is None or not is_fused(node.equation):
+                continue
+            if is_of_rows(node.equation) or not values.isdisjoint(self.derivative.reads(i)):
                 values.update(self.results(i))
         return values
 

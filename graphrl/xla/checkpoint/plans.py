@@ -27,15 +27,7 @@ from graphrl.xla.checkpoint.gradient import NamedGradient, gradient_of, line_at
 from graphrl.xla.checkpoint.program import CheckpointPlan, Program, Region, variables
 from graphrl.xla.checkpoint.report import CheckpointReport
 from graphrl.xla.checkpoint.rewrite import evaluate, fits
-from graphrl.xla.checkpoint.search import (
-    Result,
-    above_budget,
-    compiled_bytes,
-    measured_once,
-    search,
-    unplanned,
-    verified,
-)
+from graphrl.xla.checkpoint.search import Result, above_budget, cached, compiled_bytes, search, unplanned, verified
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings
 from graphrl.xla.checkpoint.solvers.anneal import prepare
@@ -135,7 +127,7 @@ def _search_plan(name: str, fingerprint: str, program: Program, wanted: Sequence
             functools.partial(search_within, settings=dataclasses.replace(settings, method="regular")),
             lambda: unplanned(name, named, pricing, settings, begin),
             goal,
-            measured_once(lambda choice: compiled_bytes(program, wanted, plan_of(named, choice, pricing), compiler)),
+            cached(lambda choice: compiled_bytes(program, wanted, plan_of(named, choice, pricing), compiler)),
             lambda least: above_budget(settings, pricing, least),
         )
         report = dataclasses.replace(report, search_seconds=time.monotonic() - begin)

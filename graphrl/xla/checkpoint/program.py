@@ -53,8 +53,8 @@ class CheckpointPlan:
     """Decisions about a program.
 
     Attributes:
-      regions: disjoint, in order. For equations outside of them jax keeps the values that it always keeps.
       regions: disjoint regions, in order. For equations outside of them jax keeps the values that it always keeps.
+      copied: places of free equations, which each region computes for itself.
       bodies: plans for the bodies of scans, by place; others are left as they are.
       stretch: for a scan's body, steps that run forward once more together before they run backward; 1 without
         stretches.

@@ -436,17 +436,9 @@ def _batched(values: Any, dims: Any, **params: Any) -> Any:
 
 
 _GATHER = core.Primitive("graphrl_gather")  # of tangents
-
-
 _GATHER.def_impl(_gather)
-
-
 _GATHER.def_abstract_eval(lambda *avals, **params: jax.lax.gather_p.abstract_eval(*avals, **params)[0])
-
-
 mlir.register_lowering(_GATHER, mlir.lower_fun(_gather, multiple_results=False))
-
-
 ad.primitive_jvps[_GATHER] = _jvp
 ad.primitive_transposes[_GATHER] = _transpose
 batching.primitive_batchers[_GATHER] = _batched

@@ -86,7 +86,7 @@ def search(
       UnmetError: the limit cannot be met; one line states the least bytes that can.
     """
     goal = goal or settings.goal(pricing)
-    timed = measured_once(seconds_of) if seconds_of else functools.partial(_priced_seconds, pricing, goal)
+    timed = cached(seconds_of) if seconds_of else functools.partial(_priced_seconds, pricing, goal)
     once = time.monotonic() - begin  # a gradient was traced: a measurement takes that long
     step = pricing.step_seconds = timed(default_choice(reportable.gradient))
     is_timed = goal.slowdown is not None and seconds_of is not None
@@ -118,7 +118,7 @@ def unplanned(name: str, reportable: ReportableGradient, pricing: Pricing, setti
     return Result(choice, _report(name, reportable, solution, pricing, (step, step), settings, begin))
 
 
-def measured_once(measure: Callable[[Choice], T]) -> Callable[[Choice], T]:
+def cached(measure: Callable[[Choice], T]) -> Callable[[Choice], T]:
     """Caches the results of `measure` by choice."""
     known: dict[tuple[bytes, ...], T] = {}
 

@@ -116,9 +116,8 @@ def test_sums_outside_of_segments_wait_for_nothing() -> None:
     program = program_of(jax.make_jaxpr(scaled)(array, array))
     level = gradient_of(program, [True, True], CHIP).gradient.levels[0]
     reads = np.diff(level.cotangent_from)
-    is_summand = np.array(
-        [(pair != home).all() for pair, home in rows(reads, level.cotangent_to, level.cotangent_home)]
-    )
+    pairs = rows(reads, level.cotangent_to, level.cotangent_home)
+    is_summand = np.array([(pair != home).all() for pair, home in pairs])
     assert is_summand.any()
     level = level._replace(cotangent_seconds=level.cotangent_seconds * is_summand)
     layers = np.array([place for place, eqn in enumerate(program.equations) if eqn.primitive.name == "sin"])

@@ -145,7 +145,7 @@ def test_choices_become_plans_that_copy_and_wait() -> None:
 
 
 def test_offloaded_plans_compute_the_same() -> None:
-    function = graphrl.checkpoint(wide, slowdown=0.2, chip="h200", send_to_host=True, seconds=1, cache=False)
+    function = graphrl.checkpoint(wide, slowdown=0.2, chip="h200", offload=True, seconds=1, cache=False)
     w, x = jnp.linspace(-0.1, 0.1, 64 * 64).reshape(64, 64), jnp.linspace(0, 1, 128 * 64).reshape(128, 64)
     own, plain = (jax.jit(jax.value_and_grad(f))(w, x) for f in (function, wide))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), own, plain)

@@ -345,9 +345,8 @@ def test_where_no_search_keeps_a_budget_the_lowest_regular_plan_is_tried() -> No
         found = best_of(pricing, goal, starts(pricing.gradient))
         if goal.excess(pricing, found.price) > 1e-6:
             raise UnmetError("it is too low", found.price.peak)
-        return Result(
-            found.choice, dataclasses.replace(slowdown_report(), planned=Figures(0.0, 0.0, found.price.peak, 1.0))
-        )
+        figures = Figures(0.0, 0.0, found.price.peak, 1.0)
+        return Result(found.choice, dataclasses.replace(slowdown_report(), planned=figures))
 
     search = functools.partial(searched, pricing)
     found = verified(search, by_start, unused, Goal(peak=0.9 * regular.price.peak), needed, str)

@@ -18,13 +18,14 @@ import graphrl
 from graphrl.errors import PlanError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla import hook
+from graphrl.xla.assignment import predicted_bytes
 from graphrl.xla.callback import Answer, Rule, Unplanned
-from graphrl.xla.donation import tied
+from graphrl.xla.donation import preserve_donation
 from graphrl.xla.planning import planner
 from graphrl.xla.planning.cache import DecisionCache, answer_of
-from graphrl.xla.planning.planner import decide, predicted_bytes
+from graphrl.xla.planning.planner import decide
 from graphrl.xla.recompute.loops import Expressions, loops_of
-from graphrl.xla.recompute.residuals import chosen, named, numbered
+from graphrl.xla.recompute.residuals import choose_residuals, named, numbered
 from graphrl.xla.recompute.rewrite import without_residuals
 from graphrl.xla.settings import Settings
 
@@ -80,7 +81,7 @@ def lowered(layer: str) -> jax.stages.Lowered:
 
 @functools.cache
 def module_of(layer: str) -> HloModule:
-    return tied(hook.captured(lowered(layer))).module
+    return preserve_donation(hook.captured(lowered(layer))).module
 
 
 def results(compiled: Any) -> list[bytes]:
@@ -92,10 +93,10 @@ def dropping(limit: float, predicted: list[int]) -> Rule:
     """The rule that drops all residuals within a limit; appends XLA's predicted bytes to `predicted`."""
 
     def rule(module: HloModule) -> Answer:
-        ties = tied(module)
-        lean = without_residuals(ties.module, chosen(ties.module, limit).dropped)
+        donation = preserve_donation(module)
+        lean = without_residuals(donation.module, choose_residuals(donation.module, limit).dropped)
         predicted.append(predicted_bytes(lean))
-        return Answer(answer_of(lean), aliases=ties.aliases)
+        return Answer(answer_of(lean), aliases=donation.aliases)
 
     return rule
 
@@ -112,7 +113,7 @@ def test_same_bits_as_predicted_in_less_memory(layer: str) -> None:
 @given(layer=st.sampled_from(sorted(LAYERS)), limit=st.floats(0, 1))
 def test_the_limit_holds_and_more_of_it_drops_more(layer: str, limit: float) -> None:
     module = module_of(layer)
-    choice, less = chosen(module, limit), chosen(module, limit / 2)
+    choice, less = choose_residuals(module, limit), choose_residuals(module, limit / 2)
     assert 0 <= choice.cost <= limit
     assert choice.bytes >= less.bytes or choice.cost < limit  # greedy: at worst slightly less
     pairs = named(module, choice.dropped)
@@ -146,7 +147,7 @@ def test_what_is_a_result_too_stays() -> None:
     (loops,) = loops_of(module)
     (residual,) = loops.residuals
     assert not loops.readings(residual)
-    assert chosen(module, 1.0).dropped == ()
+    assert choose_residuals(module, 1.0).dropped == ()
 
 
 def test_plan_of_another_program_is_refused() -> None:
@@ -247,7 +248,7 @@ def test_where_it_needs_more_than_predicted_the_plain_order_runs() -> None:
     assert found.dropped
     assert found.plain is not None
     planning = planner.Planner(asked)
-    planning._decisions.keep(dataclasses.replace(found, graphrl_bytes=1000, plain=(found.plain[0], 2000)))
+    planning._decisions.store(dataclasses.replace(found, graphrl_bytes=1000, plain=(found.plain[0], 2000)))
     compiled = hook.compile_by(lowered("gelu"), planning.rule)
     decision = planning.decision(module)
     assert decision is not None

@@ -371,9 +371,7 @@ def _backward(level: Level, work: Work, steps: int) -> None:
     for v in range(len(level.bytes)):
         if work.stored[v] == RECOMPUTED or work.last[v] < 0:
             continue
-        if (
-            level.trips > 0 and not level.materialized[v] and work.stored[v] == KEPT
-        ):  # its readers read the loop's array
+        if level.trips > 0 and not level.materialized[v] and work.stored[v] == KEPT:  # read from the loop's array
             continue
         begin = 0 if work.stored[v] == KEPT and level.trips == 0 else work.fetch_step[v]
         work.backward[begin] += level.bytes[v]
