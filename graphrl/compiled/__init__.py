@@ -79,11 +79,11 @@ def late_entry(function: F) -> F:
     It is for functions that compile in less than a second, and for modules that `import graphrl` loads: an import
     creates no folder.
     """
-    made = functools.cache(lambda: cast(Any, entry(function)))
+    compile_once = functools.cache(lambda: cast(Any, entry(function)))
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
-        compiled = made()
+        compiled = compile_once()
         with contextlib.nullcontext() if compiled.overloads else unannounced():
             return compiled(*args)
 

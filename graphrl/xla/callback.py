@@ -43,7 +43,7 @@ class Answer:
     aliases: tuple[OutputAlias, ...] = ()
     temp_bytes: int | None = None
     undonated_bytes: int = 0
-    on_misprediction: Callable[[int, int, str], None] = lambda measured, own, why: None
+    on_misprediction: Callable[[int, int, str], None] = lambda measured, default, why: None
     fallback: "Rule | None" = None
     fallback_bytes: int = 0
 

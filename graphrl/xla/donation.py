@@ -64,14 +64,14 @@ def argument_writes(module: HloModule) -> ArgumentWrites:
             readers[i.name].update(readers_of[value])
     exposed = []
     for alias in module.input_output_aliases:
-        given, result = ends_of(flow, alias)
+        argument, result = ends_of(flow, alias)
         definition = flow.nodes[flow.values[result].node]
-        if given == result:
+        if argument == result:
             continue
-        alone = buffers.buffers[buffers.buffer_of[given]].values == tuple(sorted((given, result)))
+        alone = buffers.buffers[buffers.buffer_of[argument]].values == tuple(sorted((argument, result)))
         in_entry = flow.computations[definition.computation] is entry
         if alone and in_entry and definition.instruction.opcode != "parameter":
-            readers[definition.instruction.name].update(readers_of[given])
+            readers[definition.instruction.name].update(readers_of[argument])
         else:
             exposed.append((alias.parameter, alias.parameter_index))
     return ArgumentWrites({name: frozenset(names) - {name} for name, names in readers.items()}, frozenset(exposed))
@@ -180,8 +180,8 @@ def reading_of(flow: Dataflow) -> Mapping[int, Sequence[str]]:
 def ends_of(flow: Dataflow, alias: OutputAlias) -> tuple[int, int]:
     """Numbers of the values of an argument and of the result that is written over it."""
     entry = flow.module.entry.name
-    given, result = flow.nodes[flow.parameter(entry, alias.parameter)], flow.nodes[flow.root(entry)]
-    return value_at(given, alias.parameter_index), value_at(result, alias.output_index)
+    argument, result = flow.nodes[flow.parameter(entry, alias.parameter)], flow.nodes[flow.root(entry)]
+    return value_at(argument, alias.parameter_index), value_at(result, alias.output_index)
 
 
 class _InPlaceFusion(NamedTuple):
@@ -218,19 +218,19 @@ def _written_into(buffers: ModuleBuffers, donated: Sequence[OutputAlias]) -> lis
 
 
 def _in_one_buffer(buffers: ModuleBuffers, alias: OutputAlias) -> bool:
-    given, result = ends_of(buffers.flow, alias)
-    return given != result and bool(buffers.buffer_of[given] == buffers.buffer_of[result])
+    argument, result = ends_of(buffers.flow, alias)
+    return argument != result and bool(buffers.buffer_of[argument] == buffers.buffer_of[result])
 
 
 def _in_place_fusions(buffers: ModuleBuffers, aliases: Sequence[OutputAlias]) -> Iterator[_InPlaceFusion]:
-    module, flow, taken = buffers.module, buffers.flow, set()
+    module, flow, used = buffers.module, buffers.flow, set()
     entry = module.entry
     later, reading = _Later(entry), reading_of(flow)
     for alias in aliases:
         writer, index = _maker(module, alias.output_index)
         argument = entry.parameters[alias.parameter]
         operand, copy = _operand(entry, writer, argument)
-        if alias.parameter_index or operand is None or (writer.name, operand) in taken:
+        if alias.parameter_index or operand is None or (writer.name, operand) in used:
             continue
         if not may_share(module, entry, writer, operand, (), index):
             continue
@@ -244,7 +244,7 @@ def _in_place_fusions(buffers: ModuleBuffers, aliases: Sequence[OutputAlias]) ->
         reads = list(itertools.chain.from_iterable(reading[value] for value in values))
         readers = {*reads} - {writer.name, copy}
         if reads.count(writer.name) == 1 and readers.isdisjoint(later.than(writer.name)):
-            taken.add((writer.name, operand))
+            used.add((writer.name, operand))
             later.add(writer.name, readers)
             yield _InPlaceFusion(
                 alias, writer.name, operand, index, copy, tuple(i.name for i in entry.instructions if i.name in readers)

@@ -292,20 +292,20 @@ class _Compilation:
             if abs(temp - answer.temp_bytes) > _TOLERANCE * answer.temp_bytes:
                 if answer.fallback is not None and temp + answer.undonated_bytes > answer.fallback_bytes:
                     return self.run(answer.fallback)
-                own = self._compiled(None)
-                answer.on_misprediction(temp, _temporaries(own), "")
-                if _temporaries(own) <= temp + answer.undonated_bytes:
-                    return own
+                default = self._compiled(None)
+                answer.on_misprediction(temp, _temporaries(default), "")
+                if _temporaries(default) <= temp + answer.undonated_bytes:
+                    return default
         if not answer.aliases:
             return executable
         try:
             data = mark_donated(self._backend.serialize_executable(executable), answer.aliases)
             loaded = self._backend.deserialize_executable(data, self._devices, self._options, self._callbacks)
         except Exception as error:  # another jaxlib may differ: XLA's own schedule keeps all donation
-            own = self._compiled(None)
+            default = self._compiled(None)
             why = " ".join(f"donated arguments cannot be kept: {error}".split())[:_LONGEST]
-            answer.on_misprediction(_temporaries(executable), _temporaries(own), why)
-            return own
+            answer.on_misprediction(_temporaries(executable), _temporaries(default), why)
+            return default
         if is_cache_used(self._backend):
             _loaded.last = loaded, data
         return loaded

@@ -472,9 +472,9 @@ def step_seconds(
         _call_seconds(executable, args, kwargs)
     began = time.perf_counter()
     while len(times[0]) < _MIN_ROUNDS or time.perf_counter() - began < _SECONDS:
-        for executable, spent in zip(executables, times, strict=True):
-            spent.append(_call_seconds(executable, args, kwargs))
-    return tuple(statistics.median(spent) for spent in times)
+        for executable, seconds in zip(executables, times, strict=True):
+            seconds.append(_call_seconds(executable, args, kwargs))
+    return tuple(statistics.median(seconds) for seconds in times)
 
 
 def _call_seconds(executable: jax.stages.Compiled, args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:

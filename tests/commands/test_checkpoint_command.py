@@ -168,7 +168,7 @@ def test_a_plan_of_a_file_within_a_budget(tmp_path: Path, capsys: pytest.Capture
     assert Path(picture).read_text().startswith("<?xml")
     assert main(["checkpoint", path, "--slowdown", "0.3", *options]) == 0
     out = capsys.readouterr().out
-    assert "computed again: " in out
+    assert "recomputed: " in out
     assert "dot_general  jvp()/dot_general." in out
     assert "estimated by roofline of h200" in out
     total = int(data["total_bytes"])

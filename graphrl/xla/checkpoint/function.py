@@ -208,8 +208,8 @@ class CheckpointedFunction(Decorated):
 
     def __getstate__(self) -> dict[str, Any]:
         """State for copies and pickles, without traced and compiled functions, which the next call makes again."""
-        own = {"_settings": self._settings, "_static": self._static, "_planned": self._planned}
-        return super().__getstate__() | own
+        state = {"_settings": self._settings, "_static": self._static, "_planned": self._planned}
+        return super().__getstate__() | state
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         """Restores the state of `__getstate__`."""
@@ -232,10 +232,10 @@ class CheckpointedFunction(Decorated):
             is_traced = [isinstance(leaf, jax.ShapeDtypeStruct) or is_value(leaf) for leaf in leaves]
 
             def run(*traced: Any) -> None:
-                given = iter(traced)
-                values = [next(given) if is_array else leaf for is_array, leaf in zip(is_traced, leaves, strict=True)]
-                own, named = jax.tree.unflatten(structure, values)
-                args, kwargs = join_arguments(own, named, static)
+                arrays = iter(traced)
+                values = [next(arrays) if is_array else leaf for is_array, leaf in zip(is_traced, leaves, strict=True)]
+                traced_args, traced_kwargs = jax.tree.unflatten(structure, values)
+                args, kwargs = join_arguments(traced_args, traced_kwargs, static)
                 self(*args, **kwargs)
 
             jax.eval_shape(run, *itertools.compress(leaves, is_traced))
@@ -247,8 +247,8 @@ class CheckpointedFunction(Decorated):
     def _run(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         call, static = self._static.split(args, kwargs)
         check_arguments(fn, *call)
-        given, structure = jax.tree.flatten(call)
-        leaves = [jnp.asarray(leaf) if isinstance(leaf, NUMBERS) else leaf for leaf in given]
+        values, structure = jax.tree.flatten(call)
+        leaves = [jnp.asarray(leaf) if isinstance(leaf, NUMBERS) else leaf for leaf in values]
         key = fn, structure, tuple((name, type(value), value) for name, value in static)  # 1 == 1.0 == True
         hashable = _has_hash(key)  # a call without a hashable key is traced each time
         traced = self._traced.pop(key, None) if hashable else None
@@ -258,12 +258,12 @@ class CheckpointedFunction(Decorated):
             closed, results = jax.make_jaxpr(traced, return_shape=True)(*own_args, **own_kwargs)
         except jax.errors.UnexpectedTracerError:  # custom rules may close over values that are traced only here
             return fn(*args, **kwargs)
-        own, outer = lift_tracers(closed)
-        keep = hashable and not outer  # the next call closes over other tracers
+        lifted, tracers = lift_tracers(closed)
+        keep = hashable and not tracers  # the next call closes over other tracers
         if keep:
             self._traced[key] = traced
-        leaves = [*outer, *leaves]
-        built = self._built_for(closed.jaxpr, own, leaves, (traced, structure) if keep else None)
+        leaves = [*tracers, *leaves]
+        built = self._built_for(closed.jaxpr, lifted, leaves, (traced, structure) if keep else None)
         planned = self._planned.pop(built.planned.fingerprint, built.planned)
         self._planned[planned.fingerprint] = planned  # now the most recent
         for kept in (self._traced, self._built):
@@ -372,7 +372,7 @@ def _has_hash(key: Any) -> bool:
 def _wanted(leaves: Sequence[Any]) -> tuple[bool, ...]:
     """For each argument, whether a gradient is taken by it; if jax shows none, True for all differentiable ones."""
     smooth = [differentiable(jax.typeof(leaf)) for leaf in leaves]
-    shown = [
+    differentiated = [
         is_smooth and type(leaf).__name__ in DIFFERENTIATED for is_smooth, leaf in zip(smooth, leaves, strict=True)
     ]
-    return tuple(shown if any(shown) else smooth)
+    return tuple(differentiated if any(differentiated) else smooth)

@@ -143,9 +143,9 @@ class Parts:
         key = self._number(self._slice(i, output))
         sliced = {}
         for part, size in reads.items():
-            own = self._number((part, key))
-            self._sources[own] = self._sources[part]
-            sliced[own] = share * size
+            sliced_part = self._number((part, key))
+            self._sources[sliced_part] = self._sources[part]
+            sliced[sliced_part] = share * size
         return sliced
 
     def sources(self, reads: Reads) -> set[Value]:
@@ -188,7 +188,7 @@ def _read(derivative: Derivative, parts: Parts, i: int, reads: Mapping[Value, Re
     if node.type not in SLICES or not operands:
         return [read] * len(node.output_bytes)
     size = derivative.bytes(operands[0])
-    shares = (part_read(node.equation, size, taken) for taken in node.output_bytes)
+    shares = (part_read(node.equation, size, size_read) for size_read in node.output_bytes)
     return [parts.sliced(read, i, k, share) for k, share in enumerate(shares)]
 
 
@@ -197,7 +197,7 @@ def share_read(derivative: Derivative, i: int, value: Value) -> float:
     node = derivative.node(i)
     if node.type not in SLICES or derivative.reads(i)[0] != value:
         return 1.0
-    return sum(part_read(node.equation, derivative.bytes(value), taken) for taken in node.output_bytes)
+    return sum(part_read(node.equation, derivative.bytes(value), size_read) for size_read in node.output_bytes)
 
 
 def _is_summed(derivative: Derivative, readers: Sequence[int]) -> bool:

@@ -100,14 +100,14 @@ class _Built(NamedTuple):
 def gradient_of(program: Program, wanted: Sequence[bool], chip: Chip) -> NamedGradient:
     """The gradient of a function by its `wanted` arguments, and of its loops' bodies by all differentiable ones."""
     built: list[_Built] = []
-    own = _build(built, program, wanted, chip, range(0), 0)
+    derived = _build(built, program, wanted, chip, range(0), 0)
     levels, loops = tuple(each.level for each in built), tuple(each.loops for each in built)
     return NamedGradient(
-        Gradient(levels, loops, sum(own.outside[: len(program.closed.in_avals)]), own.result_bytes),
+        Gradient(levels, loops, sum(derived.outside[: len(program.closed.in_avals)]), derived.result_bytes),
         tuple(each.program for each in built),
         tuple(each.names for each in built),
         tuple(each.carried for each in built),
-        None if program.bodies else own.traced,
+        None if program.bodies else derived.traced,
     )
 
 
@@ -115,13 +115,13 @@ def _build(
     built: list[_Built], program: Program, wanted: Sequence[bool], chip: Chip, carried: range, trips: int
 ) -> Derivative:
     """Appends a program's level, then those of the loops in it; returns its derivative."""
-    own = derivative(program, wanted, chip)
+    derived = derivative(program, wanted, chip)
     scans = {place: len(program.equations[place].outvars) for place in program.bodies}
-    builder = LevelBuilder(own, chip, carried, scans)
+    builder = LevelBuilder(derived, chip, carried, scans)
     loop_places = () if trips else builder.loops
     separate = [bool(eqn.effects) or place in loop_places for place, eqn in enumerate(program.equations)]
     level, loops, number = builder.level(trips, np.array(separate, bool)), dict[int, Loop](), len(built)
-    names = tuple(own.names.get(value) for value in builder.values)
+    names = tuple(derived.names.get(value) for value in builder.values)
     built.append(_Built(program, level, loops, names, carried, builder.begin_bytes))
     forward, backward = level.forward_seconds, level.backward_seconds
     for place, loop in sorted(builder.loops.items()):
@@ -143,7 +143,7 @@ def _build(
         level.kernel_seconds[loop.kernel] = steps * built[inner].level.backward_seconds
         backward += steps * built[inner].level.backward_seconds
     built[number] = built[number]._replace(level=level._replace(forward_seconds=forward, backward_seconds=backward))
-    return own
+    return derived
 
 
 class LevelBuilder:
@@ -230,15 +230,16 @@ class LevelBuilder:
     def _loop(self, place: int, results: int) -> Loop | None:
         """A scan with the given number of results; None if no gradient goes through it."""
         values = (v for v in self.values if isinstance(v, Result) and self._derivative.place[v.node] == place)
-        own = [v for v in values if self._derivative.node(v.node).type == "scan"]
+        scan_values = [v for v in values if self._derivative.node(v.node).type == "scan"]
         # jax moves computations that are the same in all steps out of a scan and before it, other scans included
-        own = [v for v in own if v.node == own[-1].node]
-        outputs = tuple(self._forward.number[value] for value in own if value.output < results)
-        kept = tuple(self._forward.number[value] for value in own if value.output >= results)
+        scan_values = [v for v in scan_values if v.node == scan_values[-1].node]
+        outputs = tuple(self._forward.number[value] for value in scan_values if value.output < results)
+        kept = tuple(self._forward.number[value] for value in scan_values if value.output >= results)
         kernels = [q for q, reads in enumerate(self._backward.reads) if set(reads) & set(kept)]
         if not outputs or not kernels:
             return None
-        forward, backward = (self._derivative.node(i) for i in (own[0].node, self._backward.kernels[kernels[0]]))
+        nodes = scan_values[0].node, self._backward.kernels[kernels[0]]
+        forward, backward = map(self._derivative.node, nodes)
         return Loop(place, outputs, kept, kernels[0], *slices_of(self._derivative, forward, backward, results))
 
     def _following(self, carried: Iterable[int]) -> list[int | None]:
@@ -323,12 +324,12 @@ def line_at(program: Program, place: Sequence[int]) -> str:
     Raises:
       LookupError: the program has no equation there.
     """
-    *loops, own = place
+    *loops, last = place
     for loop in loops:
         program = program.bodies[loop]
-    if not 0 <= own < len(program.equations):
-        raise IndexError(own)
-    return line_of(program.equations[own])
+    if not 0 <= last < len(program.equations):
+        raise IndexError(last)
+    return line_of(program.equations[last])
 
 
 def line_of(eqn: Any) -> str:

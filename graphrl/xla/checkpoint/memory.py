@@ -239,8 +239,8 @@ class Forward:
         compute them on the fly and need not read them.
         """
         nodes, moved = self._nodes, self._nodes.fusion.moved
-        own = {value.node for value in itertools.compress(self.values, self.needed) if isinstance(value, Result)}
-        alone = fusion_of(self._derivative, {i for i in range(len(self._derivative.nodes)) if i not in own})
+        forward = {value.node for value in itertools.compress(self.values, self.needed) if isinstance(value, Result)}
+        alone = fusion_of(self._derivative, {i for i in range(len(self._derivative.nodes)) if i not in forward})
         savings, total = np.zeros(len(self.values)), 0.0
         for v, value in enumerate(self.values):
             if isinstance(value, Result) and self.needed[v] and nodes.is_written(value) and nodes.is_fused(value):
@@ -325,7 +325,7 @@ class Backward:
         """For each kernel, bytes of its copy of each value that it reads, if that value is not computed again."""
         copies = map(self._nodes.copies, self.kernels)
         pairs = zip(copies, self.reads, strict=True)
-        return [[float(own.get(self._values[v], 0)) for v in reads] for own, reads in pairs]
+        return [[float(bytes_of.get(self._values[v], 0)) for v in reads] for bytes_of, reads in pairs]
 
     def seconds(self, inner: Collection[int]) -> np.ndarray:
         """`[kernels]` seconds of each kernel; 0 for the loops, `inner`."""
@@ -378,8 +378,8 @@ class Backward:
         """Values in the memory of the results: gradients, and the initial values of their loops and updates."""
         values = {value for value in self._derivative.gradients if isinstance(value, Result)}
         for q in reversed(range(len(self.kernels))):
-            own = values.intersection(self._nodes.results(self.kernels[q]))
-            values |= {initial for value in own if (initial := self._initial_value(q, value, last)) is not None}
+            results = values.intersection(self._nodes.results(self.kernels[q]))
+            values |= {initial for value in results if (initial := self._initial_value(q, value, last)) is not None}
         return values
 
     def _initial_value(self, q: int, value: Result, last: Mapping[Result, int]) -> Result | None:

@@ -174,8 +174,8 @@ def fingerprint_of(program: Program, wanted: Sequence[bool], settings: Settings)
         *program.sizes.of.items(),
     ]
     versions = installed_version(), VERSION, jax.__version__
-    whole = repr((versions, text, list(wanted), options, dataclasses.astuple(settings.figures)))
-    return hashlib.sha256(whole.encode()).hexdigest()[:32]
+    fields = repr((versions, text, list(wanted), options, dataclasses.astuple(settings.figures)))
+    return hashlib.sha256(fields.encode()).hexdigest()[:32]
 
 
 def _store(path: Path, planned: Planned) -> None:

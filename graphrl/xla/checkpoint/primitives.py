@@ -49,24 +49,24 @@ def wait_for(value: Any, copies: Sequence[Any]) -> Any:
     return _AFTER.bind(value, *copies, waits=False) if copies else value
 
 
-def _first(name: str, lowered: Callable[..., Any], known: Rule, again: Rule) -> core.Primitive:
+def _identity_primitive(name: str, lowered: Callable[..., Any], forward: Rule, recomputed: Rule) -> core.Primitive:
     """A primitive that returns its first operand.
 
     Args:
       name: the primitive's name.
       lowered: operands and parameters -> result.
-      known: gives the equation that replaces its own in the forward pass of a gradient through `jax.checkpoint`.
-      again: likewise where the backward pass computes it again.
+      forward: gives the equation that replaces its own in the forward pass of a gradient through `jax.checkpoint`.
+      recomputed: likewise where the backward pass computes it again.
     """
 
-    def partial(_: Any, unknown: Sequence[bool], there: Sequence[bool], eqn: Any) -> Any:
+    def partial(_: Any, unknown: Sequence[bool], available: Sequence[bool], eqn: Any) -> Any:
         if unknown[0]:
-            missing = [var for var, here in zip(eqn.invars, there, strict=True) if not here]
+            missing = [var for var, known in zip(eqn.invars, available, strict=True) if not known]
             return None, eqn, [True], [True], missing
-        second = again(eqn)
-        needed = {id(var) for var in second.invars}
-        missing = [var for var, here in zip(eqn.invars, there, strict=True) if not here and id(var) in needed]
-        return known(eqn), second, [False], [True], missing
+        backward = recomputed(eqn)
+        needed = {id(var) for var in backward.invars}
+        missing = [var for var, known in zip(eqn.invars, available, strict=True) if not known and id(var) in needed]
+        return forward(eqn), backward, [False], [True], missing
 
     primitive = core.Primitive(name)
     primitive.def_impl(lambda value, *_, **__: value)
@@ -92,8 +92,8 @@ def _barrier(value: Any, *copies: Any, waits: bool) -> Any:
     return jax.lax.optimization_barrier((value, *copies))[0] if waits else value
 
 
-_LOADED = _first("loaded", lambda value, *_: value, _without_copies, _from_host)
-_AFTER = _first("after", _barrier, lambda eqn: eqn.replace(params={"waits": True}), _without_copies)
+_LOADED = _identity_primitive("loaded", lambda value, *_: value, _without_copies, _from_host)
+_AFTER = _identity_primitive("after", _barrier, lambda eqn: eqn.replace(params={"waits": True}), _without_copies)
 
 
 NAME = "graphrl_barrier"
@@ -114,8 +114,8 @@ def _bound(values: Sequence[Any], finished: bool) -> list[Any]:
     if not arrays:
         return list(values)
     joined = _BARRIER.bind(*(values[k] for k in arrays), count=len(arrays), finished=finished, barrier=False)
-    own = dict(zip(arrays, joined, strict=True))
-    return [own.get(k, value) for k, value in enumerate(values)]
+    by_place = dict(zip(arrays, joined, strict=True))
+    return [by_place.get(k, value) for k, value in enumerate(values)]
 
 
 def _run(*operands: Any, count: int, finished: bool, barrier: bool) -> list[Any]:
@@ -126,24 +126,24 @@ def _run(*operands: Any, count: int, finished: bool, barrier: bool) -> list[Any]
 
 def _tangents(primals: Sequence[Any], tangents: Sequence[Any], *, count: int, **how: bool) -> tuple[Any, Any]:
     others = [value for value in primals if jax.typeof(value).size == 1] if how["finished"] else primals[count:]
-    return list(primals[:count]), _of_some(tangents[:count], others, how["barrier"])
+    return list(primals[:count]), _bind_nonzero(tangents[:count], others, how["barrier"])
 
 
 def _cotangents(cotangents: Sequence[Any], *operands: Any, count: int, **_: bool) -> list[Any]:
     others = operands[count:]
-    given = _of_some(cotangents, others, barrier=True)
-    return [*(None if type(each) is ad.Zero else each for each in given), *[None] * len(others)]
+    results = _bind_nonzero(cotangents, others, barrier=True)
+    return [*(None if type(each) is ad.Zero else each for each in results), *[None] * len(others)]
 
 
-def _of_some(values: Sequence[Any], others: Sequence[Any], barrier: bool) -> list[Any]:
+def _bind_nonzero(values: Sequence[Any], others: Sequence[Any], barrier: bool) -> list[Any]:
     """The values, of which those that are not symbolically zero wait for each other and for the others.
 
     A single value waits for nothing: a barrier would only keep compilers from fusing its op into its reader.
     """
-    some = [value for value in values if type(value) is not ad.Zero]
-    if not some or len(some) + len(others) == 1:
+    nonzero = [value for value in values if type(value) is not ad.Zero]
+    if not nonzero or len(nonzero) + len(others) == 1:
         return list(values)
-    bound = iter(_BARRIER.bind(*some, *others, count=len(some), finished=False, barrier=barrier))
+    bound = iter(_BARRIER.bind(*nonzero, *others, count=len(nonzero), finished=False, barrier=barrier))
     return [value if type(value) is ad.Zero else next(bound) for value in values]
 
 

@@ -152,9 +152,9 @@ def lift_tracers(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, list[Any]]
         return closed, tracers
 
     def run(*args: Any) -> list[Any]:
-        own = iter(args)
-        consts = [next(own) if isinstance(const, jax.core.Tracer) else const for const in closed.consts]
-        return core.jaxpr_as_fun(core.ClosedJaxpr(closed.jaxpr, consts))(*own)
+        rest = iter(args)
+        consts = [next(rest) if isinstance(const, jax.core.Tracer) else const for const in closed.consts]
+        return core.jaxpr_as_fun(core.ClosedJaxpr(closed.jaxpr, consts))(*rest)
 
     return jax.make_jaxpr(run)(*map(jax.typeof, tracers), *closed.in_avals), tracers
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import, and only pictures
 
 
 KEPT, RECOMPUTED, MOVED = "kept", "computed again", "moved to the host"
+HEADINGS = {KEPT: "kept", MOVED: "offloaded", RECOMPUTED: "recomputed"}  # in the text, in this order
 LINES = 12  # of each kind, in the text
 HEIGHT = 4.5  # of a picture, in inches
 
@@ -131,8 +132,8 @@ class CheckpointReport:
     @property
     def total_bytes(self) -> float:
         """Peak of the whole step: arguments, results, gradients and the rest, by XLA's figure if there is one."""
-        own = self.planned.peak_bytes if self.compiled_bytes is None else self.compiled_bytes
-        return self.argument_bytes + self.result_bytes + own
+        peak = self.planned.peak_bytes if self.compiled_bytes is None else self.compiled_bytes
+        return self.argument_bytes + self.result_bytes + peak
 
     def to_dict(self) -> dict[str, Any]:
         """All figures under the names of the attributes, for `json.dump`."""
@@ -150,13 +151,13 @@ class CheckpointReport:
         return _drawn(_memory_figure(self), path)
 
     def __str__(self) -> str:
-        rows: list[tuple[str, ...]] = [(self.function, "peak", "without arguments", "kept", "on the host", "step")]
+        rows: list[tuple[str, ...]] = [(self.function, "peak", "without arguments", "kept", "offloaded", "step")]
         outside = self.argument_bytes + self.result_bytes
         for name, figures in (("jax", self.plain), ("graphrl", self.planned)):
             sizes = (outside + figures.peak_bytes, figures.peak_bytes, figures.kept_bytes, figures.moved_bytes)
             rows.append((name, *map(format_bytes, sizes), format_seconds(figures.seconds)))
         lines = aligned(rows, left=1)
-        for what in (KEPT, MOVED, RECOMPUTED):
+        for what in HEADINGS:
             lines += self._of_kind(what)
         for loop in self.stretches:
             how = "unrolled" if loop.unrolled else "as a loop"
@@ -189,7 +190,7 @@ class CheckpointReport:
         if not values:
             return []
         total = sum(value.bytes for value in values)
-        lines = [f"{what}: {len(values)} values, {format_bytes(total)}"]
+        lines = [f"{HEADINGS[what]}: {len(values)} values, {format_bytes(total)}"]
         lines += [f"  {format_bytes(v.bytes):>9}  {v.value}  {v.line}".rstrip() for v in values[:LINES]]
         if len(values) > LINES:
             lines.append(f"  and {len(values) - LINES} more")
@@ -290,7 +291,7 @@ class CheckpointCurve:
         return {**dataclasses.asdict(self), "points": points}
 
     def __str__(self) -> str:
-        rows: list[tuple[str, ...]] = [("limit", "slowdown", "peak", "share", "kept", "values kept", "computed again")]
+        rows: list[tuple[str, ...]] = [("limit", "slowdown", "peak", "share", "kept", "values kept", "recomputed")]
         plain = format_bytes(self.plain.peak_bytes), "100%", format_bytes(self.plain.kept_bytes)
         rows.append(("jax", "+0.0%", *plain, "", ""))
         for point in self.points:
@@ -313,8 +314,8 @@ def _needed(report: CheckpointReport, is_part: bool = False) -> float:
 
 def sizes_lines(sizes: Mapping[str, int]) -> list[str]:
     """A line with the sizes that a plan assumes for symbolic dimensions; no line without such dimensions."""
-    shown = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-    return [f"planned for {shown}: all figures are for these sizes of symbolic dimensions"] if sizes else []
+    text = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+    return [f"planned for {text}: all figures are for these sizes of symbolic dimensions"] if sizes else []
 
 
 def _drawn(figure: "Figure", path: str | os.PathLike[str] | None) -> "Figure":

@@ -52,10 +52,10 @@ def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_
     """
     values, copies = Values.of(program.closed, args), Copies()
     _run(program, plan, values, plan.copied)
-    start, apart = 0, not in_loop or len(plan.regions) > 1
+    start, prevent_cse = 0, not in_loop or len(plan.regions) > 1
     for region in plan.regions:
         _run_between(program, plan, values, range(start, region.first))
-        _run_region(program, plan, values, region, apart, copies)
+        _run_region(program, plan, values, region, prevent_cse, copies)
         start = region.stop
     _run_between(program, plan, values, range(start, len(program.equations)))
     results = values.read(program.closed.jaxpr.outvars)
@@ -183,13 +183,13 @@ def product(equation: Any, smaller: int, left: Any, right: Any) -> Any:
 
     def tangent(primals: Any, tangents: Any) -> tuple[Any, Any]:
         """The term with the larger operand's tangent, when transposed, waits for the other term."""
-        some = [k for k in (1 - smaller, smaller) if type(tangents[k]) is not SymbolicZero]
+        order = [k for k in (1 - smaller, smaller) if type(tangents[k]) is not SymbolicZero]
         terms: list[Any] = []
-        for k in some:
-            own = tangents[k]
+        for k in order:
+            tangent_k = tangents[k]
             if terms:
-                terms[0], own = join_gradients([terms[0], own])
-            terms.append(bind(*(own if number == k else operand for number, operand in enumerate(primals))))
+                terms[0], tangent_k = join_gradients([terms[0], tangent_k])
+            terms.append(bind(*(tangent_k if number == k else operand for number, operand in enumerate(primals))))
         return bind(*primals), sum(terms[1:], terms[0])
 
     run = jax.custom_jvp(bind)
@@ -257,9 +257,9 @@ def _not_copied(plan: CheckpointPlan, places: Iterable[int]) -> list[int]:
 
 def _run_between(program: Program, plan: CheckpointPlan, values: Values, places: Iterable[int]) -> None:
     """Runs equations outside of all regions. If the plan has orders, they also receive their gradients together."""
-    own = _not_copied(plan, places)
-    with _joined_gradients(program, values, [program.equations[place] for place in own] if plan.orders else []):
-        _run(program, plan, values, own)
+    not_copied = _not_copied(plan, places)
+    with _joined_gradients(program, values, [program.equations[place] for place in not_copied] if plan.orders else []):
+        _run(program, plan, values, not_copied)
 
 
 @contextlib.contextmanager
@@ -277,32 +277,32 @@ def _with_joined_gradients(program: Program, values: Values, read: Sequence[Any]
 
     If all are arguments, the gradients are results, which compilers should write directly to the memory of the results.
     """
-    own = values.read(read)
-    return join_gradients(own) if any(var in program.place_of for var in read) else own
+    operands = values.read(read)
+    return join_gradients(operands) if any(var in program.place_of for var in read) else operands
 
 
 def _run_region(
-    program: Program, plan: CheckpointPlan, values: Values, region: Region, apart: bool, copies: Copies
+    program: Program, plan: CheckpointPlan, values: Values, region: Region, prevent_cse: bool, copies: Copies
 ) -> None:
-    """Runs a region; `apart` keeps compilers from merging recomputation with the first computation.
+    """Runs a region; `prevent_cse` keeps compilers from merging recomputation with the first computation.
 
     Copies to the host that end in a later region are added to `copies`, and those that end here are taken from it.
     """
-    own = _not_copied(plan, range(region.first, region.stop))
-    if not own:
+    not_copied = _not_copied(plan, range(region.first, region.stop))
+    if not not_copied:
         return
-    places = sorted({*own, *_copies(program, plan, own)})
-    written = {var for place in own for var in program.equations[place].outvars}
+    places = sorted({*not_copied, *_copies(program, plan, not_copied)})
+    written = {var for place in not_copied for var in program.equations[place].outvars}
     later = frozenset(var for var in written if program.last_use.get(var, -1) >= region.stop)
     piece = Piece.of([program.equations[place] for place in places], later)
     names = {name: program.text_of(name) for name in (*region.kept, *region.moved)}
     ends = dict(zip(region.moved, region.ends, strict=bool(region.ends)))
-    arriving = {place: copies.pop(place) for place in own if place in copies}
+    arriving = {place: copies.pop(place) for place in not_copied if place in copies}
 
     def run(arriving: Copies, *args: Any) -> tuple[list[Any], Copies]:
-        inner, waiting = Values(piece.reads, args), {place: list(some) for place, some in arriving.items()}
+        inner, waiting = Values(piece.reads, args), {place: list(group) for place, group in arriving.items()}
         _run(program, plan, inner, places, names, ends, waiting)
-        return inner.read(piece.writes), {place: some for place, some in waiting.items() if place >= region.stop}
+        return inner.read(piece.writes), {place: group for place, group in waiting.items() if place >= region.stop}
 
     by_jax = [name for name in region.moved if name not in ends]
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
@@ -312,10 +312,10 @@ def _run_region(
         offload_dst=HOST,
     )
     read = _with_joined_gradients(program, values, piece.reads)
-    results, left = checkpointed(run, arriving, *read, policy=policy, prevent_cse=apart)
+    results, left = checkpointed(run, arriving, *read, policy=policy, prevent_cse=prevent_cse)
     values.write(piece.writes, results)
-    for place, some in left.items():
-        copies.setdefault(place, []).extend(some)
+    for place, group in left.items():
+        copies.setdefault(place, []).extend(group)
 
 
 def _copies(program: Program, plan: CheckpointPlan, readers: Iterable[int]) -> set[int]:
@@ -348,14 +348,14 @@ def _run(
     special = {*(place for place, _ in names), *ends.values(), *copies}
     for place in places:
         eqn = program.equations[place]
-        own = _implementation(program, plan, place)
-        waiting += [eqn] if own is None else []
-        if own is None and place not in special:
+        implementation = _implementation(program, plan, place)
+        waiting += [eqn] if implementation is None else []
+        if implementation is None and place not in special:
             continue
         values.run(waiting)
         waiting = []
-        if own is not None:
-            values.write(eqn.outvars, own(values.read(eqn.invars)))
+        if implementation is not None:
+            values.write(eqn.outvars, implementation(values.read(eqn.invars)))
         for k, var in enumerate(eqn.outvars):
             if values.has(var):
                 _mark(values, var, (place, k), names, ends, copies)

@@ -107,8 +107,8 @@ def search(
         raise UnmetError(_unmet_message(settings, goal, pricing, solution.price), least)
     if goal.slowdown is not None and goal.slowdown < min(0.0, slowdown(solution.choice) - 1e-6):
         raise UnmetError(f"slowdown is {settings.slowdown}: no plan was found that saves this part of jax's own time")
-    both = step, timed(solution.choice)
-    return Result(solution.choice, _report(name, reportable, solution, pricing, both, settings, begin))
+    step_times = step, timed(solution.choice)
+    return Result(solution.choice, _report(name, reportable, solution, pricing, step_times, settings, begin))
 
 
 def unplanned(name: str, reportable: ReportableGradient, pricing: Pricing, settings: Settings, begin: float) -> Result:
@@ -120,13 +120,13 @@ def unplanned(name: str, reportable: ReportableGradient, pricing: Pricing, setti
 
 def cached(measure: Callable[[Choice], T]) -> Callable[[Choice], T]:
     """Caches the results of `measure` by choice."""
-    known: dict[tuple[bytes, ...], T] = {}
+    results: dict[tuple[bytes, ...], T] = {}
 
     def measured(choice: Choice) -> T:
         key = tuple(np.asarray(part).tobytes() for cut in choice for part in cut)
-        if key not in known:
-            known[key] = measure(choice)
-        return known[key]
+        if key not in results:
+            results[key] = measure(choice)
+        return results[key]
 
     return measured
 
@@ -235,7 +235,7 @@ def reported_values(reportable: ReportableGradient, choice: Choice, pricing: Pri
             size = int(level.bytes[v]) * (at_once if stored[v] == KEPT else trips)
             seconds = float(level.seconds[v]) * trips
             values.append(ReportedValue(what, origin.value, size, seconds, origin.line, origin.place))
-    order = (report.KEPT, report.MOVED, report.RECOMPUTED)
+    order = list(report.HEADINGS)
     values.sort(key=lambda value: (order.index(value.what), -value.bytes))
     return tuple(values[:MOST])
 

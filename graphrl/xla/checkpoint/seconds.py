@@ -305,9 +305,9 @@ class Fusing:
           results: number of leading results that are not stacked.
         """
         fused = {value for op in self._flat.ops if op.equation and is_fused(op.equation) for value in op.results}
-        taken = [value for value in self._flat.inputs[inputs:] if value in self._alone]
+        slices = [value for value in self._flat.inputs[inputs:] if value in self._alone]
         stacked = [value for value in self._flat.results[results:] if isinstance(value, Value)]
-        return taken + [value for value in stacked if value not in fused or self._readers[value]]
+        return slices + [value for value in stacked if value not in fused or self._readers[value]]
 
     def write(self, op: Op) -> float:
         """Bytes that an op which writes its results moves, together with the ops fused into it."""

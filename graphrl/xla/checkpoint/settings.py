@@ -199,8 +199,8 @@ class Static(NamedTuple):
         places = sorted({number % len(args) for number in self.argnums})
         names = sorted({*self.argnames} & {*kwargs})
         static: StaticArgs = (*((place, args[place]) for place in places), *((name, kwargs[name]) for name in names))
-        own = [None if place in places else arg for place, arg in enumerate(args)]
-        return (own, {name: None if name in names else arg for name, arg in kwargs.items()}), static
+        arrays = [None if place in places else arg for place, arg in enumerate(args)]
+        return (arrays, {name: None if name in names else arg for name, arg in kwargs.items()}), static
 
 
 def join_arguments(args: Sequence[Any], kwargs: Mapping[str, Any], static: StaticArgs) -> Call:
@@ -250,8 +250,8 @@ def _described(leaf: Any) -> str:
     """Short description of a value that is not an array."""
     if isinstance(leaf, np.ndarray):
         return f"an array of {leaf.dtype}"
-    shown = f"{reprlib.repr(leaf)}, " if isinstance(leaf, str | bytes | int) else ""
-    return f"{shown}of type {type(leaf).__name__}"
+    text = f"{reprlib.repr(leaf)}, " if isinstance(leaf, str | bytes | int) else ""
+    return f"{text}of type {type(leaf).__name__}"
 
 
 def _remedy(leaf: Any, static: str) -> str:
@@ -277,5 +277,5 @@ def check_result(name: str, result: Any) -> None:
             raise ArgumentError(f"{name}: its {place} is {_described(leaf)}: must be an array or a number")
 
 
-def _items(given: Any) -> tuple[Any, ...] | None:
-    return tuple(given) if isinstance(given, Iterable) else None
+def _items(value: Any) -> tuple[Any, ...] | None:
+    return tuple(value) if isinstance(value, Iterable) else None

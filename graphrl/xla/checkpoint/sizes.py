@@ -186,12 +186,12 @@ class _Concrete:
         atoms: dict[Any, Any] = {}
 
         def bound(variables: Iterable[Any]) -> list[Any]:
-            own = {var: type(var)(self._aval(var.aval)) for var in variables}
-            atoms.update(own)
-            return list(own.values())
+            new = {var: type(var)(self._aval(var.aval)) for var in variables}
+            atoms.update(new)
+            return list(new.values())
 
-        def read(some: Iterable[Any]) -> list[Any]:
-            return [atom if isinstance(atom, core.Literal) else atoms[atom] for atom in some]
+        def read(atoms_read: Iterable[Any]) -> list[Any]:
+            return [atom if isinstance(atom, core.Literal) else atoms[atom] for atom in atoms_read]
 
         outside, equations = (bound(jaxpr.constvars), bound(jaxpr.invars)), []
         for eqn in jaxpr.eqns:

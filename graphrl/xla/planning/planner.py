@@ -136,18 +136,18 @@ class Planner:
         self.reports[module.fingerprint] = Report.of(module.name, fallback, from_cache=False)
         return self._answer(module, fallback)
 
-    def _correct(self, module: HloModule, decision: Decision, measured: int, own: int, why: str) -> None:
+    def _correct(self, module: HloModule, decision: Decision, measured: int, default: int, why: str) -> None:
         """Corrects a decision whose order needs other bytes than predicted, or cannot be used.
 
         Args:
           module: the program.
           decision: about it.
           measured: bytes of temporaries under the decision's order.
-          own: bytes of temporaries under XLA's own schedule.
+          default: bytes of temporaries under XLA's own schedule.
           why: one line why the order cannot be used; "" if the prediction was wrong.
         """
-        decision = dataclasses.replace(decision, graphrl_bytes=measured, xla_bytes=max(own, decision.xla_bytes))
-        if why or own <= measured + decision.undonated_bytes:
+        decision = dataclasses.replace(decision, graphrl_bytes=measured, xla_bytes=max(default, decision.xla_bytes))
+        if why or default <= measured + decision.undonated_bytes:
             reason = why or f"the order needs {format_bytes(measured)}, more than predicted"
             decision = dataclasses.replace(decision.without_plan(), reason=reason)
         self._decisions.store(decision)
@@ -338,15 +338,15 @@ def _candidates(
         program = base.with_orders(schedule)
         return Candidate(by, program, predict(program.order(program.entry), program.schedule), evaluations)
 
-    known = [candidate("XLA", _schedule(base), 0)]
+    starts = [candidate("XLA", _schedule(base), 0)]
     if memory is not None:
-        known.append(candidate(MEMORY_SCHEDULER, _translated(memory, base), 0))
+        starts.append(candidate(MEMORY_SCHEDULER, _translated(memory, base), 0))
     if earlier is not None and earlier.orders is not None and not (earlier.clones or earlier.dropped):
-        known.append(candidate(earlier.found_by, _schedule(earlier.program(base)), earlier.evaluations))
-    yield from known[1:]
-    known.sort(key=lambda one: one.predicted)
-    result = search_orders(base, targets, [_schedule(one.program) for one in known], settings, end, least)
-    yield candidate(result.found_by or known[0].found_by, result.schedule, result.evaluations)
+        starts.append(candidate(earlier.found_by, _schedule(earlier.program(base)), earlier.evaluations))
+    yield from starts[1:]
+    starts.sort(key=lambda start: start.predicted)
+    result = search_orders(base, targets, [_schedule(start.program) for start in starts], settings, end, least)
+    yield candidate(result.found_by or starts[0].found_by, result.schedule, result.evaluations)
 
 
 def _schedule(module: HloModule) -> Schedule:
@@ -367,10 +367,10 @@ def _recomputed(
 ) -> Iterator[Candidate]:
     """Candidates with recomputation: that of an earlier decision, and the best order with new recomputation."""
     if earlier is not None and (earlier.clones or earlier.dropped):
-        known = earlier.program(base)
+        program = earlier.program(base)
         clones = earlier.named_clones(without_residuals(base, earlier.dropped))
-        predicted, by = predicted_bytes(known), earlier.found_by
-        yield Candidate(by, known, predicted, earlier.evaluations, earlier.dropped, clones, earlier.recomputed)
+        predicted, by = predicted_bytes(program), earlier.found_by
+        yield Candidate(by, program, predicted, earlier.evaluations, earlier.dropped, clones, earlier.recomputed)
     began = time.perf_counter()
     reduced = _without_residuals(best, settings.recompute, began + DROPPING * seconds)
     recomputation = recompute_everywhere(

@@ -59,14 +59,14 @@ class Editing:
 
     def users(self, name: str) -> list[Any]:
         """The instructions that read an instruction."""
-        own = self.by_name[name].id & LOCAL
-        return [i for i in self.by_name.values() if own in [k & LOCAL for k in i.operand_ids]]
+        number = self.by_name[name].id & LOCAL
+        return [i for i in self.by_name.values() if number in [k & LOCAL for k in i.operand_ids]]
 
     def read_instead(self, old: str, new: str) -> None:
         """Redirects all users of an instruction to another one."""
-        own, other = self.by_name[old].id & LOCAL, self.by_name[new].id
+        number, other = self.by_name[old].id & LOCAL, self.by_name[new].id
         for i in self.users(old):
-            i.operand_ids[:] = [other if k & LOCAL == own else k for k in i.operand_ids]
+            i.operand_ids[:] = [other if k & LOCAL == number else k for k in i.operand_ids]
 
     def remove(self, name: str) -> Any:
         """Removes an instruction that has no users."""
@@ -198,7 +198,7 @@ class Builder:
         self._editing, self._loops = editing, loops
         self._caller = loops.backward_body.computation.name
         self._body = editing.edited(self._caller)
-        self._given = dict(part_names(loops.backward_body.computation))
+        self._arguments = dict(part_names(loops.backward_body.computation))
         self.names: dict[int, str] = {}
 
     def build(self, number: int, step: Step) -> None:
@@ -206,7 +206,7 @@ class Builder:
         operands = [self.names[each] for each in step.operands]
         if step.kind == "given":
             assert isinstance(step.what, int)
-            self.names[number] = self._given[step.what]
+            self.names[number] = self._arguments[step.what]
         elif step.kind == "index":
             self.names[number] = self._index
         elif step.kind == "slice":
@@ -239,7 +239,7 @@ class Builder:
     def _slice(self, residual: Residual) -> str:
         """Adds the slice of a residual that the backward loop reads in this trip; returns its name."""
         shape = self._loops.forward_body.instruction(residual.update).attributes.shape
-        array, index = self._given[residual.argument], self._index
+        array, index = self._arguments[residual.argument], self._index
         name = self._editing.fresh(array)
         fused = self._editing.new_fusion(self._caller, name)
         for k, operand in enumerate((array, index)):
@@ -301,13 +301,13 @@ class Builder:
 
         def copy(original: str) -> str:
             if original not in copies:
-                i, again = inside.by_name[original], f"{original}.{name}"  # names are unique in a module
+                i, copied = inside.by_name[original], f"{original}.{name}"  # names are unique in a module
                 if original in cuts:
-                    fused.add(_parameter(i.attributes, len(read)), again, ())
+                    fused.add(_parameter(i.attributes, len(read)), copied, ())
                     read.append(cuts[original])
                 else:
-                    fused.add(i.attributes, again, [copy(operand) for operand in i.operands])
-                copies[original] = again
+                    fused.add(i.attributes, copied, [copy(operand) for operand in i.operands])
+                copies[original] = copied
             return copies[original]
 
         return self._calling(fused, fused.by_name[copy(end)], read)

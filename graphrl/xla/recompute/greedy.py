@@ -372,12 +372,12 @@ class Greedy:
                 return False
             if not flow.pinned[buffer] and flow.size[buffer] and state.death(value) < at:
                 charge = self._charged[buffer] if self._shared else flow.size[buffer]
-                again = state.facts.repeatable[writer] and (op, buffer) not in state.facts.fixed
-                if not (again and self._shared) and charge <= closure.room:
-                    again = False
-                elif not again:
+                recompute = state.facts.repeatable[writer] and (op, buffer) not in state.facts.fixed
+                if not (recompute and self._shared) and charge <= closure.room:
+                    recompute = False
+                elif not recompute:
                     return False
-                if again:
+                if recompute:
                     if not self._close(writer, at, closure):
                         return False
                     reads[buffer] = None
@@ -398,8 +398,8 @@ class Greedy:
         top = int(state.profile.argmax())
         charges = {}
         for buffer in state.facts.writer:
-            again = [flow.writes[user][0] for user in flow.users[buffer] if state.facts.repeatable[user]]
-            sharing = sum(state.birth(value) <= top < state.death(value) for value in again)
+            values = [flow.writes[user][0] for user in flow.users[buffer] if state.facts.repeatable[user]]
+            sharing = sum(state.birth(value) <= top < state.death(value) for value in values)
             charges[buffer] = flow.size[buffer] / max(1, sharing)
         return charges
 
@@ -421,14 +421,14 @@ class Greedy:
             reads = {b: new[state.facts.writer[b]] if v is None else v for b, v in closure.reads[op].items()}
             new[op] = state.add(op, gain.time, reads)
             state.profile[gain.time] += state.size(new[op])
-        again = new[state.op[state.values[value].writer]]
+        clone = new[state.op[state.values[value].writer]]
         for node in gain.readers:
-            state.move(node, again)
+            state.move(node, clone)
         state.profile[begin + 1 : gain.time + 1] -= state.size(value)
         if value in state.overwritten:
             state.overwritten.discard(value)
-            state.overwritten.add(again)
-        assert end == state.death(again)
+            state.overwritten.add(clone)
+        assert end == state.death(clone)
         read = {v for reads in closure.reads.values() for v in reads.values() if v is not None}
         for offered in (*new.values(), *sorted(read)):  # these values have new or later uses
             self._offer(offered)

@@ -64,8 +64,8 @@ class Expressions:
                 self._add_fusion(i)
                 self.number["", i.name] = self.number[i.name, self.inside(i.name).root.name]
             else:
-                known = i.opcode in _KNOWN or i.opcode == "get-tuple-element"
-                self.number["", i.name] = self._of(i, "") if known else self._new(("", i.name))
+                is_known = i.opcode in _KNOWN or i.opcode == "get-tuple-element"
+                self.number["", i.name] = self._of(i, "") if is_known else self._new(("", i.name))
 
     def inside(self, fusion: str) -> Computation:
         """The fused computation of a fusion."""
@@ -98,18 +98,18 @@ class Expressions:
 
     def _add_fusion(self, fusion: Instruction) -> None:
         for i in self.module.computations[fusion.called[0]].instructions:
-            own = fusion.name, i.name
+            reference = fusion.name, i.name
             if i.opcode == "parameter":
-                self.number[own] = self.number["", fusion.operands[i.attributes.parameter_number]]
+                self.number[reference] = self.number["", fusion.operands[i.attributes.parameter_number]]
                 continue
             of_product = any((fusion.name, name) in self.products for name in i.operands)
             if i.opcode in _PRODUCTS or (of_product and i.opcode in _MOVING):
-                self.products.add(own)
+                self.products.add(reference)
             if i.opcode not in _KNOWN or (of_product and i.opcode not in _ROUNDING):
-                self.contracted.add(own)
-                self.number[own] = self._new(own)
+                self.contracted.add(reference)
+                self.number[reference] = self._new(reference)
             else:
-                self.number[own] = self._of(i, fusion.name)
+                self.number[reference] = self._of(i, fusion.name)
 
     def _of(self, i: Instruction, scope: str) -> int:
         kept = type(i.attributes)()
@@ -349,7 +349,7 @@ def initial_values(caller: Computation, loop: Instruction) -> tuple[str, ...]:
 
 def _axis(whole: Sequence[int], part: Sequence[int]) -> int | None:
     """The only axis along which a part is smaller, with size 1 there; else None."""
-    smaller = [k for k, (size, own) in enumerate(zip(whole, part, strict=True)) if size != own]
+    smaller = [k for k, (size, part_size) in enumerate(zip(whole, part, strict=True)) if size != part_size]
     return smaller[0] if len(smaller) == 1 and part[smaller[0]] == 1 else None
 
 

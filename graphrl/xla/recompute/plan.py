@@ -112,8 +112,8 @@ def recompute_everywhere(module: HloModule, *, limit: float, seconds: float, see
             for number, name in enumerate(left)
             if number < LEAST_COMPUTATIONS or time.perf_counter() < end
         ]
-        better = [one for one in candidates if one is not None]
-        best = min([best, *better], key=lambda one: one.predicted)
+        better = [candidate for candidate in candidates if candidate is not None]
+        best = min([best, *better], key=lambda candidate: candidate.predicted)
         if not better or time.perf_counter() >= end:
             break
         left = [name for name in left if name not in best.clones]
@@ -180,7 +180,7 @@ class _Search:
         self.total = sum(self.op_seconds)
         self.routes = Routes(program)
         classes = list(dict.fromkeys(tuple(repeatable(program, expensive=expensive)) for expensive in (False, True)))
-        self.classes = [Facts(program.graph, self.op_seconds, those, self.routes.may_read_clone) for those in classes]
+        self.classes = [Facts(program.graph, self.op_seconds, flags, self.routes.may_read_clone) for flags in classes]
 
     def run(self, order: np.ndarray) -> Recomputation | None:
         nodes = [int(op) for op in order]
@@ -258,10 +258,10 @@ class _Search:
         predicted = predict(sequence)
         if predicted > best.predicted:  # the search had no time to evaluate the starting order
             sequence, predicted = program.sequence(best.places), best.predicted
-        spent = sum(self.op_seconds[op] for op, _ in best.clones)
+        seconds = sum(self.op_seconds[op] for op, _ in best.clones)
         name = program.module.entry.name
         module = program.module.with_orders({name: sequence})
-        return Recomputation(module, {name: best.names}, predicted, spent / self.total)
+        return Recomputation(module, {name: best.names}, predicted, seconds / self.total)
 
 
 def _valid(graph: ComputationGraph, order: Sequence[int]) -> list[int]:

@@ -67,12 +67,12 @@ def _greedy(
     spent, count = 0.0, -1
     while count < sum(len(pair.dropped) for pair in pairs):
         count = sum(len(pair.dropped) for pair in pairs)
-        queue = [(rank(one.bytes, 0.0), number, one.place) for number, pair in enumerate(pairs) for one in pair.left()]
+        queue = [(rank(r.bytes, 0.0), number, r.place) for number, pair in enumerate(pairs) for r in pair.left()]
         heapq.heapify(queue)
         while queue and not over():
             _, number, place = heapq.heappop(queue)
             pair = pairs[number]
-            residual = next(one for one in pair.left() if one.place == place)
+            residual = next(residual for residual in pair.left() if residual.place == place)
             cost = pair.cost_of(residual) - pair.cost
             own = rank(residual.bytes, cost)
             if spent + cost > limit:
@@ -96,8 +96,8 @@ class _Pair:
 
     def __init__(self, loops: Loops, costs: RunTimes) -> None:
         self.loops, self._costs = loops, costs
-        large = (one for one in loops.residuals if one.bytes >= LEAST_BYTES)
-        self._large = [one for one in large if loops.readings(one)]
+        large = (residual for residual in loops.residuals if residual.bytes >= LEAST_BYTES)
+        self._large = [residual for residual in large if loops.readings(residual)]
         self.dropped: tuple[Residual, ...] = ()
         self.cost = 0.0
         module, caller = loops.module, costs.of_computation(loops.caller.name)
@@ -107,11 +107,11 @@ class _Pair:
     @property
     def bytes(self) -> int:
         """Bytes of all dropped residuals."""
-        return sum(one.bytes for one in self.dropped)
+        return sum(residual.bytes for residual in self.dropped)
 
     def left(self) -> list[Residual]:
         """Residuals that are kept and may be dropped."""
-        return [one for one in self._large if one not in self.dropped]
+        return [residual for residual in self._large if residual not in self.dropped]
 
     def drop(self, residual: Residual) -> None:
         """Drops one more residual."""
@@ -121,13 +121,13 @@ class _Pair:
     def cost_of(self, residual: Residual) -> float:
         """The pair's cost with one more dropped residual; infinite if it cannot be computed again."""
         loops, dropped = self.loops, (*self.dropped, residual)
-        recipes = Recipes(loops, [one for one in loops.residuals if one not in dropped], self._costs)
+        recipes = Recipes(loops, [residual for residual in loops.residuals if residual not in dropped], self._costs)
         try:
-            wanted = [recipes.of(one) for one in dropped]
+            wanted = [recipes.of(residual) for residual in dropped]
         except Impossible:
             return math.inf
         body = loops.forward_body.computation
-        saved = sum(self._costs.of(body.by_name[one.writer], body) for one in dropped)
+        saved = sum(self._costs.of(body.by_name[residual.writer], body) for residual in dropped)
         return (loops.trips or 0) * (recipes.seconds(wanted) - saved) / self._total
 
 
@@ -156,10 +156,10 @@ def named(module: HloModule, dropped: Dropped) -> dict[Loops, list[Residual]]:
     residuals = {}
     for *at, places in dropped:
         loops = pairs.get((at[0], at[1], at[2]))
-        own = {} if loops is None else {one.place: one for one in loops.residuals if loops.readings(one)}
-        if loops is None or not own.keys() >= set(places):
+        by_place = {} if loops is None else {r.place: r for r in loops.residuals if loops.readings(r)}
+        if loops is None or not by_place.keys() >= set(places):
             raise PlanError(f"{module.name}: the plan drops residuals that its loops do not have")
-        residuals[loops] = [own[place] for place in places]
+        residuals[loops] = [by_place[place] for place in places]
     return residuals
 
 
@@ -294,7 +294,7 @@ class Recipes:
         if scope:
             return self._part(reference)
         if i.opcode == "get-tuple-element":
-            return self._given(i)
+            return self._loop_value(i)
         if not is_repeatable(self._loops.module, i, expensive=True):
             raise Impossible(self._loops)
         if i.opcode == "fusion" and i.attributes.fusion_kind == "kLoop":
@@ -305,7 +305,7 @@ class Recipes:
         operands = [self._step(each) for each in self._forward.operands(reference)]
         return self._add("clone", reference, operands, self._costs.of(i, self._forward.computation))
 
-    def _given(self, i: Instruction) -> int:
+    def _loop_value(self, i: Instruction) -> int:
         loops, place = self._loops, i.attributes.tuple_index
         if i.operands[0] == self._forward.computation.parameters[0].name:
             if place in loops.shared:

@@ -187,10 +187,10 @@ class _LoopEditor:
             _make_bitcast(i, body.by_name[slice_].id)
             return
         inside = self.editing.edited(backward.inside(reading.reader).name)
-        shown = inside.root
-        while shown.opcode == "bitcast":
-            (shown,) = inside.operands(shown)
-        if shown.name in reading.slices:
+        source = inside.root
+        while source.opcode == "bitcast":
+            (source,) = inside.operands(source)
+        if source.name in reading.slices:
             self.editing.unused.update(i.called_computation_ids)
             _make_bitcast(i, body.by_name[slice_].id)
             return

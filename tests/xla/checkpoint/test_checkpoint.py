@@ -183,7 +183,7 @@ def test_a_decorator_keeps_the_name_and_reports_on_shapes() -> None:
     assert report.planned.kept_bytes <= 0.5 * report.plain.kept_bytes
     lines = {value.line.partition(":")[0] for value in report.values}
     assert any(line.endswith("checkpoint_programs.py") for line in lines)
-    for text in ("loss", "computed again: ", "checkpoint_programs.py:", "segments"):
+    for text in ("loss", "recomputed: ", "checkpoint_programs.py:", "segments"):
         assert text in str(report)
     assert loss.report() == report
 

@@ -408,6 +408,6 @@ def _walk_cut(walker: Walker) -> int:
 
 
 @inlined
-def _copy(given: np.ndarray, written: np.ndarray) -> None:
-    for k in range(len(given)):
-        written[k] = given[k]
+def _copy(source: np.ndarray, target: np.ndarray) -> None:
+    for k in range(len(source)):
+        target[k] = source[k]

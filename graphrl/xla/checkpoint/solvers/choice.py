@@ -110,14 +110,14 @@ class Pricing:
         count = len(self._levels)
         moved, seconds = np.zeros(count), np.zeros(count)
         for number in range(count - 1, -1, -1):
-            level, given = self._levels[number], self.gradient.levels[number]
+            level, original = self._levels[number], self.gradient.levels[number]
             for inner, loop in self.gradient.loops[number].items():
                 trips = self._levels[inner].trips
                 stretch = choice[inner].stretch
                 cost = loop_cost(loop, trips, stretch, self._step(inner, loop.is_unrolled(stretch)))
                 level.bytes[loop.kept[0]] = cost.kept
                 level.workspace[loop.outputs[0]] = cost.forward
-                level.kernel_bytes[loop.kernel] = given.kernel_bytes[loop.kernel] + cost.backward
+                level.kernel_bytes[loop.kernel] = original.kernel_bytes[loop.kernel] + cost.backward
                 moved[number] += trips * moved[inner]
                 seconds[number] += trips * seconds[inner]
             cut = choice[number]

@@ -72,8 +72,8 @@ def minimum_cut(level: Level) -> np.ndarray:
     follows = ~(begins[readers] | level.free[readers] | level.free[level.reads])
     ends = np.unique(level.kernel_reads)
     first = np.flatnonzero(begins)
-    own = np.where(keepable[inside], level.bytes[inside], 0.0)
-    sizes = np.where(keepable[inside], np.ceil(own / max(UNIT, unit_of(own, CUT_UNITS))) + 1, NEVER)
+    costs = np.where(keepable[inside], level.bytes[inside], 0.0)
+    sizes = np.where(keepable[inside], np.ceil(costs / max(UNIT, unit_of(costs, CUT_UNITS))) + 1, NEVER)
     tails = np.concatenate([inside, np.full(len(first), source), level.reads[follows] + n, ends + n])
     heads = np.concatenate([inside + n, first, readers[follows], np.full(len(ends), sink)])
     room = np.concatenate([sizes, np.full(len(tails) - len(inside), NEVER)]).astype(np.int32)
@@ -112,16 +112,16 @@ def _knapsack(sizes: np.ndarray, worth: np.ndarray, part: float) -> np.ndarray:
     from ortools.algorithms.python import knapsack_solver
 
     chosen = np.zeros(len(sizes), bool)
-    some = np.flatnonzero(worth > 0)
-    if len(some) and part > 0:
+    positive = np.flatnonzero(worth > 0)
+    if len(positive) and part > 0:
         kind = knapsack_solver.SolverType.KNAPSACK_MULTIDIMENSION_BRANCH_AND_BOUND_SOLVER
         solver = knapsack_solver.KnapsackSolver(kind, "")
         solver.set_time_limit(SECONDS)
-        weights = np.ceil(sizes[some] / max(1.0, unit_of(sizes[some], ROOM_UNITS))).astype(np.int64)
-        worths = np.ceil(worth[some] / unit_of(worth[some], WORTH_UNITS)).astype(np.int64)
+        weights = np.ceil(sizes[positive] / max(1.0, unit_of(sizes[positive], ROOM_UNITS))).astype(np.int64)
+        worths = np.ceil(worth[positive] / unit_of(worth[positive], WORTH_UNITS)).astype(np.int64)
         solver.init(worths.tolist(), [weights.tolist()], [int(part * weights.sum())])
         solver.solve()
-        chosen[some] = [solver.best_solution_contains(k) for k in range(len(some))]
+        chosen[positive] = [solver.best_solution_contains(k) for k in range(len(positive))]
     return chosen
 
 
@@ -213,12 +213,12 @@ class Model:
         """
         model = self._model.clone()
         if goal.slowdown is not None:
-            model.add(self.ticks <= _whole(goal.slowdown * pricing.step_seconds + pricing.plain.seconds, self.tick))
+            model.add(self.ticks <= _units(goal.slowdown * pricing.step_seconds + pricing.plain.seconds, self.tick))
             model.minimize(self.bytes)
         else:
             limit = goal.kept if goal.kept is not None else goal.peak
             assert limit is not None
-            model.add(self.bytes <= _whole(limit, self.unit))
+            model.add(self.bytes <= _units(limit, self.unit))
             model.minimize(self.ticks)
         cp_model = or_tools()
         solver = cp_model.CpSolver()
@@ -240,7 +240,7 @@ def _in_all(gradient: Gradient, name: str) -> np.ndarray:
     return np.concatenate([gradient.trips(k) * getattr(level, name) for k, level in enumerate(gradient.levels)])
 
 
-def _whole(limit: float, unit: float) -> int:
+def _units(limit: float, unit: float) -> int:
     """Whole units within a limit, clipped to -1 and 2^53 so that sums fit into 64 bits; no plan is beyond either."""
     return int(max(-1.0, min(limit / unit, 2.0**53)))
 

@@ -395,10 +395,10 @@ def _cotangent_seconds(level: Level, segment: np.ndarray, recomputed: np.ndarray
     if level.trips > 0 and count < 2:
         return 0.0
     for h in range(len(level.cotangent_place)):
-        own, is_waited_for = segment[level.cotangent_place[h]], False
+        at, is_waited_for = segment[level.cotangent_place[h]], False
         for k in range(level.cotangent_from[h], level.cotangent_from[h + 1]):
             to = segment[level.cotangent_to[k]]
-            is_waited_for |= to < own and recomputed[to] and to == segment[level.cotangent_home[k]]
+            is_waited_for |= to < at and recomputed[to] and to == segment[level.cotangent_home[k]]
         seconds += level.cotangent_seconds[h] * is_waited_for
     return seconds
 

@@ -59,10 +59,10 @@ def recompute_state(gradient: Gradient, begins: np.ndarray, kept: Sequence[np.nd
     """
     state = State.plain(gradient)
     for number, level in enumerate(gradient.levels):
-        own = begins if number == 0 else one_segment(level)
+        starts_at = begins if number == 0 else one_segment(level)
         fixed = state.starts[number] != INSIDE
-        kind = own[np.maximum.accumulate(np.where(own != INSIDE, np.arange(len(own)), 0))]
-        state.starts[number][:] = np.where(level.separate, PLAIN, np.where(fixed | (own != INSIDE), kind, INSIDE))
+        kind = starts_at[np.maximum.accumulate(np.where(starts_at != INSIDE, np.arange(len(starts_at)), 0))]
+        state.starts[number][:] = np.where(level.separate, PLAIN, np.where(fixed | (starts_at != INSIDE), kind, INSIDE))
         state.keep[number][:] = np.where(kept[number], KEPT, RECOMPUTED)
         state.changed(number)
     return state
@@ -77,8 +77,8 @@ def stretched(pricing: Pricing, states: Iterable[State]) -> Iterator[State]:
             other = state.copy()
             for number, loop in reversed(loops.items()):  # the bytes that a loop keeps depend on the loops in it
                 costs = pricing.loop_costs(other.choice(), number)
-                some = [stretch for stretch in costs if not unrolled or loop.is_unrolled(stretch)]
-                other.stretches[number] = min(some or [1], key=lambda k: costs[k].kept + costs[k].backward)
+                allowed = [stretch for stretch in costs if not unrolled or loop.is_unrolled(stretch)]
+                other.stretches[number] = min(allowed or [1], key=lambda k: costs[k].kept + costs[k].backward)
                 other.changed(number)
             if other.stretches != state.stretches:
                 yield other
