@@ -141,7 +141,7 @@ ENTRY main {
     assert predict(wide) == 2 * 4096 + 384
 
 
-def test_an_output_takes_in_what_is_gone_before_it() -> None:
+def test_an_output_s_buffer_holds_earlier_temporaries() -> None:
     module = parse_module("""HloModule outputs, is_scheduled=true
 ENTRY main {
   p = f32[100]{0} parameter(0)
@@ -234,7 +234,7 @@ def test_a_result_written_in_place_is_in_neither_bound_nor_temporaries() -> None
     assert temp_bound(read_hlo(module), module.order(module.entry)) <= temp < ARRAY
 
 
-def test_the_search_ends_where_there_is_one_order() -> None:
+def test_the_search_ends_if_there_is_one_order() -> None:
     def chain(x: jax.Array, w: jax.Array) -> jax.Array:
         for _ in range(3):
             x = squashed(x, w)
@@ -253,7 +253,7 @@ def wide(x: jax.Array, w: jax.Array) -> jax.Array:
     return jnp.stack([parts[k] @ parts[k - 1] for k in range(6)])
 
 
-def test_the_search_ends_where_an_order_is_near_the_bound_or_nothing_is_gained_any_more() -> None:
+def test_the_search_ends_near_the_bound_or_without_gains() -> None:
     module, _ = compiled(wide)
     program = read_hlo(module)
 

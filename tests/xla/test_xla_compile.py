@@ -91,7 +91,7 @@ def test_plan_is_the_graph_s_and_checks(tmp_path: Path) -> None:
     assert executable.plan is plan
 
 
-def test_executable_has_what_jax_s_has() -> None:
+def test_executable_has_the_attributes_of_jax_s() -> None:
     executable, theirs = planned_branches(), xla(branches, vector())
     assert executable.cost_analysis() == theirs.cost_analysis()
     assert "is_scheduled=true" in executable.as_text()
@@ -104,7 +104,7 @@ def test_executable_has_what_jax_s_has() -> None:
     )
 
 
-def test_where_one_order_is_possible_nothing_is_searched_and_nothing_is_worse() -> None:
+def test_a_program_with_one_order_is_not_searched_and_not_worse() -> None:
     x, predictions = vector(), list[int]()
     executable = graphrl.compile(chain, x, progress=lambda evaluations, *_: predictions.append(evaluations))
     theirs, report = xla(chain, x), executable.report()
@@ -120,11 +120,11 @@ def test_where_one_order_is_possible_nothing_is_searched_and_nothing_is_worse() 
     assert np.array_equal(executable(x), theirs(x))
 
 
-def test_what_xla_takes_to_show_the_module_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    lowered, seen = jax.jit(branches).lower(vector()), []
+def test_seconds_of_xla_s_first_pass_are_deducted(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered, seconds_left = jax.jit(branches).lower(vector()), []
 
     def search_orders(base: Any, targets: Any, starts: Any, settings: Any, end: float, least: float) -> Any:
-        seen.append(end - time.perf_counter())
+        seconds_left.append(end - time.perf_counter())
         return temp_search.OrderResult("", starts[0], 0)
 
     def unplanned(module: HloModule) -> None:
@@ -138,7 +138,7 @@ def test_what_xla_takes_to_show_the_module_is_taken_off(monkeypatch: pytest.Monk
     for taken, left in ((40.0, 60.0), (500.0, 25.0)):
         raised.value.seconds = taken
         planner.decide(lowered, raised.value, Settings(seconds=100, cache=False), None)
-        assert left - 20 < seen.pop() <= left
+        assert left - 20 < seconds_left.pop() <= left
 
 
 @pytest.mark.usefixtures("no_search")
@@ -203,7 +203,7 @@ def test_options_are_checked_before_tracing(options: dict[str, Any], text: str) 
         graphrl.jit(never, **options)
 
 
-def test_what_is_no_function_is_refused() -> None:
+def test_other_objects_than_functions_are_refused() -> None:
     with pytest.raises(ProblemError, match="fn is of type int: must be a function"):
         compiled(3)
     with pytest.raises(ProblemError, match="fn is of type int: must be a function"):
@@ -295,14 +295,14 @@ def test_other_compilations_are_left_alone() -> None:
         (lambda names: names[::-1], "jit_branches: the schedule has '.*' before '.*', its input"),
     ],
 )
-def test_what_is_no_order_of_the_module_is_refused(spoil: Callable[[list[str]], list[str]], text: str) -> None:
+def test_orders_of_other_modules_are_refused(spoil: Callable[[list[str]], list[str]], text: str) -> None:
     program = lowered()
     module = hook.captured(program)
     with pytest.raises(PlanError, match=text):
         hook.compile_by(program, lambda _: {module.entry.name: spoil(list(module.order(module.entry)))})
 
 
-def test_what_a_rule_raises_comes_out_and_the_next_compilation_is_none_the_worse() -> None:
+def test_errors_of_rules_are_raised_and_do_not_affect_the_next_compilation() -> None:
     def rule(module: HloModule) -> None:
         raise KeyError(module.name)
 
@@ -315,8 +315,7 @@ def test_what_a_rule_raises_comes_out_and_the_next_compilation_is_none_the_worse
 
 def test_other_platforms_and_several_processes_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hook.why_unavailable("cpu") is None
-    text = "XLA's own order is used on tpu: graphrl plans programs for cpu only"
-    assert str(hook.why_unavailable("tpu")) == text
+    assert str(hook.why_unavailable("tpu")) == "XLA's own order is used on tpu: graphrl plans programs for cpu only"
     for name in ("gpu", "cuda", "rocm"):
         assert "own order is used on GPUs: it needs close to the least memory" in str(hook.why_unavailable(name))
     monkeypatch.setattr(jax, "process_count", lambda: 2)

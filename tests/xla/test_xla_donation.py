@@ -70,7 +70,7 @@ def test_the_same_bits_in_the_arguments_buffers(function: Any) -> None:
     assert [report.planned for report in planned.reports] == [True]
 
 
-def test_what_others_own_is_not_written_into() -> None:
+def test_arguments_of_the_caller_are_not_written_into() -> None:
     """XLA copies a donated argument that it does not own; here NumPy's, without a copy on the way."""
     kept = np.full((SIDE, SIDE), 0.25, np.float32)
     ours = graphrl.compile(jax.jit(looped, donate_argnums=0), jnp.asarray(kept), X, seconds=0.5)
@@ -228,7 +228,7 @@ def test_an_argument_that_is_not_donated_any_more_is_copied_alone(monkeypatch: p
         assert np.array_equal(a, b)
 
 
-def test_a_jaxlib_that_does_not_load_what_it_serializes_keeps_xla_s_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jaxlib_that_does_not_load_its_executables_keeps_xla_s_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> bytes:
         raise IndexError("too short")
 
@@ -241,12 +241,12 @@ def test_a_jaxlib_that_does_not_load_what_it_serializes_keeps_xla_s_schedule(mon
 
 
 @pytest.mark.parametrize(("undonated", "stays"), [(0, False), (10**9, True)])
-def test_an_order_that_breaks_its_word_is_held_against_what_is_not_donated(undonated: int, stays: bool) -> None:
+def test_mispredicted_orders_are_compared_with_undonated_bytes(undonated: int, stays: bool) -> None:
     """It needs more than predicted, and yet less than XLA's own schedule, except for results that are no longer in
     donated arguments.
     """
     lowered = jax.jit(looped, donate_argnums=0).lower(state_of(looped), X)
-    memory, seen = hook.captured(lowered, "memory"), []
+    memory, savings = hook.captured(lowered, "memory"), []
 
     def rule(module: HloModule) -> Answer:
         donation = preserve_donation(module)
@@ -257,9 +257,9 @@ def test_an_order_that_breaks_its_word_is_held_against_what_is_not_donated(undon
             donation.aliases,
             1,
             undonated,
-            lambda measured, own, _: seen.append(own - measured),
+            lambda measured, own, _: savings.append(own - measured),
         )
 
     assert (bytes_of(hook.compile_by(lowered, rule)) == bytes_of(lowered.compile())) == stays
-    assert len(seen) == 1
-    assert seen[0] > 0
+    assert len(savings) == 1
+    assert savings[0] > 0

@@ -180,7 +180,7 @@ def test_modules_of_equinox_are_filtered() -> None:
     assert same(program(net, state, vector(), "adam")[2], theirs[2])
 
 
-def test_what_is_no_array_in_a_module_is_static() -> None:
+def test_leaves_of_modules_that_are_no_arrays_are_static() -> None:
     traces = []
 
     @graphrl.jit

@@ -170,7 +170,7 @@ def test_broken_file_is_rewritten(plans: Path, monkeypatch: pytest.MonkeyPatch) 
     assert graphrl.compile(branches, vector(), seconds=0.2).report().from_cache
 
 
-def test_more_seconds_another_seed_or_method_search_again_from_what_is_known(
+def test_more_seconds_another_seed_or_method_search_again_from_the_known_plan(
     plans: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searches = search_count(monkeypatch)
@@ -217,7 +217,7 @@ def with_xla_s_order(plans: Path, monkeypatch: pytest.MonkeyPatch, **more: str) 
     return graphrl.compile(branches, vector(), seconds=0.2)
 
 
-def test_order_that_needs_more_than_it_says_is_withdrawn(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_that_needs_more_than_predicted_is_withdrawn(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     executable = with_xla_s_order(plans, monkeypatch)
     assert executable.plan is None
     assert executable.report().found_by == "XLA's memory scheduler"  # it is better than its default one here

@@ -50,14 +50,14 @@ def equations(jaxpr: Any) -> Iterator[Any]:
 
 def kinds(function: Callable[..., Any], *args: Any) -> list[str]:
     """Copies, waits, products and the barriers where the backward pass starts to recompute, in order."""
-    found = []
+    names = []
     for eqn in equations(jax.make_jaxpr(function)(*args).jaxpr):
         name = eqn.primitive.name
         if name == "device_put":
-            found.append("out" if eqn.outvars[0].aval.memory_space == jax.memory.Space.Host else "back")
+            names.append("out" if eqn.outvars[0].aval.memory_space == jax.memory.Space.Host else "back")
         elif name in ("dot_general", "remat2", "checkpoint") or (name == "after" and eqn.params["waits"]):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 TRANSFORMATIONS: dict[str, Callable[[Callable[[jax.Array], jax.Array]], Any]] = {

@@ -18,8 +18,8 @@ def priced(level: Level, cut: Cut) -> Cost:
     price(level, *cut, own)
     kept, moved, forward, backward, seconds, _, rerunning, _ = own.prices.tolist()
     rerun = own.rerun & level.materialized & (own.stored == RECOMPUTED)
-    again = {v for v in range(len(level.bytes)) if own.last_run[level.op[v]] >= 0 or rerun[v]}
-    return Cost(kept, moved, forward, backward, seconds, rerunning, own.stored.tolist(), again)
+    recomputed = {v for v in range(len(level.bytes)) if own.last_run[level.op[v]] >= 0 or rerun[v]}
+    return Cost(kept, moved, forward, backward, seconds, rerunning, own.stored.tolist(), recomputed)
 
 
 @given(st.data(), st.sampled_from([0, 0, 1, 3]))

@@ -57,7 +57,7 @@ def test_layers_are_found() -> None:
             np.testing.assert_array_equal(level.materialized[one], level.materialized[other])
 
 
-def test_all_moves_can_be_taken_back_and_what_is_begun_apart_stays_so() -> None:
+def test_all_moves_can_be_undone_and_separate_places_stay_separate() -> None:
     own = gradient()
     for start in list(starts(own))[:6]:
         search = Search(Pricing(own), Goal(slowdown=0.2, moves=True), [start], seed=0)
@@ -85,16 +85,16 @@ def check(state: State, own: Gradient) -> None:
 
 @given(random_gradients(), st.sampled_from([Goal(slowdown=0.2), Goal(peak=5e3), Goal(kept=2e3, moves=True)]))
 @settings(max_examples=25)
-def test_compiled_steps_come_to_what_python_says_of_them(own: Gradient, goal: Goal) -> None:
+def test_compiled_steps_have_the_prices_of_python(own: Gradient, goal: Goal) -> None:
     search = Search(Pricing(own), goal, [State.plain(own)], seed=0)
     search.start(search.best)
     for heat in (1e-1, 1e-2, 1e-4):
         for _ in range(4):
             search.round(heat, 64)
             check(search.state, own)
-            now, least = search._energy, search._least
-            np.testing.assert_allclose([search.energy(search.state), search.rank(search.best)], [now, least], rtol=1e-9)
-            assert least <= search.rank(search.state) + 1e-9
+            energy, rank = search._energy, search._least
+            np.testing.assert_allclose((search.energy(search.state), search.rank(search.best)), (energy, rank), 1e-9)
+            assert rank <= search.rank(search.state) + 1e-9
 
 
 def layer(w: jax.Array, x: jax.Array) -> jax.Array:
@@ -111,7 +111,7 @@ def loss(wrapped: Any) -> Any:
     return whole
 
 
-def test_layers_are_cut_where_they_begin_also_where_nothing_comes_before_them() -> None:
+def test_layers_are_cut_at_their_start_even_at_the_program_s_start() -> None:
     program = program_of(jax.make_jaxpr(loss(layer))(list(WEIGHTS), X))
     length = len(jax.make_jaxpr(layer)(WEIGHTS[0], X).eqns)
     gradient = gradient_of(program, [True] * LAYERS + [False], find_chip("h200")).gradient

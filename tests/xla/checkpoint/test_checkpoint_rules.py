@@ -89,8 +89,8 @@ CASES = [
 @pytest.mark.parametrize(("function", "name", "rule"), CASES)
 def test_all_is_the_same(transformed: Callable[[Function], Function], function: Function, name: str, rule: Any) -> None:
     expected = transformed(function)(LARGE, SMALL)
-    found = transformed(with_last_replaced(function, name, rule))(LARGE, SMALL)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
+    result = transformed(with_last_replaced(function, name, rule))(LARGE, SMALL)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), result, expected)
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -135,7 +135,7 @@ def test_no_gradient_waits_for_sums_over_much_more(function: Function, expected:
 
 
 @pytest.mark.parametrize(("function", "name", "rule"), CASES[2:])
-def test_zeros_depend_on_what_is_scattered(function: Function, name: str, rule: Any) -> None:
+def test_zeros_wait_for_the_scattered_values(function: Function, name: str, rule: Any) -> None:
     def filled(function: Function) -> Any:
         eqns = jax.make_jaxpr(jax.grad(function))(LARGE, SMALL).jaxpr.eqns
         by_result = {var: eqn for eqn in eqns for var in eqn.outvars}
@@ -184,11 +184,11 @@ def test_plans_take_odd_equations(function: Function) -> None:
         return evaluate(program, plan, [x])[0]
 
     for transformed in (jax.grad, lambda f: lambda x: jax.jvp(f, (x,), (x,))):
-        found, expected = transformed(planned)(x), transformed(function)(x)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+        result, expected = transformed(planned)(x), transformed(function)(x)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), result, expected)
 
 
-def test_products_keep_where_they_are_named_and_run() -> None:
+def test_products_keep_their_names_and_devices() -> None:
     def function(a: jax.Array, b: jax.Array) -> jax.Array:
         with jax.named_scope("attention"):
             return multiplied(a, b)
@@ -217,7 +217,7 @@ def barriers(function: Any, *args: Any) -> list[Any]:
     return [eqn for eqn in jax.make_jaxpr(function)(*args).jaxpr.eqns if eqn.primitive.name == NAME]
 
 
-def test_gradients_are_handed_on_together_once_the_result_is_there() -> None:
+def test_gradients_are_released_together_after_the_result() -> None:
     (begin, end) = barriers(jax.value_and_grad(with_barriers, (0, 1)), W, Y, 2)
     assert [begin.params["barrier"], end.params["barrier"]] == [True, True]
     assert len(begin.outvars) == 1  # the loss's cotangent
@@ -227,7 +227,7 @@ def test_gradients_are_handed_on_together_once_the_result_is_there() -> None:
     assert alone.outvars[0].aval.shape == ()
 
 
-def test_what_no_gradient_is_taken_by_is_not_waited_for() -> None:
+def test_values_without_a_gradient_are_not_waited_for() -> None:
     def scaled(w: jax.Array, x: jax.Array, gain: jax.Array) -> jax.Array:
         w, x, gain = join_gradients([w, x, gain])
         return (x @ w * gain).sum()
@@ -250,7 +250,7 @@ def test_derivatives_are_the_same(transformed: Any) -> None:
     np.testing.assert_allclose(transformed(with_barriers)(W, Y, 2), transformed(plain)(W, Y, 2), rtol=1e-6)
 
 
-def test_segments_of_a_plan_are_tied_and_a_function_without_any_is_not() -> None:
+def test_segments_of_a_plan_have_barriers_and_other_functions_none() -> None:
     def loss(w: jax.Array, x: jax.Array) -> jax.Array:
         for _ in range(4):
             x = jnp.tanh(jnp.sin(x @ w))

@@ -76,7 +76,7 @@ def small_tasks(count: int) -> Iterator[tuple[Pricing, Goal]]:
         yield pricing, goals[seed // 3 % 3]
 
 
-def test_auto_comes_to_the_best_of_all_choices() -> None:
+def test_auto_finds_the_best_of_all_choices() -> None:
     reached = []
     for pricing, goal in small_tasks(18):
         solution = auto(pricing, goal, seed=0, seconds=0.08)
@@ -172,7 +172,7 @@ def test_only_offloading_moves(task: tuple[Gradient, Goal]) -> None:
 
 @given(tasks())
 @settings(max_examples=15)
-def test_what_is_moved_pays(task: tuple[Gradient, Goal]) -> None:
+def test_moved_values_lower_the_rank(task: tuple[Gradient, Goal]) -> None:
     gradient, goal = task
     pricing, goal = Pricing(gradient), dataclasses.replace(goal, moves=True)
     for state in moved_states(pricing, goal, [State.plain(gradient)], 0.0):
@@ -180,7 +180,7 @@ def test_what_is_moved_pays(task: tuple[Gradient, Goal]) -> None:
         assert goal.rank(pricing, pricing(state.choice())) <= goal.rank(pricing, pricing(kept.choice())) + NEAR
 
 
-def test_goals_have_one_limit_and_count_what_is_above_it() -> None:
+def test_goals_have_one_limit_and_count_the_excess() -> None:
     several: list[dict[str, Any]] = [{}, {"kept": 1.0, "peak": 1.0}]
     for limits in several:
         with pytest.raises(ProblemError, match="a goal has one limit: kept, peak or slowdown"):
@@ -218,7 +218,7 @@ def extremes(draw: st.DrawFn) -> tuple[Gradient, Goal]:
 @pytest.mark.parametrize("name", SOLVERS)
 @given(extremes())
 @settings(max_examples=8)
-def test_all_solvers_come_to_a_plan_of_extreme_gradients(name: str, task: tuple[Gradient, Goal]) -> None:
+def test_all_solvers_plan_extreme_gradients(name: str, task: tuple[Gradient, Goal]) -> None:
     pricing, goal = Pricing(task[0]), task[1]
     solution = find_solver(name)(pricing, goal, seed=0, seconds=0.05)
     assert solution.price == pricing(solution.choice)
@@ -257,14 +257,14 @@ def test_limits_are_kept_by_the_finer_measure_and_used(factor: float, more: floa
         assert solution.price.peak < 0.95 * pricing.plain.peak  # measured: 0.90 at most
 
 
-def test_what_is_always_too_slow_is_left_to_jax_and_not_tried_for_ever() -> None:
+def test_gradients_that_are_always_too_slow_are_left_to_jax_soon() -> None:
     pricing, began = Pricing(chain(np.random.default_rng(0), 12, 6)), time.monotonic()
     solution = search_timed(annealed, pricing, Goal(slowdown=0.1), measure(pricing, 1.0, 0.15), seed=0, seconds=0.5)
     assert solution.price == pricing.plain
     assert time.monotonic() - began < 5
 
 
-def test_with_the_time_that_is_left_what_is_low_enough_is_made_faster() -> None:
+def test_remaining_time_makes_the_lowest_choice_faster() -> None:
     limit, gains = Goal(slowdown=0.5), []
     for seed in range(6):
         pricing = Pricing(chain(np.random.default_rng(seed), 40, 15))

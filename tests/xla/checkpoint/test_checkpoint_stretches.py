@@ -122,7 +122,7 @@ def test_jax_keeps_what_prices_say(unrolled: int) -> None:
     pricing, named = Pricing(gradient), named._replace(gradient=gradient)
     state_bytes = X.nbytes + 4 + 8  # a number, a key
     assert loop.begin_bytes == state_bytes
-    beside = set()
+    kept_bytes_outside = set()
     for stretch in loop.stretches[1:]:
         state = State.plain(gradient)
         state.stretches[number] = stretch
@@ -131,8 +131,8 @@ def test_jax_keeps_what_prices_say(unrolled: int) -> None:
         kept = kept_bytes(lambda *args, p=plan: evaluate(program, p, args)[0], WEIGHTS, XS)
         states = -(-STEPS // stretch) * state_bytes
         in_blocks, cut = XS.nbytes * (stretch < STEPS), XS.nbytes * (STEPS % stretch > 0)  # another array only if cut
-        beside.add((kept - states - in_blocks, price.kept - states - cut))
-    theirs, ours = zip(*beside, strict=True)  # of the function around the loop
+        kept_bytes_outside.add((kept - states - in_blocks, price.kept - states - cut))
+    theirs, ours = zip(*kept_bytes_outside, strict=True)  # of the function around the loop
     assert max(theirs) - min(theirs) <= 4  # the first number is a constant
     assert max(ours) == min(ours) >= 0
 

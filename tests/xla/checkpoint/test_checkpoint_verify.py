@@ -128,32 +128,32 @@ def never(goal: Goal) -> Result:
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 1.2])
-def test_budgets_are_kept_and_used_whatever_the_model_is_wrong_by(factor: float) -> None:
+def test_budgets_are_kept_and_used_whatever_the_error_of_the_model(factor: float) -> None:
     for seed in range(4):
         pricing = Pricing(chain(np.random.default_rng(seed), 12, 6))
         with pytest.raises(UnmetError) as fault:
             searched(Pricing(pricing.gradient), Goal(peak=1.0))
         least = fault.value.least or 0.0
-        goal, asked = Goal(peak=max(1.25 * least, (least + pricing.plain.peak) / 2)), list[Goal]()
+        goal, goals = Goal(peak=max(1.25 * least, (least + pricing.plain.peak) / 2)), list[Goal]()
 
-        def search(goal: Goal, pricing: Pricing = pricing, asked: list[Goal] = asked) -> Result:
-            asked.append(goal)
+        def search(goal: Goal, pricing: Pricing = pricing, goals: list[Goal] = goals) -> Result:
+            goals.append(goal)
             return searched(pricing, goal)
 
         def needed(choice: Choice, pricing: Pricing = pricing) -> int:
             return int(factor * pricing(choice).peak)
 
-        found = verified(search, never, unused, goal, needed, str)
-        assert (found.report.compiled_bytes or 0) <= (goal.peak or 0)
-        assert found.report.compiled_bytes == needed(found.choice)
-        assert len(asked) <= TRIES
+        result = verified(search, never, unused, goal, needed, str)
+        assert (result.report.compiled_bytes or 0) <= (goal.peak or 0)
+        assert result.report.compiled_bytes == needed(result.choice)
+        assert len(goals) <= TRIES
         if factor == 1.0:
-            assert len(asked) == 1
+            assert len(goals) == 1
         if factor == 0.5:
-            assert found.report.planned.seconds == pytest.approx(pricing.plain.seconds)
+            assert result.report.planned.seconds == pytest.approx(pricing.plain.seconds)
         if factor <= 1.0:
             once = searched(Pricing(pricing.gradient), goal)
-            assert found.report.planned.seconds <= once.report.planned.seconds
+            assert result.report.planned.seconds <= once.report.planned.seconds
 
 
 def test_a_budget_that_xla_does_not_keep_names_the_least_that_it_needs() -> None:
@@ -180,7 +180,7 @@ def test_within_a_slowdown_a_regular_plan_is_taken_where_xla_needs_clearly_less_
 ) -> None:
     pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
     goal = Goal(slowdown=0.5)
-    found = searched(pricing, goal)
+    result = searched(pricing, goal)
     regular = best_of(pricing, Goal(peak=0.9 * pricing.plain.peak), starts(pricing.gradient))
     own = 1_000_000
     other = Result(regular.choice, dataclasses.replace(slowdown_report(), planned=Figures(0.0, 0.0, 1.1 * own, 1.0)))
@@ -188,8 +188,8 @@ def test_within_a_slowdown_a_regular_plan_is_taken_where_xla_needs_clearly_less_
     def needed(choice: Choice) -> int:
         return int(part * own) if choice is other.choice else own
 
-    chosen = verified(lambda _: found, lambda _: other, unused, goal, needed, str)
-    assert chosen.choice is (other if is_better else found).choice
+    chosen = verified(lambda _: result, lambda _: other, unused, goal, needed, str)
+    assert chosen.choice is (other if is_better else result).choice
     assert chosen.report.compiled_bytes == needed(chosen.choice)
 
 
@@ -204,19 +204,19 @@ def test_within_a_slowdown_a_regular_plan_is_taken_where_xla_needs_clearly_less_
         (Goal(peak=950.0), 951, 1.0, False),
     ],
 )
-def test_what_jax_does_by_itself_is_taken_where_xla_needs_no_more_for_it(
+def test_no_plan_is_used_if_xla_needs_no_more_without_one(
     goal: Goal, plain: int, seconds: float, is_alone: bool
 ) -> None:
     gradient = chain(np.random.default_rng(0), 12, 6)
     before, after = Figures(0.0, 0.0, 5000.0, seconds), Figures(0.0, 0.0, 4000.0, 2.0)
     report = dataclasses.replace(slowdown_report(), plain=before, planned=after)
     own = Result(default_choice(gradient), dataclasses.replace(report, planned=before))
-    found = Result(list(starts(gradient))[1].choice(), report)
+    result = Result(list(starts(gradient))[1].choice(), report)
 
     def search(goal: Goal) -> Result:
         if goal.peak is not None and goal.peak < 4000.0:
             raise UnmetError("it is too low", 4000.0)
-        return found
+        return result
 
     def needed(choice: Choice) -> int:
         return plain if choice is own.choice else 1000
@@ -305,7 +305,7 @@ def test_the_figure_is_that_of_the_compiled_gradient() -> None:
     assert_same(ours, theirs)
 
 
-def test_what_was_compiled_is_kept_for_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verified_plans_are_stored_for_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     def report(verify: Any) -> CheckpointReport:
@@ -332,27 +332,27 @@ def test_cotangents_of_arrays_are_in_the_figure_and_in_the_prediction() -> None:
     assert report.compiled_bytes == pytest.approx(report.planned.peak_bytes, rel=0.1)
 
 
-def test_where_no_search_keeps_a_budget_the_lowest_regular_plan_is_tried() -> None:
+def test_the_lowest_regular_plan_is_tried_if_no_search_keeps_a_budget() -> None:
     pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
-    regular, asked = best_of(pricing, Goal(peak=0.0), starts(pricing.gradient)), list[float | None]()
+    regular, peaks = best_of(pricing, Goal(peak=0.0), starts(pricing.gradient)), list[float | None]()
 
     def needed(choice: Choice) -> int:
         """Bytes as predicted times 0.5 for the regular plan, times 3 for all others."""
         return int(pricing(choice).peak * (0.5 if pricing(choice) == regular.price else 3.0))
 
     def by_start(goal: Goal) -> Result:
-        asked.append(goal.peak)
-        found = best_of(pricing, goal, starts(pricing.gradient))
-        if goal.excess(pricing, found.price) > 1e-6:
-            raise UnmetError("it is too low", found.price.peak)
-        figures = Figures(0.0, 0.0, found.price.peak, 1.0)
-        return Result(found.choice, dataclasses.replace(slowdown_report(), planned=figures))
+        peaks.append(goal.peak)
+        solution = best_of(pricing, goal, starts(pricing.gradient))
+        if goal.excess(pricing, solution.price) > 1e-6:
+            raise UnmetError("it is too low", solution.price.peak)
+        figures = Figures(0.0, 0.0, solution.price.peak, 1.0)
+        return Result(solution.choice, dataclasses.replace(slowdown_report(), planned=figures))
 
     search = functools.partial(searched, pricing)
-    found = verified(search, by_start, unused, Goal(peak=0.9 * regular.price.peak), needed, str)
-    assert pricing(found.choice) == regular.price
-    assert found.report.compiled_bytes == needed(regular.choice)
-    assert asked == [0.0, regular.price.peak]
+    result = verified(search, by_start, unused, Goal(peak=0.9 * regular.price.peak), needed, str)
+    assert pricing(result.choice) == regular.price
+    assert result.report.compiled_bytes == needed(regular.choice)
+    assert peaks == [0.0, regular.price.peak]
     with pytest.raises(UnmetError) as fault:
         verified(search, by_start, unused, Goal(peak=0.4 * regular.price.peak), needed, str)
     assert fault.value.least == needed(regular.choice)
@@ -371,7 +371,7 @@ def test_gradients_on_several_devices_are_refused() -> None:
         fn.report(X)
 
 
-def test_what_does_not_compile_by_itself_is_one_line() -> None:
+def test_gradients_that_do_not_compile_alone_are_one_line() -> None:
     def summed(x: jax.Array) -> jax.Array:
         return jax.lax.psum(jnp.sin(x).sum(), "i")
 
@@ -386,7 +386,7 @@ def test_functions_that_need_nothing_are_verified() -> None:
     assert fn.report(jnp.ones(4)).compiled_bytes == 0
 
 
-def test_backends_that_do_not_say_are_named() -> None:
+def test_backends_without_memory_figures_are_named() -> None:
     silent = types.SimpleNamespace(memory_analysis=lambda: None)
     with pytest.raises(GraphrlError, match="does not report the memory of a compiled function"):
         planned(slowdown=0.1, verify=lambda function, *args: silent).report(WEIGHTS, X)

@@ -23,7 +23,7 @@ from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import Answer, check_sequence, rescheduled
 from graphrl.xla.planning import planner
 from graphrl.xla.planning.cache import DecisionCache
-from graphrl.xla.recompute.candidates import Clone, Routes, RunTimes, named, numbered, repeatable, wire_clones
+from graphrl.xla.recompute.candidates import Clone, Numbered, Routes, RunTimes, named, numbered, repeatable, wire_clones
 from graphrl.xla.recompute.greedy import Facts, Greedy, State
 from graphrl.xla.recompute.plan import prune, recompute, without_nodes
 from graphrl.xla.recompute.rewrite import insert_clones
@@ -123,7 +123,7 @@ def test_the_line_of_places_is_exact_for_ops(program: HloProgram) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_what_is_taken_is_booked(program: HloProgram, shared: bool) -> None:
+def test_taken_gaps_update_the_profile(program: HloProgram, shared: bool) -> None:
     facts = facts_of(program)
     state = State(facts, random_order(program, 3))
     limit = 0.1 * sum(facts.seconds)
@@ -133,24 +133,24 @@ def test_what_is_taken_is_booked(program: HloProgram, shared: bool) -> None:
     assert state.clone_seconds <= limit
     order, clones = without_nodes(state, [])
     assert state.clone_seconds == pytest.approx(sum(facts.seconds[op] for op, _ in clones))
-    anew = State(facts, order, clones)  # recounted, with ops and clones at separate places
-    booked = state.profile[[state.time[node] for node in range(facts.n)]]
-    counted = anew.profile[[anew.time[node] for node in range(facts.n)]]
-    assert np.all(counted <= booked)
-    assert np.mean(counted == booked) > 0.9  # the others: a value that now ends earlier may be overwritten
+    rebuilt = State(facts, order, clones)  # recounted, with ops and clones at separate places
+    profile = state.profile[[state.time[node] for node in range(facts.n)]]
+    counted = rebuilt.profile[[rebuilt.time[node] for node in range(facts.n)]]
+    assert np.all(counted <= profile)
+    assert np.mean(counted == profile) > 0.9  # the others: a value that now ends earlier may be overwritten
 
 
-def test_clones_without_effect_are_given_up(program: HloProgram) -> None:
+def test_clones_without_effect_are_removed(program: HloProgram) -> None:
     facts = facts_of(program)
     order = random_order(program, 4)
     state = State(facts, order)
     peak = state.profile.max()
     Greedy(state, 0).run(sum(facts.seconds), lambda: False)
     kept, clones = without_nodes(state, [])
-    again = State(facts, kept, clones)
-    gone = prune(again)
-    assert gone
-    order, fewer = without_nodes(again, gone)
+    rebuilt = State(facts, kept, clones)
+    removed = prune(rebuilt)
+    assert removed
+    order, fewer = without_nodes(rebuilt, removed)
     after = State(facts, order, fewer)
     assert len(fewer) < len(clones)
     assert after.profile.max() <= State(facts, kept, clones).profile.max() < peak
@@ -204,7 +204,7 @@ def test_clones_run_right_before_their_readers_which_alone_change(module: HloMod
     assert "wide.again0" not in module.entry.by_name
 
 
-def test_xla_takes_the_module_of_which_every_fusion_has_a_body_of_its_own(module: HloModule) -> None:
+def test_xla_accepts_the_module_since_every_fusion_has_its_own_body(module: HloModule) -> None:
     changed = insert_clones(module, CLONES)
     bodies = [i.called[0] for i in changed.entry.instructions if i.opcode == "fusion"]
     assert len(set(bodies)) == len(bodies) == 4
@@ -235,7 +235,7 @@ def test_clones_that_do_not_fit_are_refused(module: HloModule, clone: Clone, tex
         insert_clones(module, [clone])
 
 
-def test_clones_come_back_from_numbers(module: HloModule) -> None:
+def test_clones_are_restored_from_numbers(module: HloModule) -> None:
     pairs = numbered(module, CLONES)
     places = {i.name: k for k, i in enumerate(module.entry.instructions)}
     n = len(places)
@@ -243,9 +243,7 @@ def test_clones_come_back_from_numbers(module: HloModule) -> None:
     assert named(module, pairs) == CLONES
 
 
-@pytest.mark.parametrize("found", [((99, (1,)),), ((-1, (1,)),), ((1, (99,)),), ((1, (-1,)),)])
-def test_numbers_of_another_module_are_refused(
-    module: HloModule, found: tuple[tuple[int, tuple[int, ...]], ...]
-) -> None:
+@pytest.mark.parametrize("clones", [((99, (1,)),), ((-1, (1,)),), ((1, (99,)),), ((1, (-1,)),)])
+def test_numbers_of_another_module_are_refused(module: HloModule, clones: Numbered) -> None:
     with pytest.raises(PlanError, match="a clone"):
-        named(module, found)
+        named(module, clones)

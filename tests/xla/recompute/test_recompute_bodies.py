@@ -100,7 +100,7 @@ def test_a_body_s_cost_is_that_of_all_its_trips(module: HloModule) -> None:
     assert RunTimes(as_program(module, body)).of_computation(body.name) == inside
 
 
-def test_where_nobody_knows_the_trips_each_keeps_to_the_limit() -> None:
+def test_each_trip_keeps_the_limit_if_the_number_of_trips_is_unknown() -> None:
     """A body's share of the program's time may be small in one trip, and nearly all of it in many."""
 
     def settled(x: jax.Array, weights: jax.Array) -> jax.Array:
@@ -166,7 +166,7 @@ ENTRY main {
 
 
 @pytest.mark.parametrize(("last", "may_read"), [("call(u, u), to_apply=callee", False), ("add(u, u)", True)])
-def test_what_is_written_over_who_knows_when_is_not_read_again(last: str, may_read: bool) -> None:
+def test_values_that_may_be_overwritten_at_any_time_are_not_read_again(last: str, may_read: bool) -> None:
     """`y` reads `x`, whose buffer the next trip's `x` overwrites.
 
     The overwriting instruction can wait for readers of the clone, or is inside of a call and cannot. `v` reads a value
@@ -180,7 +180,7 @@ def test_what_is_written_over_who_knows_when_is_not_read_again(last: str, may_re
     assert ("y" in argument_writes(program.module).readers.get("z", ())) == may_read
 
 
-def test_who_reads_a_clone_still_waits_for_the_original() -> None:
+def test_readers_of_a_clone_still_wait_for_the_original() -> None:
     """`next` overwrites `i`, which `start` reads; without the clone `next` waits for `start` only as its reader."""
     text = CALLED.replace("next = s32[] add(i, one)", "start = s32[] copy(i)\n  next = s32[] add(start, one)")
     module = parse_module(text.replace("v = f32[1024]{0} sine(w)", "v = f32[1024]{0} broadcast(start)"))
@@ -216,7 +216,7 @@ ENTRY main {
 """
 
 
-def test_who_writes_over_two_arguments_waits_for_clones_that_read_either() -> None:
+def test_writers_over_two_arguments_wait_for_clones_that_read_either() -> None:
     """One argument is overwritten in place in any schedule, the other by an added dependency."""
     module = preserve_donation(parse_module(TWO_AT_ONCE)).module
     again = insert_clones(module, [Clone("r.again", "r", ("z",))])

@@ -94,9 +94,9 @@ def dropping(limit: float, predicted: list[int]) -> Rule:
 
     def rule(module: HloModule) -> Answer:
         donation = preserve_donation(module)
-        lean = without_residuals(donation.module, choose_residuals(donation.module, limit).dropped)
-        predicted.append(predicted_bytes(lean))
-        return Answer(answer_of(lean), aliases=donation.aliases)
+        reduced = without_residuals(donation.module, choose_residuals(donation.module, limit).dropped)
+        predicted.append(predicted_bytes(reduced))
+        return Answer(answer_of(reduced), aliases=donation.aliases)
 
     return rule
 
@@ -104,9 +104,9 @@ def dropping(limit: float, predicted: list[int]) -> Rule:
 @pytest.mark.parametrize("layer", ["gated", "attended"])
 def test_same_bits_as_predicted_in_less_memory(layer: str) -> None:
     own, predicted = lowered(layer).compile(), list[int]()
-    lean = hook.compile_by(lowered(layer), dropping(1.0, predicted))
-    assert results(lean) == results(own)
-    assert temporaries(lean) == predicted[0] < 0.75 * temporaries(own)
+    reduced = hook.compile_by(lowered(layer), dropping(1.0, predicted))
+    assert results(reduced) == results(own)
+    assert temporaries(reduced) == predicted[0] < 0.75 * temporaries(own)
 
 
 @settings(max_examples=20, deadline=None)
@@ -142,7 +142,7 @@ def result_too(weights: jax.Array, x: jax.Array) -> Any:
     return rows, lax.scan(lambda y, row: (y * jnp.cos(row), None), x, rows)[0]
 
 
-def test_what_is_a_result_too_stays() -> None:
+def test_residuals_that_are_results_are_kept() -> None:
     module = hook.captured(jax.jit(result_too).lower(jnp.ones(6), jnp.ones(2**16)))
     (loops,) = loops_of(module)
     (residual,) = loops.residuals
@@ -197,7 +197,7 @@ def expressions(factor: str, function: str = "multiply(%p.3, %b)") -> Expression
     return Expressions(module, module.entry)
 
 
-def test_a_product_is_one_value_wherever_it_stands_and_its_sum_is_like_nothing_else() -> None:
+def test_equal_products_have_one_number_and_their_sums_separate_ones() -> None:
     values = expressions("0.3")
     assert values.number["one", "m"] == values.number["two", "m.1"] == values.number["", "one"]
     assert values.number["", "two"] != values.number["", "three"]  # either may be rounded once or twice
@@ -221,9 +221,9 @@ def test_a_slice_outside_is_the_last_one() -> None:
     values = jnp.asarray(np.random.default_rng(0).normal(size=(11, 2**14)), jnp.float32)
     given = values[:10], values[10]
     step, predicted = jax.jit(read_outside).lower(*given), list[int]()
-    lean = hook.compile_by(step, dropping(1.0, predicted))
-    assert temporaries(lean) < temporaries(step.compile())
-    assert np.array_equal(lean(*given), step.compile()(*given))
+    reduced = hook.compile_by(step, dropping(1.0, predicted))
+    assert temporaries(reduced) < temporaries(step.compile())
+    assert np.array_equal(reduced(*given), step.compile()(*given))
 
 
 def test_compile_takes_it_and_finds_it_on_disk(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,14 +241,14 @@ def test_compile_takes_it_and_finds_it_on_disk(plans: Path, monkeypatch: pytest.
     assert again.plan is not None
 
 
-def test_where_it_needs_more_than_predicted_the_plain_order_runs() -> None:
-    asked = Settings(recompute=0.05, seconds=4, cache=False)
+def test_the_plain_order_runs_if_recomputation_needs_more_than_predicted() -> None:
+    settings = Settings(recompute=0.05, seconds=4, cache=False)
     module = hook.captured(lowered("gelu"))
-    found = decide(lowered("gelu"), Unplanned(module), asked, None)
-    assert found.dropped
-    assert found.plain is not None
-    planning = planner.Planner(asked)
-    planning._decisions.store(dataclasses.replace(found, graphrl_bytes=1000, plain=(found.plain[0], 2000)))
+    recomputing = decide(lowered("gelu"), Unplanned(module), settings, None)
+    assert recomputing.dropped
+    assert recomputing.plain is not None
+    planning = planner.Planner(settings)
+    planning._decisions.store(dataclasses.replace(recomputing, graphrl_bytes=1000, plain=(recomputing.plain[0], 2000)))
     compiled = hook.compile_by(lowered("gelu"), planning.rule)
     decision = planning.decision(module)
     assert decision is not None

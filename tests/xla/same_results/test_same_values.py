@@ -64,7 +64,7 @@ def test_literal_results(by: Compiler) -> Any:
 
 
 @same
-def test_arguments_that_come_back(by: Compiler) -> Any:
+def test_results_that_are_arguments(by: Compiler) -> Any:
     def program(x: jax.Array, y: jax.Array, tree: Any) -> Any:
         return x, wide(x), y, {"again": x, "tree": tree}, tree["b"]
 
