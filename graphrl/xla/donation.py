@@ -119,7 +119,7 @@ def preserve_donation(module: HloModule) -> Donation:
     lost_bytes = sum(module.entry.root.shape.at(a.output_index).bytes for a in aliases if a not in kept)
     undonated = _written_into(shared, kept)
     if any(index for _, index in undonated):
-        raise GraphError(f"{module.name}: a part of an argument would be written over that is not donated any more")
+        raise GraphError(f"{module.name}: a part of an argument that is no longer donated would be overwritten")
     return Donation(_copied(bare, [number for number, _ in undonated]) if undonated else bare, tuple(kept), lost_bytes)
 
 
@@ -147,7 +147,7 @@ def mark_donated(serialized: bytes, aliases: Sequence[OutputAlias]) -> bytes:
             buffer.is_parameter_aliased_with_output = True
             changed += 1
     if changed != len(arguments):
-        raise GraphError("this jaxlib serializes executables in another way")
+        raise GraphError("the format of this jaxlib's serialized executables is unknown")
     entries = executable.hlo_module.hlo_module.input_output_alias.entries
     del entries[:]  # jaxlib 0.11 keeps the aliases: they would be listed twice
     for alias in aliases:

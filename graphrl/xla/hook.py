@@ -83,7 +83,7 @@ def captured(lowered: jax.stages.Lowered, scheduler: Scheduler = "default") -> H
         compile_by(lowered, stop, scheduler=scheduler)
     except Unplanned as stopped:
         return stopped.module
-    raise GraphrlError("XLA did not show its module: the program must be compiled for the CPU of this process")
+    raise GraphrlError("XLA's module was not captured: the program must be compiled for the CPU of this process")
 
 
 def compile_in_order(

@@ -161,7 +161,7 @@ def compile(
     lowered = _lowered(fn, args, kwargs or {}) if library is None else library.lowered(args, kwargs or {})
     for argument in jax.tree.leaves(lowered.args_info):
         if any(map(is_symbolic_dim, argument.shape)):
-            raise ProblemError(f"an argument of shape {argument.shape} has a symbolic dimension: compile takes numbers")
+            raise ProblemError(f"an argument of shape {argument.shape} has a symbolic dimension: compile needs sizes")
     missing = hook.why_unavailable(hook.platform_of(lowered))
     if missing is None:
         try:
@@ -426,7 +426,7 @@ def _library(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Libra
 def _lowered(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> jax.stages.Lowered:
     if isinstance(fn, jax.stages.Lowered):
         if args or kwargs:
-            raise ProblemError("a lowered program has its arguments already: give it alone")
+            raise ProblemError("a lowered program already has its arguments: give it without arguments")
         return fn
     if not callable(fn):
         raise ProblemError(f"fn is of type {type(fn).__name__}: must be a function, or a result of jit or lower")

@@ -210,7 +210,7 @@ def test_other_objects_than_functions_are_refused() -> None:
         graphrl.jit(3)  # type: ignore[call-overload]
     with pytest.raises(ProblemError, match="kwargs is of type int: must be a dict"):
         compiled(branches, vector(), kwargs=3)  # type: ignore[arg-type]
-    with pytest.raises(ProblemError, match="a lowered program has its arguments already"):
+    with pytest.raises(ProblemError, match="a lowered program already has its arguments"):
         compiled(jax.jit(branches).lower(vector()), vector())
 
 

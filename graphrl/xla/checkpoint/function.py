@@ -128,7 +128,7 @@ def checkpoint(
     if fn is None:
         return lambda function: CheckpointedFunction(function, settings, static)
     if not callable(fn):
-        raise GraphrlError(f"checkpoint takes a function: this is of type {type(fn).__name__}")
+        raise GraphrlError(f"fn is of type {type(fn).__name__}: must be a function")
     return CheckpointedFunction(fn, settings, static)
 
 
@@ -240,7 +240,7 @@ class CheckpointedFunction(Decorated):
 
             jax.eval_shape(run, *itertools.compress(leaves, is_traced))
         if not self._planned:
-            raise GraphrlError("there is no report before the first call: give the arguments of one")
+            raise GraphrlError("there is no report before the first call: give arguments")
         return list(self._planned.values())[-1].report
 
     @uncollected()

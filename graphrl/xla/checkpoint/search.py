@@ -307,7 +307,7 @@ def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPla
     shardings = jax.tree.leaves(getattr(compiled, "input_shardings", ()))
     devices = max((sharding.num_devices for sharding in shardings), default=1)
     if devices > 1:
-        raise GraphrlError(f"verify: the gradient takes {devices} devices, and budgets are of one: plan without verify")
+        raise GraphrlError(f"verify: the gradient uses {devices} devices, but budgets are for one: plan without verify")
     memory = compiled.memory_analysis()
     if memory is None:
         raise GraphrlError("verify: this backend does not report the memory of a compiled function")

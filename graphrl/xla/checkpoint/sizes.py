@@ -74,7 +74,7 @@ def sizes_of(jaxpr: core.Jaxpr) -> Sizes:
         return Sizes({}, dimensions)
     scope, *others = {dim.scope for dim in dimensions}
     if others:
-        raise GraphrlError(f"symbolic dimensions {', '.join(names)} are of several scopes: must be of one")
+        raise GraphrlError(f"symbolic dimensions {', '.join(names)} have several scopes: must have one")
     constraints = str(scope).splitlines()[1:]  # after the line with its origin
     leasts = {str(dim): 0 for dim in dimensions} | {str(dim): 1 for var in jaxpr.invars for dim in _symbolic(var)}
     tries = itertools.count()
@@ -94,7 +94,7 @@ def sizes_of(jaxpr: core.Jaxpr) -> Sizes:
     if sizes is None:
         raise GraphrlError(
             f"no sizes were found for the symbolic dimensions {', '.join(names)} within their constraints "
-            f"({'; '.join(line.strip() for line in constraints)}): a plan is made for sizes"
+            f"({'; '.join(line.strip() for line in constraints)}): a plan needs sizes"
         )
     return Sizes(sizes, dimensions)
 

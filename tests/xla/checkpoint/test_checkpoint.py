@@ -215,7 +215,7 @@ def test_reports_have_the_distance_from_the_optimum() -> None:
 
 
 def test_functions_alone_and_reports_after_calls() -> None:
-    with pytest.raises(GraphrlError, match="checkpoint takes a function: this is of type int"):
+    with pytest.raises(GraphrlError, match="fn is of type int: must be a function"):
         graphrl.checkpoint(3, budget=0.5)  # type: ignore[arg-type]
     with pytest.raises(GraphrlError, match="there is no report before the first call"):
         graphrl.checkpoint(mlp, budget=0.5).report()

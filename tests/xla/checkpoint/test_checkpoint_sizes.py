@@ -160,7 +160,7 @@ def test_shapes_and_curves_and_static_arguments() -> None:
 def test_impossible_dimensions_are_one_line() -> None:
     with pytest.raises(GraphrlError, match=r"^no sizes were found for the symbolic dimensions b within .*1998"):
         quick(mlp).report(WEIGHTS, rows(constraints=["mod(b, 1999) == 1998", "mod(b, 1997) == 1"]))
-    with pytest.raises(GraphrlError, match=r"^symbolic dimensions b are of several scopes"):
+    with pytest.raises(GraphrlError, match=r"^symbolic dimensions b have several scopes"):
         quick(lambda x, y: x.sum() + y.sum()).report(rows(), rows())
     with pytest.raises(GraphError, match="symbolic"):
         graphrl.from_jax(jax.grad(quick(mlp)), WEIGHTS, rows())
