@@ -225,7 +225,7 @@ def _in_one_buffer(buffers: ModuleBuffers, alias: OutputAlias) -> bool:
 def _in_place_fusions(buffers: ModuleBuffers, aliases: Sequence[OutputAlias]) -> Iterator[_InPlaceFusion]:
     module, flow, used = buffers.module, buffers.flow, set()
     entry = module.entry
-    later, reading = _Later(entry), reading_of(flow)
+    successors, reading = _Successors(entry), reading_of(flow)
     for alias in aliases:
         writer, index = _maker(module, alias.output_index)
         argument = entry.parameters[alias.parameter]
@@ -243,9 +243,9 @@ def _in_place_fusions(buffers: ModuleBuffers, aliases: Sequence[OutputAlias]) ->
             continue
         reads = list(itertools.chain.from_iterable(reading[value] for value in values))
         readers = {*reads} - {writer.name, copy}
-        if reads.count(writer.name) == 1 and readers.isdisjoint(later.than(writer.name)):
+        if reads.count(writer.name) == 1 and readers.isdisjoint(successors.of(writer.name)):
             used.add((writer.name, operand))
-            later.add(writer.name, readers)
+            successors.add(writer.name, readers)
             yield _InPlaceFusion(
                 alias, writer.name, operand, index, copy, tuple(i.name for i in entry.instructions if i.name in readers)
             )
@@ -264,7 +264,7 @@ def _operand(entry: Computation, writer: Instruction, argument: Instruction) -> 
     return None, ""
 
 
-class _Later:
+class _Successors:
     """Transitive successors of a computation's instructions, under its dependencies and those that are added."""
 
     def __init__(self, computation: Computation) -> None:
@@ -278,7 +278,7 @@ class _Later:
         for other in before:
             self._after[other].append(name)
 
-    def than(self, name: str) -> set[str]:
+    def of(self, name: str) -> set[str]:
         """Names of the instruction and of all that can only run after it."""
         todo, visited = [name], {name}
         while todo:

@@ -176,7 +176,7 @@ def install() -> None:
     with _installing:
         if not hasattr(compiler.backend_compile_and_load, _MARKER):
             compiler._cache_write = _write_serialized(compiler._cache_write)
-            compiler.backend_compile_and_load = _instead_of(compiler.backend_compile_and_load)
+            compiler.backend_compile_and_load = _wrap_compile(compiler.backend_compile_and_load)
 
 
 def renamed(module: Any, mark: str) -> Any:
@@ -216,7 +216,7 @@ def _write_serialized(original: Any) -> Any:
     return write
 
 
-def _instead_of(original: Any) -> Any:
+def _wrap_compile(original: Any) -> Any:
     def compile_and_load(backend: Any, module: Any, devices: Any, options: Any, callbacks: Sequence[Any]) -> Any:
         rule = callback.rule_of(module.operation.attributes["sym_name"].value.encode())
         if rule is None:

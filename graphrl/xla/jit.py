@@ -158,14 +158,14 @@ def compile(
     if not (kwargs is None or isinstance(kwargs, Mapping)):
         raise ProblemError(f"kwargs is of type {type(kwargs).__name__}: must be a dict of keyword arguments of fn")
     library = _library(fn, args, kwargs or {})
-    lowered = _lowered(fn, args, kwargs or {}) if library is None else library.lowered(args, kwargs or {})
+    lowered = _lower(fn, args, kwargs or {}) if library is None else library.lowered(args, kwargs or {})
     for argument in jax.tree.leaves(lowered.args_info):
         if any(map(is_symbolic_dim, argument.shape)):
             raise ProblemError(f"an argument of shape {argument.shape} has a symbolic dimension: compile needs sizes")
     missing = hook.why_unavailable(hook.platform_of(lowered))
     if missing is None:
         try:
-            return _planned(lowered, Planner(settings), library)
+            return _compile_planned(lowered, Planner(settings), library)
         except ProblemError:
             raise
         except Exception as error:  # any failure, such as a module that graphrl cannot read: the program runs
@@ -423,7 +423,7 @@ def _library(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Libra
     return None if library is None else library(fn, {})
 
 
-def _lowered(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> jax.stages.Lowered:
+def _lower(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> jax.stages.Lowered:
     if isinstance(fn, jax.stages.Lowered):
         if args or kwargs:
             raise ProblemError("a lowered program already has its arguments: give it without arguments")
@@ -436,7 +436,7 @@ def _lowered(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> jax.s
     return lowered
 
 
-def _planned(lowered: jax.stages.Lowered, planner: Planner, library: Library | None) -> Executable:
+def _compile_planned(lowered: jax.stages.Lowered, planner: Planner, library: Library | None) -> Executable:
     modules: list[HloModule] = []
 
     def rule(module: HloModule) -> Answer | None:

@@ -75,12 +75,12 @@ def find_plan(name: str, fingerprint: str, program: Program, wanted: Sequence[bo
             "from 0 to 1"
         )
     path = cache_folder("checkpoints") / f"{fingerprint}.json"
-    planned = _load(path, fingerprint, program) if settings.is_kept else None
+    planned = _load(path, fingerprint, program) if settings.is_stored else None
     if planned is not None:
         report = dataclasses.replace(planned.report, function=name, from_cache=True)
         return dataclasses.replace(planned, report=report)
     planned = _search_plan(name, fingerprint, program, wanted, settings)
-    if settings.is_kept:
+    if settings.is_stored:
         _store(path, planned)
     return planned
 
@@ -99,7 +99,7 @@ def _load(path: Path, fingerprint: str, program: Program) -> Planned | None:
 
 
 def _search_plan(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
-    begin, chip, compiler = time.monotonic(), settings.figures, settings.compiler
+    begin, chip, compiler = time.monotonic(), settings.resolved_chip, settings.compiler
     named, wanted, as_written = _gradient(program, wanted, chip)
     before = time.monotonic()
     pricing = Pricing(named.gradient)
@@ -170,11 +170,11 @@ def fingerprint_of(program: Program, wanted: Sequence[bool], settings: Settings)
         settings.method,
         float(settings.seconds),
         settings.seed,
-        *settings.compiled_by,
+        *settings.verified_for,
         *program.sizes.of.items(),
     ]
     versions = installed_version(), VERSION, jax.__version__
-    fields = repr((versions, text, list(wanted), options, dataclasses.astuple(settings.figures)))
+    fields = repr((versions, text, list(wanted), options, dataclasses.astuple(settings.resolved_chip)))
     return hashlib.sha256(fields.encode()).hexdigest()[:32]
 
 

@@ -337,10 +337,11 @@ def _memory_figure(report: CheckpointReport) -> "Figure":
     for line, colour, figures, name in zip(
         report.timelines, (GREY, BETTER), (report.plain, report.planned), ("jax", "graphrl"), strict=True
     ):
+        label = f"{name}: peak {format_bytes(figures.peak_bytes)}, kept {format_bytes(figures.kept_bytes)}"
         for ax, part in zip(axes, line, strict=True):
             x = np.linspace(0.0, 1.0, len(part)) if part else np.zeros(0)
             ax.fill_between(x, np.array(part) / scale, color=colour, alpha=0.25, step="mid", linewidth=0)
-            ax.plot(x, np.array(part) / scale, color=colour, label=_label(name, figures), drawstyle="steps-mid")
+            ax.plot(x, np.array(part) / scale, color=colour, label=label, drawstyle="steps-mid")
     for ax, name in zip(axes, ("forward pass", "backward pass"), strict=True):
         _dress(ax, name)
         ax.set_xticks([])
@@ -369,10 +370,6 @@ def _curve_figure(curve: CheckpointCurve) -> "Figure":
     ax.set_ylim(bottom=0)
     ax.legend(frameon=False)
     return figure
-
-
-def _label(name: str, figures: Figures) -> str:
-    return f"{name}: peak {format_bytes(figures.peak_bytes)}, kept {format_bytes(figures.kept_bytes)}"
 
 
 def _dress(ax: "Axes", title: str) -> None:

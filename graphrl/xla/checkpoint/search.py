@@ -206,7 +206,7 @@ def _report(
         figures.append(Figures(price.kept, price.moved, price.peak, step))
     return CheckpointReport(
         function=name,
-        chip=settings.figures.name,
+        chip=settings.resolved_chip.name,
         plain=figures[0],
         planned=figures[1],
         argument_bytes=gradient.argument_bytes,

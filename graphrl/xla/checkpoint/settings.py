@@ -100,7 +100,7 @@ class Settings:
         object.__setattr__(self, name, part)
 
     @property
-    def figures(self) -> Chip:
+    def resolved_chip(self) -> Chip:
         """The chip whose times count: by default that of jax's first device if its name is known."""
         return find_chip(self.chip if self.chip is not None else _own_chip())
 
@@ -112,12 +112,12 @@ class Settings:
         return self.verify
 
     @property
-    def is_kept(self) -> bool:
+    def is_stored(self) -> bool:
         """True if plans are stored on disk: with `cache`, unless a user's function compiles by unknown means."""
         return self.cache and isinstance(self.verify, bool)
 
     @property
-    def compiled_by(self) -> tuple[str, ...]:
+    def verified_for(self) -> tuple[str, ...]:
         """Identifies the device that plans are verified for; empty without verification or with a user's function."""
         device = jax.devices()[0]
         return (device.device_kind, device.client.platform_version) if self.verify is True else ()

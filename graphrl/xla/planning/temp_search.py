@@ -270,7 +270,7 @@ class _Search:
                 if passes.usage(order).max() <= PASS_SLACK * passes.peak:
                     self._try(order)
             else:
-                self._near(flow, generators[0], rng)
+                self._try_nearby(flow, generators[0], rng)
             self._task.report(len(self._predicted), float(self._least))
 
     def plan(self) -> Plan:
@@ -291,7 +291,7 @@ class _Search:
     def _over(self) -> bool:
         return self._task.over(len(self._predicted))
 
-    def _near(self, flow: Flow, passes: Passes, rng: np.random.Generator) -> None:
+    def _try_nearby(self, flow: Flow, passes: Passes, rng: np.random.Generator) -> None:
         """Predicts a random order near the best, if one of low peak is found within `TRIES`."""
         assert self.best is not None
         highest = NEAR_SLACK * passes.usage(self.best).max()

@@ -94,7 +94,7 @@ def test_slices_are_read_separately_and_equal_ones_once(loss: Callable[..., jax.
 
 @pytest.mark.parametrize("before", ["dot_general", "cos"])
 def test_segments_cost_the_gradients_that_they_wait_for(before: str) -> None:
-    choice = choice_of(places_of(before), again=True)
+    choice = choice_of(places_of(before), recomputed=True)
     priced, traced = seconds_both(choice)
     array = 4 * SHAPES[1][0] * SHAPES[1][1] / CHIP.bytes_per_second  # seconds to read or write one array
     wait_seconds = cotangent_seconds(task()[1].gradient.levels[0], choice[0])

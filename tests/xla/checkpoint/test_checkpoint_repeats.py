@@ -36,7 +36,7 @@ def network(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 def gradient() -> Gradient:
     closed = jax.make_jaxpr(network)(jnp.ones((LAYERS, 8, 8)), jnp.ones((16, 8)))
-    return gradient_of(program_of(closed), [True, False], Settings(budget=0.5).figures).gradient
+    return gradient_of(program_of(closed), [True, False], Settings(budget=0.5).resolved_chip).gradient
 
 
 def values(level: Level, kind: Repeated, number: int) -> slice:

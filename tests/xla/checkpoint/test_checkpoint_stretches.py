@@ -116,7 +116,7 @@ def test_jax_keeps_what_prices_say(unrolled: int) -> None:
     """Each stretch keeps the state and the number at its start, not the sum, which no backward pass needs."""
     program = traced(recurrent, WEIGHTS, XS)
     named = gradient_of(program, [True, False], find_chip("h200"))
-    (number, loop), *_ = named.gradient.stretched().items()
+    (number, loop), *_ = named.gradient.stretchable().items()
     loop = loop._replace(unrolled=unrolled, stretches=(1, 2, 3, 4, 5, 6, 12))
     gradient = named.gradient._replace(loops=({number: loop}, *named.gradient.loops[1:]))
     pricing, named = Pricing(gradient), named._replace(gradient=gradient)

@@ -104,7 +104,7 @@ class Search:
             kinds.setdefault(np.concatenate(start.starts).tobytes(), start)
         self.starts = list(kinds.values())
         self._moves = [moves(level) for level in gradient.levels]
-        self._loops = list(gradient.stretched().items())
+        self._loops = list(gradient.stretchable().items())
         self._words = np.random.SeedSequence(seed).generate_state(1, np.uint64)
         sizes = np.array([max(1, len(level.bytes)) for level in gradient.levels], float)
         self._parts = sizes / sizes.sum()

@@ -17,7 +17,7 @@ from graphrl.xla.checkpoint.solvers.integer_programs import (
     min_cut_states,
     solve_cp_sat,
 )
-from graphrl.xla.checkpoint.solvers.starts import greedy, moved_states, starts, stretched
+from graphrl.xla.checkpoint.solvers.starts import greedy, moved_states, starts, with_stretches
 
 EVALUATIONS = 300_000  # of annealing, at most
 BASES = 3  # choices whose kept values are moved
@@ -40,7 +40,7 @@ def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Solution
             states += [*starts(pricing.gradient), *exact]
         else:  # the greedy states include the starts
             states += [state.copy() for state in _greedy_states(pricing, goal, begin + FIRST * seconds)]
-        pricing.starts += stretched(pricing, states)
+        pricing.starts += with_stretches(pricing, states)
     if goal.moves:
         ranked = sorted(pricing.starts, key=lambda state: goal.energy(pricing, pricing(state.choice())))
         pricing.starts += moved_states(pricing, goal, ranked[:BASES], time.monotonic() + FIRST * seconds)
@@ -52,7 +52,7 @@ def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Solution
 
 def anneal_alone(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Solution:
     """Annealing from the best start."""
-    states = list(stretched(pricing, starts(pricing.gradient)))
+    states = list(with_stretches(pricing, starts(pricing.gradient)))
     return anneal(pricing, goal, states, seed=seed, evaluations=EVALUATIONS, seconds=seconds)
 
 
@@ -82,7 +82,7 @@ SOLVERS: Mapping[str, Solver] = {
     "knapsack": _best_of(lambda pricing, goal, until: knapsack_states(pricing.gradient)),
     "min-cut": _best_of(lambda pricing, goal, until: min_cut_states(pricing.gradient)),
     # all layers alike, like the plans of a rule for each layer
-    "regular": _best_of(lambda pricing, goal, until: stretched(pricing, starts(pricing.gradient))),
+    "regular": _best_of(lambda pricing, goal, until: with_stretches(pricing, starts(pricing.gradient))),
 }
 
 

@@ -154,7 +154,7 @@ def cp_sat_states(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) ->
             named = [mask & level.named for mask, level in zip(kept, gradient.levels, strict=True)]
             states += [recompute_state(gradient, begins, named) for begins in kinds]
     # loops in stretches keep less than a step's choices imply, so there is no bound for them
-    return states, bounds[0] if bounds and not gradient.stretched() else None
+    return states, bounds[0] if bounds and not gradient.stretchable() else None
 
 
 class Model:

@@ -164,7 +164,7 @@ class Gradient(NamedTuple):
         loop = self.loop(number)
         return loop is not None and loop.is_unrolled(stretch)
 
-    def stretched(self) -> dict[int, Loop]:
+    def stretchable(self) -> dict[int, Loop]:
         """Loops that may run in stretches, by the numbers of their bodies' levels."""
         loops = {number: self.loop(number) for number in range(len(self.levels))}
         return {number: loop for number, loop in loops.items() if loop is not None and len(loop.stretches) > 1}

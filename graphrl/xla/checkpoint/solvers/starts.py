@@ -1,7 +1,7 @@
 """Starting choices: regular cuts, greedy recomputation, and moves to the host.
 
 - `starts`: programs cut at alike places (`cuts`), with each segment computed again, in whole or except for values that
-  are written to memory anyway; `stretched` adds the same choices with loops in stretches.
+  are written to memory anyway; `with_stretches` adds the same choices with loops in stretches.
 - `greedy`: repeatedly recomputes the group of alike values that saves most bytes per second, by exact prices.
 - `moved_states`: moves kept values to the host, one group of alike values after another, as long as it pays. Values
   that come back take memory from the start of the first segment that reads them, so large segments gain nothing. The
@@ -68,9 +68,9 @@ def recompute_state(gradient: Gradient, begins: np.ndarray, kept: Sequence[np.nd
     return state
 
 
-def stretched(pricing: Pricing, states: Iterable[State]) -> Iterator[State]:
+def with_stretches(pricing: Pricing, states: Iterable[State]) -> Iterator[State]:
     """States, each followed by copies whose loops have the stretches of least memory: of all, and of unrolled ones."""
-    loops = pricing.gradient.stretched()
+    loops = pricing.gradient.stretchable()
     for state in states:
         yield state
         for unrolled in (False, True) if loops else ():
