@@ -103,7 +103,7 @@ class Report:
             ),
         ]
         lines = aligned(rows, left=1)
-        where = "read from the plan cache" if self.from_cache else "new search"
+        where = "read from the plan cache" if self.from_cache else "in a new search"
         if self.undonated_bytes:
             lines.append(f"{format_bytes(self.undonated_bytes)} of results cannot use donated arguments in this order")
         if self.recomputed:

@@ -66,7 +66,7 @@ def test_report_for_people_and_machines() -> None:
     assert memory_row.startswith("XLA, memory scheduler")
     assert "(-75%)" in planned
     assert bound.startswith("lower bound")
-    assert seconds.endswith("by method 'auto', new search")
+    assert seconds.endswith("by method 'auto', in a new search")
 
 
 def test_step_times_with_given_arguments_which_stay_intact(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def find_plan(name: str, fingerprint: str, program: Program, wanted: Sequence[bo
     """
     if isinstance(settings.budget, str) and (bounds := program.sizes.missing_bounds()):
         raise ProblemError(
-            f"budget is {settings.budget}: no plan keeps it at all sizes of {', '.join(program.sizes.of)}; bound "
+            f"budget is {settings.budget}: no plan keeps it at all sizes of {', '.join(program.sizes.by_name)}; bound "
             f"symbolic dimensions by constraints, such as {', '.join(bounds)}, or give a part of what jax keeps, "
             "from 0 to 1"
         )
@@ -131,7 +131,7 @@ def _search_plan(name: str, fingerprint: str, program: Program, wanted: Sequence
             lambda least: above_budget(settings, pricing, least),
         )
         report = dataclasses.replace(report, search_seconds=time.monotonic() - begin)
-    report = dataclasses.replace(report, sizes=program.sizes.of, as_written=as_written)
+    report = dataclasses.replace(report, sizes=program.sizes.by_name, as_written=as_written)
     return Planned(fingerprint, plan_of(named, choice, pricing), report)
 
 
@@ -171,7 +171,7 @@ def fingerprint_of(program: Program, wanted: Sequence[bool], settings: Settings)
         float(settings.seconds),
         settings.seed,
         *settings.verified_for,
-        *program.sizes.of.items(),
+        *program.sizes.by_name.items(),
     ]
     versions = installed_version(), VERSION, jax.__version__
     fields = repr((versions, text, list(wanted), options, dataclasses.astuple(settings.resolved_chip)))

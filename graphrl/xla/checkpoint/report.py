@@ -162,7 +162,7 @@ class CheckpointReport:
         for loop in self.stretches:
             how = "unrolled" if loop.unrolled else "as a loop"
             lines.append(f"in stretches of {loop.steps} steps, {how}: the {loop.trips} of {loop.line}".rstrip())
-        where = "read from the plan cache" if self.from_cache else "new search"
+        where = "read from the plan cache" if self.from_cache else "in a new search"
         lines.append(
             f"estimated by roofline of {self.chip}: {self.slowdown:+.1%} a step; {self.segments} segments; "
             f"planned in {format_seconds(self.search_seconds)}, {where}"

@@ -35,11 +35,11 @@ class Sizes:
     """Sizes of the symbolic dimensions of a program.
 
     Attributes:
-      of: size of each variable, by name; empty if all dimensions are numbers.
+      by_name: size of each variable, by name; empty if all dimensions are numbers.
       dimensions: the symbolic dimensions of the program's arrays.
     """
 
-    of: Mapping[str, int]
+    by_name: Mapping[str, int]
     dimensions: frozenset[Any]
     _values: dict[str, int] = dataclasses.field(default_factory=dict, init=False, repr=False)  # cache, by dimension
 
@@ -49,17 +49,17 @@ class Sizes:
             return int(dimension)
         text = str(dimension)
         if text not in self._values:
-            self._values[text] = _value(text, self.of)
+            self._values[text] = _value(text, self.by_name)
         return self._values[text]
 
     def concrete(self, closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
         """A jaxpr of the same equations with numbers for its symbolic dimensions."""
-        return _Concrete(self.value).closed(closed) if self.of else closed
+        return _Concrete(self.value).closed(closed) if self.by_name else closed
 
     def missing_bounds(self) -> list[str]:
         """Constraints under which no dimension exceeds its size; empty if the dimensions' scope implies that."""
         is_bounded = all(holds(operator.le, dim, self.value(dim)) for dim in self.dimensions)
-        return [] if is_bounded else [f"{name} <= {size}" for name, size in self.of.items()]
+        return [] if is_bounded else [f"{name} <= {size}" for name, size in self.by_name.items()]
 
 
 def sizes_of(jaxpr: core.Jaxpr) -> Sizes:

@@ -99,7 +99,7 @@ def test_plans_are_those_for_the_sizes_of_the_dimensions(limit: dict[str, Any]) 
 def test_sizes_keep_the_constraints(shape: str, constraints: list[str], sizes: dict[str, int]) -> None:
     dimensions = symbolic_shape(shape, scope=SymbolicScope(constraints))
     given = jax.ShapeDtypeStruct(dimensions, jnp.float32)
-    assert sizes_of(jax.make_jaxpr(jnp.sin)(given).jaxpr).of == sizes
+    assert sizes_of(jax.make_jaxpr(jnp.sin)(given).jaxpr).by_name == sizes
 
 
 def test_budgets_of_bytes_need_a_bound() -> None:
