@@ -146,7 +146,7 @@ def test_the_curve_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["checkpoint", "zoo:lstm2/training/b2/jaxpr", "--seconds", "0.05", "--method", "greedy"]) == 0
     out, err = capsys.readouterr()
     head, jax_row, *rows = out.splitlines()
-    assert head.split() == ["limit", "slowdown", "peak", "share", "kept", "values", "kept", "computed", "again"]
+    assert head.split() == ["limit", "slowdown", "peak", "share", "kept", "values", "kept", "recomputed"]
     assert jax_row.split()[:2] == ["jax", "+0.0%"]
     assert [row.split()[0] for row in rows[:6]] == ["0%", "2%", "5%", "10%", "20%", "33%"]
     assert "by run times and roofline of a100-80gb" in out

@@ -61,7 +61,7 @@ def test_report_for_people_and_machines() -> None:
     assert 0 < report.bound <= temporaries(ours)
     assert json.loads(json.dumps(report.to_dict()))["temp_bytes"] == temporaries(ours)
     first, default, memory_row, planned, bound, seconds = str(report).splitlines()
-    assert first.split() == ["jit_branches", "in", "all", "temporaries", "step"]
+    assert first.split() == ["jit_branches", "total", "temporaries", "step"]
     assert "1.00 MiB" in default
     assert memory_row.startswith("XLA, memory scheduler")
     assert "(-75%)" in planned

@@ -254,6 +254,6 @@ def test_on_a_gpu_xla_s_order_is_used_and_the_report_has_the_reason(
     with pytest.warns(UserWarning, match=r"graphrl\.compile: XLA's own order is used on GPUs"):
         executable = graphrl.compile(branches, vector())
     assert same(executable(vector()), jax.jit(branches)(vector()))
-    assert "own order stands on GPUs" in executable.report().reason
+    assert "own order is used on GPUs" in executable.report().reason
     assert executable.plan is None
     assert not searches
