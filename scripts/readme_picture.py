@@ -18,7 +18,7 @@ from PIL import Image
 import graphrl
 from graphrl.cli import main as run_command
 from graphrl.colours import COLOURS, FAINT, GREY, GRID, TEXT, WORSE
-from graphrl.commands.common import keep_compiled
+from graphrl.commands.common import enable_compilation_cache
 from graphrl.commands.parser import Parser
 from graphrl.files import write_atomically
 from graphrl.graphs.datasets.sets import load_graph
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, default=Path("out/readme"), help="folder of the training run")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "_static" / "regal.gif", help="a .gif")
     args = parser.parse_args()
-    keep_compiled()
+    enable_compilation_cache()
     mpl.rcParams["font.family"] = "DejaVu Sans"
     checkpoints = train(args.run)
     updates = [int(path.name.removeprefix("step-")) for path in checkpoints]

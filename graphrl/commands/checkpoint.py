@@ -125,7 +125,7 @@ def _search(graph: ComputationGraph, searches: "list[Settings]") -> "tuple[list[
 
     reports: list[CheckpointReport] = []
     with progress(len(searches), text=graph.name) as show:
-        gradient = gradient_of_graph(graph, searches[0].figures)
+        gradient = gradient_of_graph(graph, searches[0].resolved_chip)
         try:
             for number, settings in enumerate(searches):
                 pricing = Pricing(gradient.gradient)  # one each: searches would reuse a shared one's results

@@ -14,7 +14,7 @@ Parts: plain `numba.njit` optimises every function together with all its callees
 a function at call depth four is compiled four times, and once more for itself. With `parts.py`, numba keeps a part as
 it was lowered until an entry inlines it.
 
-`beside` compiles two functions in parallel, one of them in another process, which stores it on disk.
+`background_compile` compiles two functions in parallel, one of them in another process, which stores it on disk.
 """
 
 import contextlib
@@ -79,11 +79,11 @@ def late_entry(function: F) -> F:
     It is for functions that compile in less than a second, and for modules that `import graphrl` loads: an import
     creates no folder.
     """
-    made = functools.cache(lambda: cast(Any, entry(function)))
+    compile_once = functools.cache(lambda: cast(Any, entry(function)))
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
-        compiled = made()
+        compiled = compile_once()
         with contextlib.nullcontext() if compiled.overloads else unannounced():
             return compiled(*args)
 
@@ -183,7 +183,7 @@ def unannounced() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def beside(function: Callable[..., Any], what: str, prepare: Callable[[], None]) -> Iterator[None]:
+def background_compile(function: Callable[..., Any], what: str, prepare: Callable[[], None]) -> Iterator[None]:
     """Context in which another process compiles a function.
 
     This is done only if it saves time: the function is not on disk yet, its folder can be written, and there is a

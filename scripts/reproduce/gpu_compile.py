@@ -27,7 +27,7 @@ from jax.experimental import topologies
 from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla.callback import Orders, rescheduled
-from graphrl.xla.hook import unkept
+from graphrl.xla.hook import without_disk_cache
 
 PLUGIN = "jax_plugins.xla_cuda12"
 
@@ -136,7 +136,7 @@ def executable_for_gpu(
 
     lowered = jax.jit(anew, **options).trace(*shapes).lower(lowering_platforms=("cuda",))
     asked = contextlib.nullcontext() if rule is None else _listener().asks(rule)
-    with unkept(), asked:
+    with without_disk_cache(), asked:
         return lowered.compile(compiler_options=_OPTIONS)
 
 

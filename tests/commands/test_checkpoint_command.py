@@ -110,7 +110,7 @@ def test_updates_are_of_the_backward_pass_and_parameters_are_arguments(types: tu
     assert [own.origin(0, value).line for value in range(len(level.bytes))] == names
     assert level.bytes.tolist() == [10, 10, 20, 4]
     assert level.heavy.tolist() == [True, False, True, False]
-    assert level.solid.tolist() == [True, True, True, True]
+    assert level.materialized.tolist() == [True, True, True, True]
     assert level.seconds[[0, 2]].tolist() == [1.0, 1.0]
     assert Pricing(own.gradient).plain.kept == 30  # of tanh and of the last product
 
@@ -146,7 +146,7 @@ def test_the_curve_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["checkpoint", "zoo:lstm2/training/b2/jaxpr", "--seconds", "0.05", "--method", "greedy"]) == 0
     out, err = capsys.readouterr()
     head, jax_row, *rows = out.splitlines()
-    assert head.split() == ["limit", "slowdown", "peak", "share", "kept", "values", "kept", "computed", "again"]
+    assert head.split() == ["limit", "slowdown", "peak", "share", "kept", "values", "kept", "recomputed"]
     assert jax_row.split()[:2] == ["jax", "+0.0%"]
     assert [row.split()[0] for row in rows[:6]] == ["0%", "2%", "5%", "10%", "20%", "33%"]
     assert "(predicted for a100-80gb)" in out
@@ -168,7 +168,7 @@ def test_a_plan_of_a_file_within_a_budget(tmp_path: Path, capsys: pytest.Capture
     assert Path(picture).read_text().startswith("<?xml")
     assert main(["checkpoint", path, "--slowdown", "0.3", *options]) == 0
     out = capsys.readouterr().out
-    assert "computed again: " in out
+    assert "recomputed: " in out
     assert "dot_general  jvp()/dot_general." in out
     assert "estimated by roofline of h200" in out
     total = int(data["total_bytes"])

@@ -22,7 +22,7 @@ from methods_table import PAGE, with_tables
 from graphrl.cli import main
 from graphrl.methods import find_solver
 from graphrl.training.config import Schedule
-from graphrl.xla.hook import available
+from graphrl.xla.hook import why_unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "graphrl"
@@ -86,8 +86,8 @@ def test_the_readme_is_read_in_two_minutes() -> None:
 @pytest.mark.parametrize("path", PYTHON, ids=shown)
 def test_python_of_the_pages_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs the code from top to bottom, in less time than the page states."""
-    if "graphrl.compile" in TEXTS[path] and available() is not None:
-        pytest.skip(str(available()))
+    if "graphrl.compile" in TEXTS[path] and why_unavailable() is not None:
+        pytest.skip(str(why_unavailable()))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     code = re.sub(r"\bseconds=\d+", "seconds=0.3", "\n".join(blocks(path, "python")))

@@ -6,7 +6,7 @@ import nbclient
 import nbformat
 import pytest
 
-from graphrl.xla.hook import available
+from graphrl.xla.hook import why_unavailable
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(path.name for path in FOLDER.glob("*.ipynb"))
@@ -73,8 +73,8 @@ def test_notebook_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     if name in OF_XLA:
-        if available() is not None:
-            pytest.skip(str(available()))
+        if why_unavailable() is not None:
+            pytest.skip(str(why_unavailable()))
         request.getfixturevalue("users_xla")
         # A program from an earlier run in jax's cache on disk would have no report.
         monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")

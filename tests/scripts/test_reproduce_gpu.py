@@ -12,7 +12,7 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla import hook
 
-no_hook = pytest.mark.skipif(hook.available() is not None, reason=str(hook.available()))
+no_hook = pytest.mark.skipif(hook.why_unavailable() is not None, reason=str(hook.why_unavailable()))
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from reproduce.real_programs.programs import Settings
 from reproduce.real_programs.same_results import identical
 
 from graphrl.errors import GraphrlError
-from graphrl.xla.hook import available
+from graphrl.xla.hook import why_unavailable
 
 __all__ = ["launch"]
 
-pytestmark = pytest.mark.skipif(available() is not None, reason=str(available()))
+pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
 
 
 def cells(text: str, first: str) -> list[str]:

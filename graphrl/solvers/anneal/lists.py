@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.compiled import announced, beside, entry, integer, part
+from graphrl.compiled import announced, background_compile, entry, integer, part
 from graphrl.compiled.structures import below, pop, push, uniform
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
@@ -82,7 +82,7 @@ def prepare_with_lists() -> None:
 
 def prepared_beside() -> AbstractContextManager[None]:
     """Runs `prepare_with_lists` in another process while this one compiles something else."""
-    return beside(anneal, NAME, prepare_with_lists)
+    return background_compile(anneal, NAME, prepare_with_lists)
 
 
 @solver(

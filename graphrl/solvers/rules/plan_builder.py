@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.compiled import announced, beside, entry, inlined, integer, part
+from graphrl.compiled import announced, background_compile, entry, inlined, integer, part
 from graphrl.compiled.structures import pop, push
 from graphrl.costs.host.clocks import LINK, RENDEZVOUS, run_op, run_transfer
 from graphrl.costs.problem import Problem
@@ -81,7 +81,7 @@ def prepare() -> None:
 
 def prepared_beside() -> AbstractContextManager[None]:
     """Runs `prepare` in another process while this one compiles something else in the block, which takes longer."""
-    return beside(build, NAME, prepare)
+    return background_compile(build, NAME, prepare)
 
 
 def _built(b: Builder, rule: int, choice: Choice, order: np.ndarray | None = None) -> PlacedOrder:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.compiled import beside
+from graphrl.compiled import background_compile
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
@@ -130,7 +130,7 @@ def prepare_with_lists() -> None:
 
 def prepared_beside() -> AbstractContextManager[None]:
     """Runs `prepare_with_lists` in another process while this one compiles something else."""
-    return beside(anneal, NAME, prepare_with_lists)
+    return background_compile(anneal, NAME, prepare_with_lists)
 
 
 @solver(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from graphrl.compare.report import markdown
-from graphrl.xla.checkpoint.primitives import after, moved, together
+from graphrl.xla.checkpoint.primitives import join_gradients, send_to_host, wait_for
 from reproduce.checkpoint.budgets import planning_of
 from reproduce.checkpoint.measured import HOSTED, Settings, memory
 from reproduce.gpu_compile import compile_for_gpu
@@ -120,9 +120,9 @@ def _loss(way: Way, weights: Any, x: jax.Array) -> jax.Array:
 
 def _layer(way: Way, up: jax.Array, down: jax.Array, x: jax.Array) -> jax.Array:
     if way.joined:
-        up, down, x = together([up, down, x])
+        up, down, x = join_gradients([up, down, x])
     hidden = x @ up
     if not way.awaited:
         return x + jnp.tanh(checkpoint_name(hidden, NAME)) @ down
-    hidden, copy = moved(hidden, NAME)
-    return x + after(jnp.tanh(hidden) @ down, [copy])
+    hidden, copy = send_to_host(hidden, NAME)
+    return x + wait_for(jnp.tanh(hidden) @ down, [copy])

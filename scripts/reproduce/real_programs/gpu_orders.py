@@ -15,9 +15,9 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.module import Computation, HloModule
 from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
+from graphrl.xla.assignment import predicted_bytes
 from graphrl.xla.planning.cache import Places, named_orders, places_of
-from graphrl.xla.planning.planner import predicted_bytes
-from graphrl.xla.planning.temp_search import ordered, targets_of, temp_bound
+from graphrl.xla.planning.temp_search import search_orders, targets_of, temp_bound
 from graphrl.xla.settings import Settings as PlanSettings
 from reproduce.gpu_compile import GpuMemory, compile_for_gpu, missing
 from reproduce.measurements import Figures, mebibytes, ratio
@@ -120,7 +120,7 @@ def _in_our_order(function: Callable[..., Any], args: tuple[Any, ...], seconds: 
     memory, module = _compiled(function, args, {})
     schedule = {c.name: module.order(c) for c in module.sequential}
     end = time.perf_counter() + seconds
-    plan = ordered(module, targets_of(module), [schedule], PlanSettings(seconds=seconds), end, LEAST_GAIN)
+    plan = search_orders(module, targets_of(module), [schedule], PlanSettings(seconds=seconds), end, LEAST_GAIN)
     planned = module.with_orders(plan.schedule)
     return {
         "instructions": sum(len(c.instructions) for c in module.sequential),
