@@ -10,6 +10,7 @@ import runpy
 import shlex
 import sys
 import tomllib
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,9 @@ def test_python_of_the_pages_runs(path: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     code = re.sub(r"\bseconds=\d+", "seconds=0.3", "\n".join(blocks(path, "python")))
-    exec(compile(code, str(path), "exec"), {"__name__": "page"})
+    page = types.ModuleType("page")
+    monkeypatch.setitem(sys.modules, page.__name__, page)  # so that a page can name its own classes, as a file can
+    exec(compile(code, str(path), "exec"), vars(page))
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("graphrl ")])
