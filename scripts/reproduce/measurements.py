@@ -80,6 +80,7 @@ MIB = 2**20
 
 Figures = dict[str, Any]
 Key = Mapping[str, Any]
+RENAMED = {"foretold": "predicted"}  # figures in files of version 0.1
 
 
 class Measurement(NamedTuple):
@@ -112,9 +113,10 @@ class Measurement(NamedTuple):
           GraphrlError: it is not a measurement.
         """
         try:
-            return Measurement(**value)  # type: ignore[arg-type]
+            one = Measurement(**value)  # type: ignore[arg-type]
         except TypeError:
             raise GraphrlError("it is no measurement") from None
+        return one._replace(value=one.value and {RENAMED.get(name, name): own for name, own in one.value.items()})
 
 
 class Measurements:
@@ -179,11 +181,11 @@ class Measurements:
             lines = list(store.rows.values())
         return [one.value for one in lines if one.value is not None and part.items() <= one.key.items()]
 
-    def table(self, title: str, *texts: str, notes: Iterable[str] = ()) -> Table:
+    def table(self, title: str, *texts: str, notes: Iterable[str] = (), summary: str = "") -> Table:
         """Table of the figures since the last one; failures are among the notes."""
         used, self.used = self.used, []
         failed = [f"failed: {' '.join(map(str, one.key.values()))}: {one.error}" for one in used if one.error]
-        return Table(title, _origin(used), (*texts, bullets([*notes, *failed])))
+        return Table(title, _origin(used), (*texts, bullets([*notes, *failed])), summary)
 
     def _lacks(self, store: Store[Measurement], key: Key) -> bool:
         one = store.rows.get(_text(key))

@@ -345,13 +345,13 @@ class Point(NamedTuple):
 
 def points(settings: Settings, program: str, methods: Iterable[str]) -> list[Point]:
     """Points of the methods that could be measured."""
-    whole, there = memory(settings, program, NONE), []
+    whole, measured = memory(settings, program, NONE), list[Point]()
     for method in methods:
         figures, time = memory(settings, program, method), slowdown(settings, program, method)
         if whole and figures and time is not None:
             temporaries = figures["temporaries"]
-            there.append(Point(method, temporaries, temporaries / whole["temporaries"], time))
-    return there
+            measured.append(Point(method, temporaries, temporaries / whole["temporaries"], time))
+    return measured
 
 
 def least(candidates: Sequence[Point], slowdown: float) -> Point | None:

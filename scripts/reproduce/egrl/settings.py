@@ -138,10 +138,10 @@ class _Traced(MapTask):
 
 def _measure(key: Key) -> Figures:
     """Latencies, bound and seconds; the curve `[[evaluations, latency], ...]`; the map, memories by step."""
-    of = problem_of(key["workload"])
-    task = _Traced(of, Budget(key["evaluations"] or None, key["seconds"] or None), key["seed"])
+    problem = problem_of(key["workload"])
+    task = _Traced(problem, Budget(key["evaluations"] or None, key["seconds"] or None), key["seed"])
     memory_map = find_map_solver(key["method"])(task)
-    memory_map.check(of.graph)
-    weights, outputs = (memories.tolist() for memories in memory_map.memories(of))
+    memory_map.check(problem.graph)
+    weights, outputs = (memories.tolist() for memories in memory_map.memories(problem))
     figures = {name: getattr(memory_map, name) for name in FIGURES}
     return {**figures, "curve": task.curve, "weights": weights, "outputs": outputs}

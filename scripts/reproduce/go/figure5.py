@@ -64,6 +64,7 @@ COLUMNS = (
     Column("fine-tuned", TUNED, OTHERS),
     Column("untrained, fine-tuned", TUNED, NOTHING),
 )
+SUMMARY = "Plans by policies trained without an architecture are compared with their start and untrained policies."
 HEADINGS = (
     "without", "workload", "ops", "devices", *(column.heading for column in COLUMNS), "search, s: zero-shot",
     "fine-tuned",
@@ -92,14 +93,14 @@ def figure5(settings: Settings) -> Iterator[Table]:
         names = [name for name, workload in SMALLEST.items() if workload in settings.workloads]
         rows = [_measured(settings, name, transfer) for name in names]
         how = (
-            "Seconds of a training step, means over the seeds. `start` is the plan that `go` begins with; 64 plans are "
-            "drawn by the policy that ships, by one that is not trained, and by one that "
-            f"{_steps(settings)} steps on the other architectures' workloads have trained; `moves`: and then single "
-            "ops are tried elsewhere; `fine-tuned`: 64 "
+            "Seconds of a training step, means over the seeds. `start` is the plan that `go` starts from; 64 plans are "
+            "drawn by the policy that ships, by an untrained one, and by one trained for "
+            f"{_steps(settings)} steps on the other architectures' workloads; `moves`: and then moves of single "
+            "ops; `fine-tuned`: 64 "
             f"plans after {TUNING} updates of PPO on the workload itself."
         )
         table = markdown(HEADINGS, [_line(row) for row in rows])
-        yield settings.measurements.table(f"Figure 5: {transfer}", how, table, notes=_notes(rows))
+        yield settings.measurements.table(f"Figure 5: {transfer}", how, table, notes=_notes(rows), summary=SUMMARY)
 
 
 def _steps(settings: Settings) -> int:

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from graphrl.compare.report import markdown, percent
+from graphrl.compare.report import percent
 from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.optimize import optimize
@@ -19,7 +19,7 @@ from graphrl.xla.planning.temp_search import temp_bound
 from graphrl.xla.settings import Settings as PlanSettings
 from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.real_programs.programs import INFERENCE, TRAINING, Settings, Subject, parts
-from reproduce.results import Table
+from reproduce.results import Table, markdown
 
 RECOMPUTE = 0.05  # part of the estimated run time
 HEURISTICS = (
@@ -61,10 +61,12 @@ def _table(settings: Settings, training: bool, rows: Sequence[_Row]) -> Table:
     title = "Training steps" if training else "Inference"
     how = (
         "XLA's own figures. No order needs less than the bound: live bytes, less all that the buffers of results could "
-        "hold."
+        "store."
     )
     lines = markdown(headings, [row.cells for row in rows])
-    return settings.measurements.table(f"{title}: MiB of temporaries", how, lines, _means(rows, training))
+    mean = _means(rows, training)
+    summary = f"{title}: {mean[0].lower()}{mean[1:].partition(';')[0]}." if mean else ""
+    return settings.measurements.table(f"{title}: MiB of temporaries", how, lines, mean, summary=summary)
 
 
 def _row(settings: Settings, subject: Subject) -> _Row:
@@ -126,7 +128,8 @@ def prediction(settings: Settings) -> Iterator[Table]:
         lines.append([subject.name, *cells])
     shares = [_share(name, [row[k] for row in errors]) for k, name in enumerate(_COLUMNS)]
     shares.append(_share("all", [error for row in errors for error in row]))
-    yield settings.measurements.table("Predicted temporaries", markdown(headings, lines), notes=shares)
+    summary = f"Temporaries as predicted without compiling, against XLA's figure: {shares[-1].removeprefix('all: ')}."
+    yield settings.measurements.table("Predicted temporaries", markdown(headings, lines), notes=shares, summary=summary)
 
 
 def _error(figures: Figures | None) -> float | None:

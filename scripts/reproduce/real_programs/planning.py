@@ -9,7 +9,7 @@ import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 
-from graphrl.compare.report import markdown, percent
+from graphrl.compare.report import percent
 from graphrl.compare.runs import Executor, make_runs
 from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.module import parse_module
@@ -26,7 +26,7 @@ from reproduce.measurements import Figures, mebibytes, timed
 from reproduce.real_programs.memory import of_plan, planned_order
 from reproduce.real_programs.process_size import RETURNING, Recipe, Schedule, measure_resident
 from reproduce.real_programs.programs import PLANNING, RESIDENT, Settings, Subject
-from reproduce.results import Table
+from reproduce.results import Table, markdown
 
 NEAR = 0.01  # of the final value
 _LARGE = 5000  # instructions from which a program gets the longest time
@@ -38,8 +38,9 @@ def planning(settings: Settings) -> Iterator[Table]:
     headings = ["program", "instructions", "ops", "trace and lower", "XLA, to its schedule", "parse", "read", "predict",
                 "write schedule"]  # fmt: skip
     lines = [[name, *_around_cells(figures)] for name, figures in around.items()]
-    yield settings.measurements.table("Around planning", "Seconds.", markdown(headings, lines))
-    headings = ["program", "instructions", "budget [s]", "taken [s]", "compiling", f"within {NEAR:.0%} after",
+    summary = "Seconds to trace, read, plan and predict large programs, and how close their plans are to the bound."
+    yield settings.measurements.table("Around planning", "Seconds.", markdown(headings, lines), summary=summary)
+    headings = ["program", "instructions", "budget [s]", "planning [s]", "compiling", f"within {NEAR:.0%} after",
                 "final after", "peak [MiB]", "to bound"]  # fmt: skip
     lines = []
     for subject in settings.subjects(PLANNING):
@@ -49,8 +50,8 @@ def planning(settings: Settings) -> Iterator[Table]:
             lines.append([subject.name, f"{figures['instructions']:,}", f"{seconds:g}",
                           *_search_cells(_search(settings, subject, seconds))])  # fmt: skip
     how = (
-        "Method auto, from a graph in memory to its plan, without a warm-up: what JAX compiles is in the time. The "
-        "last two times are those at which the plan was that good."
+        "Method auto, from a graph in memory to its plan, without a warm-up: times include JAX's compilations. The "
+        "last two times are those at which the plan had that quality."
     )
     yield settings.measurements.table("Planning", how, markdown(headings, lines))
 
@@ -118,7 +119,8 @@ def resident(settings: Settings) -> Iterator[Table]:
         f"sampled every 2 ms; medians of {_REPEATS[settings.quick]} processes each; as the C library has it, and with "
         f"{' '.join(map('='.join, RETURNING.items()))} (`reproduce.real_programs.process_size` says why)."
     )
-    yield settings.measurements.table("Resident size of the process", how, markdown(headings, lines))
+    summary = "Growth of a process while a program runs for the first time, by schedule, against XLA's own figure."
+    yield settings.measurements.table("Resident size of the process", how, markdown(headings, lines), summary=summary)
 
 
 def _lines(settings: Settings, subject: Subject) -> Iterator[list[str]]:

@@ -128,11 +128,11 @@ UNTRAINED = "regal-hint untrained"
 BASELINE = "brkga"
 # methods of the paper's table; methods that receive a list schedule; other methods for comparison
 PAPER = ("cp-sat", "metis", "random", "local-search", BASELINE, "brkga-tuned", "idrs", "gas", "regal")
-TOLD = ("list", "brkga+", "idrs-hint", "gas-hint", UNTRAINED, "regal-hint")
-BESIDE = ("anneal-schedule", "auto", "regal+")
+HINT_METHODS = ("list", "brkga+", "idrs-hint", "gas-hint", UNTRAINED, "regal-hint")
+OTHERS = ("anneal-schedule", "auto", "regal+")
 LONGER = "auto for longer"  # for the best known, which a few short searches would not reach
-METHODS = (*PAPER, *TOLD, *BESIDE, LONGER)
-TIMED = (BASELINE, "regal", "list", "brkga+", "regal-hint", *BESIDE)
+METHODS = (*PAPER, *HINT_METHODS, *OTHERS, LONGER)
+TIMED = (BASELINE, "regal", "list", "brkga+", "regal-hint", *OTHERS)
 # methods without random numbers, or slow ones: they get one seed
 ONCE = ("cp-sat", "list", "metis", LONGER)
 PROBLEM = ("objective", "devices", "transfer", "latency", "bandwidth")  # settings of a policy

@@ -150,14 +150,14 @@ class Settings(launcher.Settings):
 
     def learned(self) -> list[Entrant]:
         """Selected decodings of the policy, and its warm start of annealing."""
-        warm = self._at_times("topoformer+", played("topoformer+", self.given))
+        warm = self._at_times("topoformer+", with_checkpoint("topoformer+", self.given))
         entrants = [*self.decoded([self.given]), *warm]
         return [one for one in entrants if self._takes_part(one.label)]
 
     def decoded(self, checkpoints: Sequence[str], mark: str = "") -> list[Entrant]:
         """The three decodings of policies, one policy per seed; `mark` is appended to the labels."""
         return [
-            Entrant(f"{label}{mark}", [played(method, path) for path in checkpoints], ENDS)
+            Entrant(f"{label}{mark}", [with_checkpoint(method, path) for path in checkpoints], ENDS)
             for label, method in DECODED.items()
         ]
 
@@ -171,7 +171,7 @@ class Settings(launcher.Settings):
         return self.methods is None or label in self.methods or label.partition(" ")[0] in self.methods
 
 
-def played(method: str, checkpoint: str) -> str:
+def with_checkpoint(method: str, checkpoint: str) -> str:
     """A learned method with a policy, "" for the shipped one."""
     if not checkpoint:
         return method
