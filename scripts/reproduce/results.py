@@ -72,8 +72,8 @@ def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return report.markdown([headings[i] for i in places], [[line[i] for i in places] for line in lines])
 
 
-def results_text(title: str, tables: Sequence[Table], command: str) -> str:
-    """Text of a section's file. The first summary of the tables is the page's first sentence."""
+def results_text(title: str, tables: Sequence[Table], command: str, summary: str = "") -> str:
+    """Text of a section's file. It starts with its summary, by default the first one of the tables."""
     seeds, hardware, versions, dates = (
         sorted(frozenset().union(*parts)) for parts in zip(*(table.origin for table in tables), strict=True)
     )
@@ -83,5 +83,5 @@ def results_text(title: str, tables: Sequence[Table], command: str) -> str:
         f"Date: {' to '.join(dict.fromkeys((dates[0], dates[-1])))}.\n"
     )
     texts = [table.text if len(tables) == 1 else f"## {table.title}\n\n{table.text}" for table in tables]
-    summaries = [f"{table.summary}\n" for table in tables if table.summary]
+    summaries = [f"{text}\n" for text in (summary, *(table.summary for table in tables)) if text]
     return "\n".join([f"# {tables[0].title if len(tables) == 1 else title}\n", *summaries[:1], where, *texts])

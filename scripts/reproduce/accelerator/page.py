@@ -98,9 +98,9 @@ def page_text(rows: Sequence[Row], args: argparse.Namespace, picture: str) -> st
             own = [_with_ratio(row, rates) if _measured(row, "cpu") else row for row in own]
         parts = [*_table(_SECTIONS[name], own), f"![Learning curves]({picture})" * (name == "training" != picture)]
         tables.append(Table(_SECTIONS[name].title, origin, [*parts, _notes(own)]))
-    first, *others = [table for table in tables if table.text.strip()] or tables[:1]
+    tables = [table for table in tables if table.text.strip()] or tables[:1]
     title = f"graphrl on {'a CPU' if args.platform == 'cpu' else 'an accelerator'}{', small sizes' * args.small}"
-    return results_text(title, [first._replace(summary=_summary(rows, args)), *others], command())
+    return results_text(title, tables, command(), _summary(rows, args))
 
 
 def _measured(row: Row, name: str) -> bool:

@@ -117,8 +117,8 @@ def ablations(settings: Settings) -> Iterator[Table]:
         f"ops, all at a rate of {RATE:g}; differences on the random graphs with 95% intervals from resampled graphs. "
         "Seconds are those of the shortest training."
     )
-    best = max(names, key=lambda name: gains[name].drawn.mean())
-    summary = f"On random graphs `{best}` gains most: plans are {gains[best].drawn.mean():.2f}% below the hint."
+    means = (f"{name} {gains[name].drawn.mean():.2f}" for name in (*REFERENCES[::-1], *names[:1]) if name in gains)
+    summary = f"Percent below the hint on random graphs by drawing: {', '.join(dict.fromkeys(means))}."
     table = markdown(headings, [_line(name, gains) for name in names])
     programs = ", ".join(case.name for case in cases["programs"])
     notes = [f"programs, {DEVICES} devices: {programs}"]
