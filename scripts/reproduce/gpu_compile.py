@@ -60,7 +60,7 @@ gpu_device_info {
 
 DEVICE_BYTES = 150_000_000_000
 
-# Without a GPU there is no tuning. XLA assigns buffers before it generates code, so memory figures need no good code.
+# Without a GPU nothing is tuned. XLA assigns buffers before it generates code, so memory figures need no good code.
 _OPTIONS: dict[str, Any] = {
     "xla_gpu_autotune_level": 0,
     "xla_gpu_enable_triton_gemm": False,
@@ -94,10 +94,10 @@ def missing() -> str:
     if jax.default_backend() == "gpu":
         return ""
     try:
-        there = importlib.util.find_spec(PLUGIN) is not None
+        installed = importlib.util.find_spec(PLUGIN) is not None
     except ModuleNotFoundError:
-        there = False
-    return "" if there else 'compiling for a GPU needs CUDA\'s jax: pip install ".[gpu-compile]"'
+        installed = False
+    return "" if installed else 'compiling for a GPU needs CUDA\'s jax: pip install ".[gpu-compile]"'
 
 
 def compile_for_gpu(function: Callable[..., Any], *args: Any, rule: Rule | None = None, **options: Any) -> GpuMemory:
@@ -131,12 +131,12 @@ def executable_for_gpu(
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), args)
 
     @functools.wraps(function, updated=())
-    def anew(*args: Any) -> Any:  # a new function: jax would not compile a known one again
+    def fresh(*args: Any) -> Any:  # jax would not compile a known function again
         return function(*args)
 
-    lowered = jax.jit(anew, **options).trace(*shapes).lower(lowering_platforms=("cuda",))
-    asked = contextlib.nullcontext() if rule is None else _listener().asks(rule)
-    with unkept(), asked:
+    lowered = jax.jit(fresh, **options).trace(*shapes).lower(lowering_platforms=("cuda",))
+    hook = contextlib.nullcontext() if rule is None else _listener().applies(rule)
+    with unkept(), hook:
         return lowered.compile(compiler_options=_OPTIONS)
 
 
@@ -173,32 +173,32 @@ class Listener:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rule: Rule | None = None
-        self._shown = False
+        self._called = False
         self._fault: Exception | None = None
 
     @contextlib.contextmanager
-    def asks(self, rule: Rule) -> Iterator[None]:
+    def applies(self, rule: Rule) -> Iterator[None]:
         """Applies a rule within the `with`. At the end, raises what the rule raised.
 
         Raises:
           GraphrlError: XLA showed no module.
         """
         with self._lock:
-            self._rule, self._shown, self._fault = rule, False, None
+            self._rule, self._called, self._fault = rule, False, None
             try:
                 yield
             finally:
                 self._rule = None
             if self._fault is not None:
                 raise self._fault
-            if not self._shown:
+            if not self._called:
                 raise GraphrlError("XLA did not show its module")
 
     def transform(self, data: bytes) -> bytes | None:
         """Callback of the plugin: a serialized module to another one, or None to leave it."""
         if self._rule is None:
             return None
-        self._shown = True
+        self._called = True
         try:
             module = parse_module(data, "XLA's module")
             orders = self._rule(module)
@@ -289,15 +289,15 @@ def register(library: Path, name: str, transform: Transform) -> None:
     Raises:
       GraphrlError: the plugin has no such hook.
     """
-    answers: list[ctypes.Array[ctypes.c_char]] = []
+    changes: list[ctypes.Array[ctypes.c_char]] = []
 
     @_Function
     def on_module(_: int | None, pointer: "ctypes._Pointer[_Call]") -> None:
         call = pointer.contents
-        answer = transform(ctypes.string_at(call.module.data, call.module.size))
-        if answer is not None:
-            answers[:] = [ctypes.create_string_buffer(answer, len(answer))]  # kept until the next call
-            call.changed_module.data, call.changed_module.size = ctypes.addressof(answers[0]), len(answer)
+        changed = transform(ctypes.string_at(call.module.data, call.module.size))
+        if changed is not None:
+            changes[:] = [ctypes.create_string_buffer(changed, len(changed))]  # kept until the next call
+            call.changed_module.data, call.changed_module.size = ctypes.addressof(changes[0]), len(changed)
             call.changed = True
 
     extension, text = _extension(library), name.encode()

@@ -98,10 +98,10 @@ class Settings:
     out: Path = option(Path("out"), "folder of measurements and pictures")
     results: Path = option(RESULTS, "folder of the tables (default: docs/results; with --out or --quick that of --out)")
     times: tuple[float, ...] = option((1.0, 10.0), "seconds of a run", quick=(0.2, 0.5), parse=seconds, metavar="S,...")
-    methods: tuple[str, ...] | None = option(None, "leave out all others", parse=methods, metavar="M,...")
-    processes: int = option(1, "runs at once")
-    retry: bool = option(False, "make again what failed before")
-    quick: bool = option(False, "small graphs and short runs: does everything work?")
+    methods: tuple[str, ...] | None = option(None, "the only ones to run", parse=methods, metavar="M,...")
+    processes: int = option(1, "parallel runs")
+    retry: bool = option(False, "repeat failed runs")
+    quick: bool = option(False, "small graphs and short runs, to test whether everything works")
 
     def check(self) -> None:
         """Checks the settings. Scripts override it.
@@ -164,19 +164,19 @@ def main(system: str, description: str, settings: type[S], sections: Mapping[str
     """
     script = Path(sys.argv[0]).stem
     try:
-        chosen = _parsed(description, settings, sections)
-        chosen.check()
+        options = _parsed(description, settings, sections)
+        options.check()
         keep_compiled()
-        for folder in (chosen.out, chosen.results):
+        for folder in (options.out, options.results):
             folder.mkdir(parents=True, exist_ok=True)
-        for name in chosen.sections:
-            text = results_text(sections[name].title, list(sections[name].make(chosen)), command())
-            path = chosen.results / f"{system}-{chosen.page or name}.md"
+        for name in options.sections:
+            text = results_text(sections[name].title, list(sections[name].make(options)), command())
+            path = options.results / f"{system}-{options.page or name}.md"
             write_atomically(path, lambda file, text=text: file.write(text))  # type: ignore[misc]
             print(f"written: {path}", file=sys.stderr)
             print(text)
     except (Interrupted, KeyboardInterrupt):
-        sys.exit(f"{script}: interrupted: the same command goes on from here")
+        sys.exit(f"{script}: interrupted: run the same command to resume")
     except (GraphrlError, OSError) as error:
         sys.exit(f"{script}: {error}")
 
@@ -204,7 +204,11 @@ def _parsed(description: str, settings: type[S], sections: Mapping[str, Section]
     )
     possible = tuple(name for name, section in sections.items() if not section.missing())
     parser.add_argument(
-        "--sections", type=names, default=possible, metavar="NAME,...", help="(default: all whose packages are there)"
+        "--sections",
+        type=names,
+        default=possible,
+        metavar="NAME,...",
+        help="(default: all whose packages are installed)",
     )
     parser.add_argument(
         "--as", dest="page", default="", metavar="NAME", help="of the results file of one section (default: its own)"

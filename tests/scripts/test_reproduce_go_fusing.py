@@ -5,7 +5,7 @@ import pytest
 from fusion_graphs import CHIP, fusable_graphs, fusion_priorities
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reproduce.go.fusion import FusingPolicy, start_instance, best_drawn, fused, planned, settings_of
+from reproduce.go.fusion import FusingPolicy, best_drawn, fused, planned, settings_of, start_instance
 from reproduce.go.table3 import ONE_DEVICE, imitator
 from reproduce.policies import untrained
 

@@ -150,8 +150,8 @@ def _action(env: Environment[Any, Any, Any], key: jax.Array, mask: Any, params: 
         return specs.sample(env.action_spec(params), key)
     leaves, structure = jax.tree.flatten(mask)
     logits = (jnp.where(leaf, 0.0, -jnp.inf) for leaf in leaves)
-    chosen = (jax.random.categorical(k, x) for k, x in zip(jax.random.split(key, len(leaves)), logits, strict=True))
-    return jax.tree.unflatten(structure, [jnp.astype(one, jnp.int32) for one in chosen])
+    actions = (jax.random.categorical(k, x) for k, x in zip(jax.random.split(key, len(leaves)), logits, strict=True))
+    return jax.tree.unflatten(structure, [jnp.astype(one, jnp.int32) for one in actions])
 
 
 def search(job: Job, write: Write) -> None:

@@ -79,9 +79,9 @@ def _planned(settings: Settings, name: str, method: str) -> Figures:
     times = []
     for function in (planned(method, program), planned(method, program), jax.checkpoint(program.loss(undecorated))):
         gc.collect()  # start all alike: a collection amid many traced programs takes half a second
-        began = time.perf_counter()
+        started = time.perf_counter()
         jaxpr = jax.make_jaxpr(jax.value_and_grad(function))(*program.args)
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - started)
     own = planned(method, program)
     jax.eval_shape(jax.value_and_grad(own), *program.args)
     report = own.report()
@@ -120,7 +120,7 @@ def kept(settings: Settings) -> Iterator[Table]:
     ]  # fmt: skip
     how = (
         "Plans for budgets in bytes: arguments and results of the gradient and a share of jax's own temporaries. XLA's "
-        "temporaries as shares of what the budget leaves for them and of what the report says, as compiled for an H200 "
+        "temporaries as shares of the budget for temporaries and of the report's figure, as compiled for an H200 "
         "afterwards: without `verify`, and with it, where planning has compilations, four at most, and the report has "
         "XLA's figure. `above`: a refused budget, and the least temporaries found, predicted or (`verify`) compiled, "
         "as a share of the budget for temporaries."
@@ -183,12 +183,12 @@ def fitted(program: Program, budget: int, *, verify: bool) -> tuple[Any, Figures
     """
     compiler = executable_for_gpu if verify else False
     own = graphrl.checkpoint(program.loss(undecorated), budget=f"{budget}B", chip=CHIP, verify=compiler, cache=False)
-    gradient, began = jax.value_and_grad(own), time.perf_counter()
+    gradient, started = jax.value_and_grad(own), time.perf_counter()
     try:
         jax.eval_shape(gradient, *program.args)
     except UnmetError as error:
-        return gradient, {"predicted": None, "least": error.least, "seconds": time.perf_counter() - began}
-    seconds, report = time.perf_counter() - began, own.report()
+        return gradient, {"predicted": None, "least": error.least, "seconds": time.perf_counter() - started}
+    seconds, report = time.perf_counter() - started, own.report()
     return gradient, {
         "predicted": report.planned.peak_bytes,
         "compiled": report.compiled_bytes,

@@ -26,7 +26,7 @@ from graphrl.plan.plot import write_figure
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from reproduce.checkpoint.measured import GRADIENTS, LIMITS, NONE, PLANNED, RULES, Point, Settings, build, planned
 from reproduce.checkpoint.rules import Curves, figure, targets
-from reproduce.measurements import Figures, Measurements, each_apart, in_a_line, mebibytes, ratio
+from reproduce.measurements import Figures, Measurements, in_a_line, map_in_processes, mebibytes, ratio
 from reproduce.results import Table, bullets
 
 _WARM, _LEAST, _MOST, _SECONDS = 3, 5, 50, 0.7  # warm-up steps, then least and most timed steps and their seconds
@@ -129,7 +129,7 @@ def _compile(settings: Settings, tasks: Sequence[Task]) -> dict[Task, str]:
             task.path.unlink(missing_ok=True)
     failed = dict[Task, str]()
     missing = [task for task in tasks if not task.path.exists()]
-    for task, fault in each_apart(compile_task, missing, settings.processes):
+    for task, fault in map_in_processes(compile_task, missing, settings.processes):
         print(fault or "compiled:", task.program, task.method, file=sys.stderr, flush=True)
         if fault:
             failed[task] = fault
@@ -139,7 +139,7 @@ def _compile(settings: Settings, tasks: Sequence[Task]) -> dict[Task, str]:
 def _run(failed: Mapping[Task, str], task: Task) -> Figures:
     if task in failed:
         raise GraphrlError(failed[task])
-    (figures,) = each_apart(run_task, [task], 1)
+    (figures,) = map_in_processes(run_task, [task], 1)
     return figures
 
 
@@ -232,7 +232,7 @@ def run_task(task: Task) -> Figures:
 
 
 def _compiled(task: Task) -> Compiled:
-    program, began = build(task.program, small=task.small), time.perf_counter()
+    program, started = build(task.program, small=task.small), time.perf_counter()
     own = planned(task.method, program) if task.method in PLANNED else None
     traced = jax.jit(GRADIENTS[task.method](program) if own is None else jax.value_and_grad(own)).trace(*program.args)
     at = time.perf_counter()
@@ -241,7 +241,7 @@ def _compiled(task: Task) -> Compiled:
     figures = {
         "predicted": None if own is None else own.report().planned.peak_bytes,
         "seconds": gradient_seconds(traced.jaxpr, task.chip),
-        "trace": at - began,
+        "trace": at - started,
         "compile": time.perf_counter() - at,
         "arguments": memory.argument_size_in_bytes,
         "results": memory.output_size_in_bytes,
@@ -261,8 +261,8 @@ def _peak(step: Any, args: Any) -> int | None:
 def _times(step: Any, args: Any) -> Figures:
     for _ in range(_WARM):
         jax.block_until_ready(step(*args))
-    times, began = list[float](), time.perf_counter()
-    while len(times) < _LEAST or (len(times) < _MOST and time.perf_counter() - began < _SECONDS):
+    times, started = list[float](), time.perf_counter()
+    while len(times) < _LEAST or (len(times) < _MOST and time.perf_counter() - started < _SECONDS):
         at = time.perf_counter()
         jax.block_until_ready(step(*args))
         times.append(time.perf_counter() - at)

@@ -208,9 +208,9 @@ class Settings(launcher.Settings):
     """Settings of the command line."""
 
     out: Path = option(Path("out/checkpoint"), "folder of measurements and pictures")
-    programs: tuple[str, ...] | None = option(None, "leave out all others", parse=names, metavar="P,...")
+    programs: tuple[str, ...] | None = option(None, "the only ones to run", parse=names, metavar="P,...")
     methods: tuple[str, ...] | None = option(
-        None, "leave out all others; split at ';'", parse=lambda text: tuple(text.split(";")), metavar="M;..."
+        None, "the only ones to run; split at ';'", parse=lambda text: tuple(text.split(";")), metavar="M;..."
     )
     chip: str = option("h200", "whose figures the estimated times are of")
     device: str = option(
@@ -311,13 +311,13 @@ def _compiled_in_less(settings: Settings, name: str, share: float, whole: Figure
 
 
 def _of_gradient(settings: Settings, program: Program, gradient: Gradient, **options: Any) -> Figures:
-    args, began = program.args, time.perf_counter()
+    args, started = program.args, time.perf_counter()
     equations = len(jax.make_jaxpr(gradient)(*args).jaxpr.eqns)
     traced = time.perf_counter()
     compiled = executable_for_gpu(gradient, *args, **options)
-    taken = {"trace": traced - began, "compile": time.perf_counter() - traced}
+    times = {"trace": traced - started, "compile": time.perf_counter() - traced}
     seconds = _of_instructions(compiled, settings.chip)
-    return {**memory_of(compiled)._asdict(), "equations": equations, **taken, "seconds": seconds}
+    return {**memory_of(compiled)._asdict(), "equations": equations, **times, "seconds": seconds}
 
 
 def _of_instructions(compiled: Any, chip: str) -> float:

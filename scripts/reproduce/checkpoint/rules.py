@@ -163,16 +163,16 @@ def targets(by_name: Mapping[str, Curves]) -> list[str]:
 def figure(by_name: Mapping[str, Curves], label: str) -> Figure:
     """A panel for each program; the label describes the slowdown axis."""
     rows = math.ceil(len(by_name) / _COLUMNS)
-    drawn = Figure(figsize=(1 + 3.2 * _COLUMNS, 0.8 + 2.6 * rows), layout="constrained")
-    panels = drawn.subplots(rows, _COLUMNS, squeeze=False).ravel()
+    picture = Figure(figsize=(1 + 3.2 * _COLUMNS, 0.8 + 2.6 * rows), layout="constrained")
+    panels = picture.subplots(rows, _COLUMNS, squeeze=False).ravel()
     for panel, (name, curves) in zip(panels, by_name.items(), strict=False):
         _draw(panel, name, curves)
     for panel in panels[len(by_name) :]:
         panel.set_visible(False)
-    drawn.supxlabel(label)
-    drawn.supylabel("temporaries, of the undecorated gradient's [%]")
-    drawn.legend(*drawn.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
-    return drawn
+    picture.supxlabel(label)
+    picture.supylabel("temporaries, of the undecorated gradient's [%]")
+    picture.legend(*picture.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    return picture
 
 
 def _draw(panel: Axes, name: str, curves: Curves) -> None:

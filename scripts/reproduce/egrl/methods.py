@@ -191,9 +191,9 @@ def _maps(runs: Runs) -> list[Maps]:
 
 
 def _map_line(problem: MapProblem, compiler: Maps, one: Maps, latency: float) -> list[str]:
-    there = np.stack([problem.has_weights, problem.has_outputs])
-    from_compiler = [(each != compiler.memories[0])[there].mean() for each in one.memories]
-    pairs = [(a != b)[there].mean() for i, a in enumerate(one.memories) for b in one.memories[:i]]
+    mask = np.stack([problem.has_weights, problem.has_outputs])
+    from_compiler = [(each != compiler.memories[0])[mask].mean() for each in one.memories]
+    pairs = [(a != b)[mask].mean() for i, a in enumerate(one.memories) for b in one.memories[:i]]
     shares = [np.mean([together(problem, each, kind) for each in one.memories]) for kind in range(2)]
     between = f"{100 * np.mean(pairs):.0f}%" if pairs else "-"
     return [
@@ -266,10 +266,10 @@ def transitions(problem: MapProblem, before: np.ndarray, after: np.ndarray, kind
       before, after: `[2, n]` memories.
       kind: 0 for weights, 1 for outputs.
     """
-    there = (problem.has_weights, problem.has_outputs)[kind]
+    mask = (problem.has_weights, problem.has_outputs)[kind]
     size = (problem.weight_bytes, problem.output_bytes)[kind]
     count, moved = (np.zeros((problem.memories, problem.memories), np.int64) for _ in range(2))
-    pairs = before[kind][there], after[kind][there]
+    pairs = before[kind][mask], after[kind][mask]
     np.add.at(count, pairs, 1)
-    np.add.at(moved, pairs, size[there])
+    np.add.at(moved, pairs, size[mask])
     return count, moved

@@ -17,7 +17,7 @@ from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.solvers.base import Budget
 from reproduce.egrl.settings import CHIP, Settings, problem_of
 from reproduce.measurements import Figures, Key
-from reproduce.policies import kept, trained, untrained
+from reproduce.policies import copy_policy, train_policies, untrained
 from reproduce.results import Table
 
 STEPS = 400  # updates of a policy for one workload
@@ -51,7 +51,7 @@ def _players(settings: Settings) -> dict[str, str]:
 
 
 def _method(settings: Settings, policy: Policy) -> str:
-    return f"egrl-policy:checkpoint={kept(policy, settings.out)},alone=true"
+    return f"egrl-policy:checkpoint={copy_policy(policy, settings.out)},alone=true"
 
 
 def _trained(settings: Settings, workload: str) -> Policy:
@@ -62,7 +62,7 @@ def _trained(settings: Settings, workload: str) -> Policy:
         f"data.train=workloads:{workload}", f"data.validation=workloads:{held_out}", f"data.test=workloads:{unseen}",
         "data.graphs=1", f"training.steps={steps}", f"training.validate_every={steps}", f"agent.chip={CHIP}",
     )  # fmt: skip
-    (file,) = trained(Policy, "egrl", settings.out / f"policy-{workload}", 1, words)
+    (file,) = train_policies(Policy, "egrl", settings.out / f"policy-{workload}", 1, words)
     return Policy.load(file)
 
 

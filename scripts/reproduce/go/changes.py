@@ -77,10 +77,9 @@ Scores = Callable[[Case], np.ndarray]  # predicted gain of each move of a case, 
 def changes(settings: Settings) -> Iterator[Table]:
     """Table of the best drawn plans, with a row for each source of scores and number of changes."""
     prepare()
-    few = settings.quick
-    training = _cases(SEEN, 10_000, 1 if few else TRAINED)
-    validation = _cases(SEEN, 7_000, 1 if few else VALIDATED)
-    count = 1 if few else TESTED
+    training = _cases(SEEN, 10_000, 1 if settings.quick else TRAINED)
+    validation = _cases(SEEN, 7_000, 1 if settings.quick else VALIDATED)
+    count = 1 if settings.quick else TESTED
     sets = {"seen": _cases(SEEN, 5_000, count), "held out": _cases((HELD_OUT,), 5_000, len(SEEN) * count)}
     scores: dict[str, Scores] = {"chance": lambda case: np.zeros((case.ops, case.devices))}
     views: dict[str, View] = {"placement": placement_features, "schedule": schedule_features}

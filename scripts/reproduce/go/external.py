@@ -22,7 +22,7 @@ from graphrl.methods import find_solver
 from graphrl.solvers.base import Budget, Task
 from reproduce.go.settings import Settings, against
 from reproduce.measurements import Figures
-from reproduce.policies import kept, untrained
+from reproduce.policies import copy_policy, untrained
 from reproduce.results import Table
 
 DP_SECONDS = 300.0
@@ -170,9 +170,9 @@ def _solvers(settings: Settings, path: Path) -> dict[str, Entry]:
 
 def _players(settings: Settings, policy: Policy) -> dict[str, Entry]:
     """Methods that play a policy, by label."""
-    entries = {"start": Entry(f"go:rounds=0,checkpoint={kept(policy, settings.out)}", evaluations=1)}
+    entries = {"start": Entry(f"go:rounds=0,checkpoint={copy_policy(policy, settings.out)}", evaluations=1)}
     for prefix, one in (("", policy), ("untrained ", untrained(Policy, policy.config))):
-        file = f"checkpoint={kept(one, settings.out)}"
+        file = f"checkpoint={copy_policy(one, settings.out)}"
         entries[f"{prefix}plans"] = Entry(f"go:tries=0,{file}", settings.seeds, evaluations=EVALUATIONS)
         entries[f"{prefix}go"] = Entry(f"go:{file}", settings.seeds, evaluations=EVALUATIONS)
         if not settings.quick:  # it would compile for a minute

@@ -26,7 +26,7 @@ from graphrl.graphs.padding import octave_sizes
 from reproduce.go.methods import Entry, imitated, search
 from reproduce.go.settings import Settings, against
 from reproduce.measurements import Figures
-from reproduce.policies import kept, once
+from reproduce.policies import cached_policy, copy_policy
 from reproduce.results import Table
 from reproduce.workloads import OVER, problem
 
@@ -153,14 +153,14 @@ def _policy(settings: Settings, architecture: str, transfer: Transfer, policy: s
     """File of a policy: the shipped one, or one that is trained here unless the file exists."""
     ships = Policy.default(Problem("makespan"))
     if policy == SHIPS:
-        return kept(ships, settings.out)
+        return copy_policy(ships, settings.out)
     without = architecture if policy == OTHERS else NOTHING
     config = dataclasses.replace(ships.config, transfers=(transfer,))
     names = ("wavenet",) if settings.quick else SMALLEST
     others = [SMALLEST[name] for name in names if policy == OTHERS and name != architecture]
     steps = _steps(settings) if others else 0
     file = settings.out / "policies" / f"without-{without}-{transfer}-{seed}.msgpack"
-    return once(file, lambda: _trained(config, others, transfer, steps, seed))
+    return cached_policy(file, lambda: _trained(config, others, transfer, steps, seed))
 
 
 def _trained(config: GoSettings, workloads: Sequence[str], transfer: Transfer, steps: int, seed: int) -> Policy:

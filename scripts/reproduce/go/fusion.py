@@ -34,7 +34,7 @@ from graphrl.solvers.fusion.rules import DEFAULT_RULE, fuse_by
 from graphrl.solvers.rules.list_scheduling import schedule
 from graphrl.solvers.sending.solver import quick_start
 from reproduce.go.settings import Settings
-from reproduce.measurements import Figures, spent
+from reproduce.measurements import Figures, call_seconds
 from reproduce.results import Table
 
 CHIP = "v100-fp32"
@@ -208,7 +208,7 @@ def _measure(name: str) -> Figures:
     graph = zoo.load(name).graph
     problem = fusion_problem(graph)
     fusions = {rule: fuse_by(rule, problem) for rule in ("none", *INLINING)}
-    seconds = spent(lambda: fuse_by(DEFAULT_RULE, problem))
+    seconds = call_seconds(lambda: fuse_by(DEFAULT_RULE, problem))
     two = Problem("makespan", DEVICES, "link", LATENCY, BANDWIDTH)
     plans = {"two": fused_graph(fusions["none"]), "two fused": fused_graph(fusions[DEFAULT_RULE])}
     makespans = {what: _makespan(kernels, two) for what, kernels in plans.items()}

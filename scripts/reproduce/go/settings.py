@@ -62,8 +62,8 @@ def interval(values: np.ndarray, graphs: np.ndarray) -> tuple[float, float]:
     """95% interval of the mean under resampling of graphs; the cases `[m]` of one graph are resampled together."""
     rng, (_, graph) = np.random.default_rng(0), np.unique(graphs, return_inverse=True)
     sums, counts = np.bincount(graph, values), np.bincount(graph)
-    drawn = rng.integers(len(counts), size=(RESAMPLES, len(counts)))
-    low, high = np.quantile(sums[drawn].sum(1) / counts[drawn].sum(1), (0.025, 0.975)).tolist()
+    samples = rng.integers(len(counts), size=(RESAMPLES, len(counts)))
+    low, high = np.quantile(sums[samples].sum(1) / counts[samples].sum(1), (0.025, 0.975)).tolist()
     return low, high
 
 

@@ -48,7 +48,7 @@ from reproduce.go.fusion import (
 )
 from reproduce.go.settings import Settings, against
 from reproduce.measurements import Figures
-from reproduce.policies import once, untrained
+from reproduce.policies import cached_policy, untrained
 from reproduce.results import Table
 
 PROGRAMS = "training/jaxpr/train-split"
@@ -112,8 +112,8 @@ def _against(
 
 def _by_rule(name: str, rule: str) -> Figures:
     prepare()
-    problem, began = problem_of(name), time.thread_time()
-    return {"ops": problem.num_ops, "value": fuse_by(rule, problem).seconds, "seconds": time.thread_time() - began}
+    problem, started = problem_of(name), time.thread_time()
+    return {"ops": problem.num_ops, "value": fuse_by(rule, problem).seconds, "seconds": time.thread_time() - started}
 
 
 def _by_policy(settings: Settings, name: str) -> list[Figures | None]:
@@ -193,7 +193,7 @@ def _best(policy: FusingPolicy, problem: FusionProblem, *, rounds: int, samples:
 def _policy(settings: Settings) -> FusingPolicy:
     """Policy that imitates `flips` on programs of the zoo, learned once."""
     most, steps = (QUICK_IMITATED_OPS, QUICK_STEPS) if settings.quick else (IMITATED_OPS, STEPS)
-    file = once(settings.out / "policies" / "fusion.msgpack", lambda: imitator(_programs(most), steps))
+    file = cached_policy(settings.out / "policies" / "fusion.msgpack", lambda: imitator(_programs(most), steps))
     return FusingPolicy.load(file)
 
 
@@ -214,7 +214,7 @@ class Target(NamedTuple):
 
 def imitator(problems: Sequence[FusionProblem], steps: int) -> FusingPolicy:
     """Trains a policy by imitation for a number of steps, each on one program."""
-    began = time.perf_counter()
+    started = time.perf_counter()
     policy = untrained(FusingPolicy, settings_of("fusion", changes=0.0))
     settings, params = policy.config, policy.params
     targets = _targets(problems, settings)
@@ -223,7 +223,7 @@ def imitator(problems: Sequence[FusionProblem], steps: int) -> FusingPolicy:
         if step % len(targets) == 0:
             order = rng.permutation(len(targets))
         params, moments = _step(settings, steps, params, moments, targets[order[step % len(targets)]])
-    note = f"{steps} steps of imitation on {len(targets)} programs, {time.perf_counter() - began:.0f} s"
+    note = f"{steps} steps of imitation on {len(targets)} programs, {time.perf_counter() - started:.0f} s"
     return FusingPolicy(settings, jax.tree.map(np.asarray, params), note)
 
 

@@ -158,8 +158,8 @@ def _dags(settings: Settings) -> Cells:
 def _programs(settings: Settings) -> Cells:
     """Programs of the model zoo, from small to large, on two of the devices of its run times."""
     entries = sorted((entry.ops, entry.name) for entry in zoo.select("*") if LEAST_OPS <= entry.ops <= MOST_OPS)
-    chosen = np.linspace(0, len(entries) - 1, settings.programs).astype(int)
-    names = [zoo.PREFIX + entries[i][1] for i in chosen]
+    places = np.linspace(0, len(entries) - 1, settings.programs).astype(int)
+    names = [zoo.PREFIX + entries[i][1] for i in places]
     return {("zoo", transfer, 2): [Case(name, transfer, 2) for name in names] for transfer in ("rendezvous", "link")}
 
 

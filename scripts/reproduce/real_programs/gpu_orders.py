@@ -35,11 +35,11 @@ def gpu_orders(settings: Settings) -> Iterator[Table]:
     """
     if reason := missing():
         raise GraphrlError(reason)
-    yield _taken(settings)
+    yield _probes(settings)
     yield _programs(settings)
 
 
-def _taken(settings: Settings) -> Table:
+def _probes(settings: Settings) -> Table:
     """Table that shows if XLA's compiler follows a given order: a bad one changes its figures."""
     lines = []
     for name, (function, args, options) in _PROBES.items():

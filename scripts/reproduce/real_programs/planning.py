@@ -22,7 +22,7 @@ from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import rescheduled
 from graphrl.xla.hook import captured
 from graphrl.xla.settings import PROBLEM
-from reproduce.measurements import Figures, mebibytes, timed
+from reproduce.measurements import Figures, mebibytes, time_call
 from reproduce.real_programs.memory import of_plan, planned_order
 from reproduce.real_programs.process_size import RETURNING, Recipe, Schedule, measure_resident
 from reproduce.real_programs.programs import PLANNING, RESIDENT, Settings, Subject
@@ -59,13 +59,13 @@ def planning(settings: Settings) -> Iterator[Table]:
 def _around(settings: Settings, subject: Subject) -> Figures | None:
     def measure() -> Figures:
         fresh = Subject(subject.name, settings.out)
-        _, lower = timed(lambda: fresh.lowered)
-        module, capture = timed(lambda: captured(fresh.lowered))
+        _, lower = time_call(lambda: fresh.lowered)
+        module, capture = time_call(lambda: captured(fresh.lowered))
         data = module.message.SerializeToString()
-        module, parse = timed(lambda: parse_module(data))
-        program, read = timed(lambda: read_hlo(module, chip=DEFAULT_CHIP))
-        _, predict = timed(lambda: TempPredictor(module)(module.order(module.entry)))
-        _, write = timed(lambda: rescheduled(module, {module.entry.name: program.sequence(program.schedule)}))
+        module, parse = time_call(lambda: parse_module(data))
+        program, read = time_call(lambda: read_hlo(module, chip=DEFAULT_CHIP))
+        _, predict = time_call(lambda: TempPredictor(module)(module.order(module.entry)))
+        _, write = time_call(lambda: rescheduled(module, {module.entry.name: program.sequence(program.schedule)}))
         sizes = {"instructions": len(module.entry.instructions), "ops": len(program.graph.ops)}
         return sizes | {
             "lower": lower, "capture": capture, "parse": parse, "read": read, "predict": predict, "write": write
@@ -115,9 +115,10 @@ def resident(settings: Settings) -> Iterator[Table]:
     ]  # fmt: skip
     lines = [line for subject in settings.subjects(RESIDENT) for line in _lines(settings, subject)]
     how = (
-        "The rise while the executable runs for the first time (temporaries, results and what XLA's threads take), "
-        f"sampled every 2 ms; medians of {_REPEATS[settings.quick]} processes each; as the C library has it, and with "
-        f"{' '.join(map('='.join, RETURNING.items()))} (`reproduce.real_programs.process_size` says why)."
+        "The rise while the executable runs for the first time (temporaries, results and allocations of XLA's "
+        f"threads), sampled every 2 ms; medians of {_REPEATS[settings.quick]} processes each; as the C library has "
+        f"it, and with {' '.join(map('='.join, RETURNING.items()))} (`reproduce.real_programs.process_size` explains "
+        "it)."
     )
     summary = "Growth of a process while a program runs for the first time, by schedule, against XLA's own figure."
     yield settings.measurements.table("Resident size of the process", how, markdown(headings, lines), summary=summary)

@@ -172,7 +172,7 @@ class Settings(launcher.Settings):
 
     out: Path = option(Path("out/real_programs"), "folder of everything but the tables")
     times: tuple[float, ...] = option((10.0, 60.0), "seconds of a plan", quick=(0.2, 0.5), parse=seconds)
-    methods: tuple[str, ...] | None = option(None, "of placement: leave out all others", parse=names, metavar="M,...")
+    methods: tuple[str, ...] | None = option(None, "of placement: the only ones to run", parse=names, metavar="M,...")
     programs: tuple[str, ...] | None = option(
         None, "as in resnet50/training/b8,resnet50/inference/b1", parse=names, metavar="P,..."
     )

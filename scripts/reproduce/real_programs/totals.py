@@ -19,7 +19,7 @@ from graphrl.xla import hook
 from graphrl.xla.callback import Unplanned
 from graphrl.xla.planning.planner import Planner
 from graphrl.xla.settings import Settings as PlanSettings
-from reproduce.measurements import Figures, mebibytes, ratio, timed
+from reproduce.measurements import Figures, mebibytes, ratio, time_call
 from reproduce.models.losses import Update
 from reproduce.models.programs import Program
 from reproduce.real_programs.memory import RECOMPUTE
@@ -49,7 +49,7 @@ def totals(settings: Settings) -> Iterator[Table]:
     by_name = {name: _figures(settings, "total", name, _measure) for name in names}
     headings = [*HEADINGS, "same bits", "step ratio", "recomputed", "first call [s]", "jax's"]
     how = (
-        "MiB by XLA's figures: arguments, temporaries, and results that lie in no donated argument; graphrl with "
+        "MiB by XLA's figures: arguments, temporaries, and results outside of donated arguments; graphrl with "
         f"seconds={settings.times[0]:g}, without and with recompute={RECOMPUTE:g}. Step ratios are graphrl's over "
         f"jax's, medians of {_ROUNDS} in turns, of order alone and recomputed. First calls are compilations in one "
         "process without plans on disk."
@@ -65,7 +65,7 @@ def zoo_totals(settings: Settings) -> Iterator[Table]:
     names = [name for name in settings.names_of(TRAINING) if "/training/" in name] or [QUICK[0]]
     by_name = {name: _figures(settings, "zoo total", name, _measure_zoo) for name in names}
     how = (
-        "MiB by XLA's figures: arguments, temporaries, and results that lie in no donated argument. A step returns "
+        "MiB by XLA's figures: arguments, temporaries, and results outside of donated arguments. A step returns "
         "its loss and, in donated buffers, the weights by Adam, its moments and the model's other state; graphrl "
         f"with seconds={settings.times[0]:g}, without and with recompute={RECOMPUTE:g}. Only compiled."
     )
@@ -83,11 +83,11 @@ def _figures(settings: Settings, what: str, name: str, measure: Callable[[str, f
 def _measure(name: str, seconds: float) -> Figures:
     step, state, batch = UPDATES[name]()
     jitted = jax.jit(step, donate_argnums=0)
-    lowered, first_jax = timed(lambda: jitted.lower(state, batch))
-    theirs, compiling = timed(lowered.compile)
+    lowered, first_jax = time_call(lambda: jitted.lower(state, batch))
+    theirs, compiling = time_call(lowered.compile)
     memory = hook.compile_in_order(lowered, "memory", quick=True)
     plan: dict[str, Any] = {"seconds": seconds, "cache": False}
-    ours, first = timed(lambda: graphrl.compile(jitted, state, batch, **plan))
+    ours, first = time_call(lambda: graphrl.compile(jitted, state, batch, **plan))
     again = graphrl.compile(jitted, state, batch, recompute=RECOMPUTE, **plan)
     results = [digest(compiled(jax.tree.map(jnp.copy, state), batch)) for compiled in (theirs, ours, again)]
     times = _times((theirs, ours, again), state, batch)
@@ -106,11 +106,11 @@ def _times(executables: Any, state: Any, batch: Any) -> list[float]:
     """Median seconds of a call of each, in turns."""
     rounds = []
     for _ in range(_ROUNDS):
-        taken = []
+        seconds_of_round = []
         for compiled in executables:
             own = jax.block_until_ready(jax.tree.map(jnp.copy, state))
-            taken.append(timed(lambda: jax.block_until_ready(compiled(own, batch)))[1])  # noqa: B023
-        rounds.append(taken)
+            seconds_of_round.append(time_call(lambda: jax.block_until_ready(compiled(own, batch)))[1])  # noqa: B023
+        rounds.append(seconds_of_round)
     return [statistics.median(column) for column in zip(*rounds, strict=True)]
 
 
@@ -147,10 +147,10 @@ def _planned(lowered: jax.stages.Lowered, planner: Planner) -> jax.stages.Compil
 
 
 def _totals_of(*, default: Any, memory: Any, graphrl: Any, recomputed: Any) -> Figures:
-    """Total bytes of one step's executables by XLA's schedulers and by graphrl; `given` are its arguments."""
+    """Total bytes of one step's executables by XLA's schedulers and by graphrl; `arguments` are its."""
     executables = {"default": default, "memory": memory, "graphrl": graphrl, "recomputed": recomputed}
-    given = default.memory_analysis().argument_size_in_bytes
-    return {"given": given, **{name: _total(compiled) for name, compiled in executables.items()}}
+    arguments = default.memory_analysis().argument_size_in_bytes
+    return {"arguments": arguments, **{name: _total(compiled) for name, compiled in executables.items()}}
 
 
 def _total(compiled: Any) -> int:
@@ -167,7 +167,7 @@ def _cells(name: str, figures: Figures | None) -> list[str]:
     """Row under `HEADINGS`."""
     if figures is None:
         return [name, *["-"] * (len(HEADINGS) - 1)]
-    sizes = [mebibytes(figures[column]) for column in ("given", "default", "memory", "graphrl", "recomputed")]
+    sizes = [mebibytes(figures[column]) for column in ("arguments", "default", "memory", "graphrl", "recomputed")]
     return [name, *sizes, *(ratio(figures[which] / _better(figures)) for which in TARGETS)]
 
 

@@ -19,7 +19,7 @@ from graphrl.solvers.base import Budget
 from reproduce import launcher
 from reproduce.contest import Contest, Entrant
 from reproduce.launcher import check_known, numbers, option, seconds
-from reproduce.policies import kept, trained, untrained
+from reproduce.policies import copy_policy, train_policies, untrained
 
 # Two A100s, the chip of the zoo's times, and NVLink between them: 300 GB/s each way. Over PCIe (50 GB/s) list
 # scheduling leaves half of the programs on one device, and there would be nothing to decide.
@@ -170,7 +170,7 @@ class Settings(launcher.Settings):
         """Test graphs of a task."""
         return unseen(task, self.graphs, self.quick)
 
-    def trained(self, task: str, kind: Kind) -> list[Path]:
+    def train_policies(self, task: str, kind: Kind) -> list[Path]:
         """Policies of a task, one per seed; trains the missing ones.
 
         Raises:
@@ -185,11 +185,11 @@ class Settings(launcher.Settings):
         ]
         agent = "regal-hint" if kind.hint == "list" else "regal"
         run = self.out / "training" / f"{task}-{kind.encoder}-{kind.hint}"
-        return [self.copy(Policy.load(file)) for file in trained(Policy, agent, run, self.seeds, words)]
+        return [self.copy(Policy.load(file)) for file in train_policies(Policy, agent, run, self.seeds, words)]
 
     def copy(self, policy: Policy) -> Path:
         """Copies a policy to a file named by its digest, and returns the path."""
-        return kept(policy, self.out)
+        return copy_policy(policy, self.out)
 
     def budget(self, label: str) -> Budget:
         """Budget of a method in a task's table."""

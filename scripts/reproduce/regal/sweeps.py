@@ -36,7 +36,7 @@ from graphrl.plan.plot import write_figure
 from graphrl.solvers.base import Budget
 from reproduce.contest import Entrant
 from reproduce.measurements import median_seconds
-from reproduce.policies import once
+from reproduce.policies import cached_policy
 from reproduce.regal.settings import BASELINE, LEARNED, TASKS, TIMED, Settings
 from reproduce.regal.tables import HEADINGS, Score, cells, compare_gaps, scores
 from reproduce.results import Table, bullets, markdown, of_rows
@@ -220,7 +220,7 @@ def _trained(settings: Settings, name: str, way: Any, seed: int) -> Path:
         params = way(config, jax.random.key(seed), batch, steps)
         return Policy(config, jax.tree.map(np.asarray, params), name)
 
-    file = once(settings.out / "training" / f"{settings.task}-{name}-{seed}.msgpack", make)
+    file = cached_policy(settings.out / "training" / f"{settings.task}-{name}-{seed}.msgpack", make)
     return settings.copy(Policy.load(file))
 
 

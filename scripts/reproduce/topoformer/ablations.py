@@ -23,7 +23,7 @@ from graphrl.methods import find_solver
 from graphrl.solvers.base import Task
 from graphrl.training.checkpoints import read_info
 from reproduce.contest import Contest, Entrant
-from reproduce.measurements import REPEATS, median_seconds, spent
+from reproduce.measurements import REPEATS, call_seconds, median_seconds
 from reproduce.results import Table, bullets, here, markdown, of_rows
 from reproduce.topoformer.settings import (
     DECODED,
@@ -203,7 +203,7 @@ def inference(settings: Settings) -> Iterator[Table]:
 def _measured(graph: ComputationGraph, policy: Policy, settings: Settings) -> Measured:
     network = jax.jit(lambda batch: priorities(policy.config, policy.params, batch))
     batch = instances([graph])
-    first = spent(_solving(graph, DECODED["greedy"], settings))
+    first = call_seconds(_solving(graph, DECODED["greedy"], settings))
     greedy, sampled, beam = (median_seconds(_solving(graph, method, settings)) for method in DECODED.values())
     return Measured(
         median_seconds(lambda: instances([graph])),

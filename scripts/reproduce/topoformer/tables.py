@@ -100,8 +100,8 @@ def real_data(quick: bool) -> list[str]:
         entries = sorted((entry.ops, entry.name) for entry in zoo.select(f"hlo/training/{words}"))
         names = [name for ops, name in entries if ops <= TRAIN_OPS]
         sets[name] = ",".join(zoo.PREFIX + program for program in names[: 2 if quick else None])
-    few = ("data.graphs=2", "data.buckets=2")  # equal to the number of programs for validation, two
-    return [*(f"data.{name}={text}" for name, text in sets.items()), "data.fresh=false", "data.augment=true", *few]
+    batching = ("data.graphs=2", "data.buckets=2")  # equal to the number of programs for validation, two
+    return [*(f"data.{name}={text}" for name, text in sets.items()), "data.fresh=false", "data.augment=true", *batching]
 
 
 def _table(title: str, how: str, contest: Contest, by_label: dict[str, Score], paper: dict[str, str]) -> Table:
