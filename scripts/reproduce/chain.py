@@ -31,12 +31,7 @@ class ChainResult(NamedTuple):
 
 
 def anneal(
-    graph: ComputationGraph,
-    problem: Problem,
-    start: PlacedOrder,
-    mix: Mapping[str, float],
-    seconds: float,
-    seed: int,
+    graph: ComputationGraph, problem: Problem, start: PlacedOrder, mix: Mapping[str, float], seconds: float, seed: int
 ) -> ChainResult:
     """Anneals from a plan.
 

@@ -32,29 +32,15 @@ from graphrl.xla.hook import unkept
 PLUGIN = "jax_plugins.xla_cuda12"
 
 _H200 = """
-platform_name: "CUDA"
-device_description_str: "NVIDIA H200"
-dnn_version_info { major: 9 minor: 10 }
-runtime_version { major: 12 minor: 9 }
+platform_name: "CUDA" device_description_str: "NVIDIA H200"
+dnn_version_info { major: 9 minor: 10 } runtime_version { major: 12 minor: 9 }
 gpu_device_info {
-  cuda_compute_capability { major: 9 }
-  core_count: 132
-  fpus_per_core: 128
-  clock_rate_ghz: 1.98
-  device_memory_size: DEVICE_BYTES
-  memory_bandwidth: 4800000000000
-  l2_cache_size: 52428800
-  threads_per_block_limit: 1024
-  threads_per_core_limit: 2048
-  threads_per_warp: 32
-  block_dim_limit_x: 2147483647
-  block_dim_limit_y: 65535
-  block_dim_limit_z: 65535
-  shared_memory_per_block: 49152
-  shared_memory_per_block_optin: 232448
-  shared_memory_per_core: 233472
-  registers_per_block_limit: 65536
-  registers_per_core_limit: 65536
+  cuda_compute_capability { major: 9 } core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
+  device_memory_size: DEVICE_BYTES memory_bandwidth: 4800000000000 l2_cache_size: 52428800
+  threads_per_block_limit: 1024 threads_per_core_limit: 2048 threads_per_warp: 32
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  shared_memory_per_block: 49152 shared_memory_per_block_optin: 232448 shared_memory_per_core: 233472
+  registers_per_block_limit: 65536 registers_per_core_limit: 65536
 }
 """
 
@@ -62,12 +48,9 @@ DEVICE_BYTES = 150_000_000_000
 
 # Without a GPU nothing is tuned. XLA assigns buffers before it generates code, so memory figures need no good code.
 _OPTIONS: dict[str, Any] = {
-    "xla_gpu_autotune_level": 0,
-    "xla_gpu_enable_triton_gemm": False,
-    "xla_gpu_enable_cublaslt": False,
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-}
+    "xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False, "xla_gpu_enable_cublaslt": False,
+    "xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True,
+}  # fmt: skip
 
 # Other orders for computations of a module that XLA has scheduled, or None to leave it.
 Rule = Callable[[HloModule], Orders | None]
@@ -106,11 +89,7 @@ def compile_for_gpu(function: Callable[..., Any], *args: Any, rule: Rule | None 
 
 
 def executable_for_gpu(
-    function: Callable[..., Any],
-    *args: Any,
-    rule: Rule | None = None,
-    device_bytes: int = DEVICE_BYTES,
-    **options: Any,
+    function: Callable[..., Any], *args: Any, rule: Rule | None = None, device_bytes: int = DEVICE_BYTES, **options: Any
 ) -> Any:
     """Compiles a function for an H200, or for the GPU that jax has.
 

@@ -18,6 +18,7 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import split_methods
 from graphrl.solvers.base import Budget
 from reproduce.contest import Contest, Entrant, Interrupted, run_contest
+from reproduce.measurements import Measurements
 from reproduce.results import Table, results_text
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -102,6 +103,11 @@ class Settings:
     processes: int = option(1, "parallel runs")
     retry: bool = option(False, "repeat failed runs")
     quick: bool = option(False, "small graphs and short runs, to test whether everything works")
+
+    @functools.cached_property
+    def measurements(self) -> Measurements:
+        """Measurements of --out."""
+        return Measurements(self.out / "measured.jsonl", retry=self.retry)
 
     def check(self) -> None:
         """Checks the settings. Scripts override it.
@@ -199,16 +205,14 @@ def check_known(what: str, given: Collection[str], names: Collection[str]) -> No
 def _parsed(description: str, settings: type[S], sections: Mapping[str, Section]) -> S:
     width = max(map(len, sections))
     listed = "".join(f"  {name:{width}} {section.title} ({section.file})\n" for name, section in sections.items())
-    parser = Parser(
-        description=f"{description.rstrip()}\n\nsections:\n{listed}",
-    )
+    parser = Parser(description=f"{description.rstrip()}\n\nsections:\n{listed}")
     possible = tuple(name for name, section in sections.items() if not section.missing())
     parser.add_argument(
         "--sections",
         type=names,
         default=possible,
         metavar="NAME,...",
-        help="(default: all whose packages are installed)",
+        help="(default: all that can run here)",
     )
     parser.add_argument(
         "--as", dest="page", default="", metavar="NAME", help="of the results file of one section (default: its own)"

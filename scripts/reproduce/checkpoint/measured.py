@@ -27,7 +27,7 @@ from graphrl.xla.checkpoint.seconds import gradient_seconds
 from reproduce import launcher
 from reproduce.gpu_compile import executable_for_gpu, memory_of
 from reproduce.launcher import check_known, names, option
-from reproduce.measurements import Figures, Measurements
+from reproduce.measurements import Figures
 from reproduce.models import images, language
 from reproduce.models.losses import Program, undecorated
 
@@ -226,11 +226,6 @@ class Settings(launcher.Settings):
         check_known("program", self.programs or (), PROGRAMS | LONG)
         check_known("method", self.methods or (), (*GRADIENTS, *XLA, FITTED))
         find_chip(self.chip)
-
-    @functools.cached_property
-    def measurements(self) -> Measurements:
-        """File of measurements."""
-        return Measurements(self.out / "measured.jsonl", retry=self.retry)
 
     @property
     def chosen(self) -> tuple[str, ...]:

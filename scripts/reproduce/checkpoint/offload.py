@@ -43,10 +43,7 @@ class Way(NamedTuple):
 
 _KEPT = jax.checkpoint_policies.save_only_these_names(NAME)
 _MOVED = jax.checkpoint_policies.save_and_offload_only_these_names(
-    names_which_can_be_saved=[],
-    names_which_can_be_offloaded=[NAME],
-    offload_src="device",
-    offload_dst="pinned_host",
+    names_which_can_be_saved=[], names_which_can_be_offloaded=[NAME], offload_src="device", offload_dst="pinned_host"
 )
 
 WAYS: Mapping[str, Way] = {

@@ -91,12 +91,13 @@ def _mean_table(settings: Settings, methods: tuple[str, ...]) -> Table:
         "rematerialisation on a GPU with room for that share of the temporaries; it is in no traced function."
     )
     table = markdown(["rule", "programs", "/ none", "slowdown", "compiled"], lines)
-    best_of = {
-        whose: min((method for method in shares if method in candidates), key=lambda method: shares[method], default="")
-        for whose, candidates in (("rules", RULES), ("plans", OURS))
-    }
-    parts = [f"the best of {whose}, `{one}`, leaves {ratio(shares[one])}" for whose, one in best_of.items() if one]
-    summary = f"Of the temporaries of the undecorated gradient, {' and '.join(parts)}." if parts else ""
+    ranked = sorted(shares, key=lambda method: shares[method])
+    parts = [
+        f"the best of {whose}, `{one}`, leaves {ratio(shares[one])}"
+        for whose, some in (("rules", RULES), ("plans", OURS))
+        for one in [method for method in ranked if method in some][:1]
+    ]
+    summary = f"Of the temporaries of the undecorated gradient, {' and '.join(parts)}."
     return settings.measurements.table("Rules, on the mean of the programs", how, table, summary=summary)
 
 

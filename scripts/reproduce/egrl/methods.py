@@ -35,29 +35,16 @@ TIMED = ("anneal", "cp-sat")
 UNET = "egrl:encoder=unet,width=32"
 PORTFOLIO = "egrl:endless=true,discounts=0.9+0.99+0.997+0.9995"  # CERL's; a bandit's values have no discount
 ABLATIONS = (
-    "egrl:migrate_every=0",
-    "egrl:boltzmann=0.2",
-    "egrl:boltzmann=1",
-    "egrl:endless=true",
-    PORTFOLIO,
-    "egrl:reward=valid",
-    UNET,
-)
+    "egrl:migrate_every=0", "egrl:boltzmann=0.2", "egrl:boltzmann=1", "egrl:endless=true", PORTFOLIO,
+    "egrl:reward=valid", UNET,
+)  # fmt: skip
 PROGRESS = "Progress (`anneal` and `local-search` report it every 1,000 evaluations):"
 EVOLUTION = (
-    "egrl:variant=ea",
-    "egrl:variant=ea,boltzmann=0.2",
-    "egrl:variant=ea,boltzmann=0.5",
-    "egrl:variant=ea,boltzmann=1",
-    "egrl:variant=ea,boltzmann=0.2,temperature=0.3",
-    "egrl:variant=ea,boltzmann=0.2,temperature=0.03",
-    "egrl:variant=ea,boltzmann=1,temperature=0.03",
-    "egrl:variant=ea,strength=0.02",
-    "egrl:variant=ea,strength=0.1",
-    "egrl:variant=ea,operators=code",
-    "egrl:variant=ea,reward=valid",
-    f"{UNET},variant=ea",
-)
+    "egrl:variant=ea", "egrl:variant=ea,boltzmann=0.2", "egrl:variant=ea,boltzmann=0.5", "egrl:variant=ea,boltzmann=1",
+    "egrl:variant=ea,boltzmann=0.2,temperature=0.3", "egrl:variant=ea,boltzmann=0.2,temperature=0.03",
+    "egrl:variant=ea,boltzmann=1,temperature=0.03", "egrl:variant=ea,strength=0.02", "egrl:variant=ea,strength=0.1",
+    "egrl:variant=ea,operators=code", "egrl:variant=ea,reward=valid", f"{UNET},variant=ea",
+)  # fmt: skip
 COUNTED = ("compiler", "egrl", "egrl:variant=ea", "anneal")
 MAPS_TIMED = ("cp-sat",)
 KINDS = ("weights", "outputs")

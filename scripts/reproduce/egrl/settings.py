@@ -20,7 +20,7 @@ from graphrl.solvers.base import Budget
 from graphrl.solvers.maps.task import MapTask
 from reproduce import launcher
 from reproduce.launcher import check_known, names, option, seconds
-from reproduce.measurements import Figures, Key, Measurements
+from reproduce.measurements import Figures, Key
 
 CHIP = "nnp-i"
 FIGURES = ("latency", "compiler_latency", "bound", "seconds", "evaluations")
@@ -45,11 +45,6 @@ class Settings(launcher.Settings):
         """
         check_known("method", [method.partition(":")[0] for method in self.methods or ()], MAP_METHODS)
         check_known("workload", self.workloads, WORKLOADS)
-
-    @functools.cached_property
-    def measurements(self) -> Measurements:
-        """File of measurements."""
-        return Measurements(self.out / "measured.jsonl", retry=self.retry)
 
 
 class Entrant(NamedTuple):

@@ -16,7 +16,7 @@ from graphrl.costs.problem import Problem
 from graphrl.envs.compile.generator import Choices, CompileParams, Task
 from graphrl.solvers.fusion.rules import xla_like
 from reproduce.go.figure6 import SMALL, machine_of
-from reproduce.go.fusion import FusingPolicy, best_drawn, milliseconds, planned, problem_of, settings_of, start_instance
+from reproduce.go.fusion import FusingPolicy, best_drawn, initial, milliseconds, planned, problem_of, settings_of
 from reproduce.go.settings import Settings
 from reproduce.go.table3 import UPDATES, in_one_shot
 from reproduce.measurements import Figures
@@ -87,7 +87,7 @@ def figure6_policies(settings: Settings) -> Iterator[Table]:
 def _run(settings: Settings, name: str, run: Run) -> Figures:
     problem, machine = problem_of(name), machine_of(name)
     kernels = xla_like(problem) if run.kernels == "xla" else in_one_shot(settings, problem)
-    params = start_instance(kernels, machine, settings_of(*(run.tasks or ALL)))
+    params = initial(kernels, machine, settings_of(*(run.tasks or ALL)))
     choices = _chosen(problem, machine, params, run)
     return {"value": planned(problem, machine, params, choices).value}
 

@@ -77,7 +77,7 @@ def problem_of(workload: str) -> FusionProblem:
     return fusion_problem(load(workload, CHIP).graph, CHIP)
 
 
-def start_instance(
+def initial(
     fusion: Fusion,
     machine: Problem,
     settings: GoSettings,

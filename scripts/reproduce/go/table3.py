@@ -36,16 +36,7 @@ from graphrl.graphs.padding import common_sizes
 from graphrl.learning import learner
 from graphrl.solvers.fusion.flips import flip_costs, prepare
 from graphrl.solvers.fusion.rules import flips, fuse_by, xla_like
-from reproduce.go.fusion import (
-    CHIP,
-    FusingPolicy,
-    best_drawn,
-    fused,
-    milliseconds,
-    problem_of,
-    settings_of,
-    start_instance,
-)
+from reproduce.go.fusion import CHIP, FusingPolicy, best_drawn, fused, initial, milliseconds, problem_of, settings_of
 from reproduce.go.settings import Settings, against
 from reproduce.measurements import Figures
 from reproduce.policies import cached_policy, untrained
@@ -179,7 +170,7 @@ def _after_updates(problem: FusionProblem, instance: CompileParams, seed: int) -
 
 
 def _start(fusion: Fusion) -> CompileParams:
-    return start_instance(fusion, ONE_DEVICE, settings_of("fusion"))
+    return initial(fusion, ONE_DEVICE, settings_of("fusion"))
 
 
 def _best(policy: FusingPolicy, problem: FusionProblem, *, rounds: int, samples: int, seed: int) -> Fusion:
@@ -238,7 +229,7 @@ def _targets(problems: Sequence[FusionProblem], settings: GoSettings) -> list[Ta
         weight = np.minimum(costs, LARGEST * costs[np.isfinite(costs) & problem.legal].mean())
         inlined = np.pad(best.inlined, rest).astype(np.int32)
         weight = np.pad(weight / weight.sum(), rest).astype(np.float32)
-        instance = start_instance(xla_like(problem), ONE_DEVICE, settings, to, fusion_to)
+        instance = initial(xla_like(problem), ONE_DEVICE, settings, to, fusion_to)
         targets.append(Target(instance, inlined, weight))
     return targets
 

@@ -150,17 +150,9 @@ def _against_yardstick(
                 runs = [list(both.map(partial(least_peak, source, graph, seconds), (1, 2))) for graph in graphs]
             theirs = np.array(runs, float)
             one, two = theirs[:, 0], theirs.min(1)
-            lines.append(
-                [
-                    f"{ops:,}",
-                    f"{seconds:g} s",
-                    f"{len(graphs)}",
-                    f"{100 * np.mean(ours / one):.2f}%",
-                    f"{100 * np.mean(ours / two):.2f}%",
-                    f"{np.sum(ours <= one)}",
-                    f"{np.sum(ours < one)}",
-                ]
-            )
+            ratios = (f"{100 * np.mean(ours / other):.2f}%" for other in (one, two))
+            counts = (f"{np.sum(each)}" for each in (ours <= one, ours < one))
+            lines.append([f"{ops:,}", f"{seconds:g} s", f"{len(graphs)}", *ratios, *counts])
             everything += rows
     return lines, everything
 

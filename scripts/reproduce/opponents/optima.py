@@ -85,18 +85,9 @@ def random_dags(settings: Settings) -> Iterator[Table]:
         closed = {row.case for row in (*rows, *references) if _proved(row)}
         shares = [f"{100 * sum(some) / len(rows):.0f}%" for some in (at_best, proven)]
         mean, largest = (percent(value) for value in (sum(gaps) / len(gaps), max(gaps)))
-        time_text = f"{sum(row.seconds for row in rows) / len(rows):.1f} s"
+        run = f"{sum(row.seconds for row in rows) / len(rows):.1f} s"
         lines.append(
-            [
-                f"{ops}",
-                f"{devices}",
-                f"{len(graphs)}",
-                *shares,
-                mean,
-                largest,
-                f"{len(closed)} of {len(best)}",
-                time_text,
-            ]
+            [f"{ops}", f"{devices}", f"{len(graphs)}", *shares, mean, largest, f"{len(closed)} of {len(best)}", run]
         )
         everything += [*rows, *references]
     how = (

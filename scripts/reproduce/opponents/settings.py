@@ -4,7 +4,6 @@ Every method runs on the same graphs for the same times: makespan of random DAGs
 """
 
 import dataclasses
-import functools
 import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from graphrl.plan.plot import write_figure
 from reproduce import launcher
 from reproduce.contest import Contest, all_rows, mean_gaps, times_markdown
 from reproduce.launcher import check_known, numbers, option, seconds, whole_number
-from reproduce.measurements import Measurements
 from reproduce.results import Table, markdown, of_rows
 
 MODELS = ("er", "ba", "ws", "sbm")
@@ -65,11 +63,6 @@ class Settings(launcher.Settings):
           GraphrlError: a method is unknown.
         """
         check_known("method", self.methods or (), dict.fromkeys((*PLACERS, *ORDERERS)))
-
-    @functools.cached_property
-    def measurements(self) -> Measurements:
-        """File of figures that are no rows of comparisons."""
-        return Measurements(self.out / "measured.jsonl", retry=self.retry)
 
     @property
     def graph_seeds(self) -> range:

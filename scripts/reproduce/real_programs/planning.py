@@ -1,7 +1,6 @@
 """Time to plan large programs, and growth of a process while a program runs.
 
-Time is split into tracing, reading, planning, predicting, and writing a schedule. Growth is measured in a new process
-for each run of a schedule.
+Growth is measured in a new process for each run of a schedule.
 """
 
 import dataclasses
@@ -12,17 +11,11 @@ from collections.abc import Iterator, Sequence
 from graphrl.compare.report import percent
 from graphrl.compare.runs import Executor, make_runs
 from graphrl.errors import GraphrlError
-from graphrl.graphs.readers.hlo.module import parse_module
-from graphrl.graphs.readers.hlo.reader import read_hlo
-from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.process import count_cores
 from graphrl.solvers.base import Budget
 from graphrl.units import format_seconds
-from graphrl.xla.assignment import TempPredictor
-from graphrl.xla.callback import rescheduled
-from graphrl.xla.hook import captured
 from graphrl.xla.settings import PROBLEM
-from reproduce.measurements import Figures, mebibytes, time_call
+from reproduce.measurements import Figures, mebibytes
 from reproduce.real_programs.memory import of_plan, planned_order
 from reproduce.real_programs.process_size import RETURNING, Recipe, Schedule, measure_resident
 from reproduce.real_programs.programs import PLANNING, RESIDENT, Settings, Subject
@@ -33,45 +26,21 @@ _LARGE = 5000  # instructions from which a program gets the longest time
 
 
 def planning(settings: Settings) -> Iterator[Table]:
-    """Table of the work around planning, and one of planning."""
-    around = {subject.name: _around(settings, subject) for subject in settings.subjects(PLANNING)}
-    headings = ["program", "instructions", "ops", "trace and lower", "XLA, to its schedule", "parse", "read", "predict",
-                "write schedule"]  # fmt: skip
-    lines = [[name, *_around_cells(figures)] for name, figures in around.items()]
-    summary = "Seconds to trace, read, plan and predict large programs, and how close their plans are to the bound."
-    yield settings.measurements.table("Around planning", "Seconds.", markdown(headings, lines), summary=summary)
+    """Table with a row for each program."""
     headings = ["program", "instructions", "budget [s]", "planning [s]", "compiling", f"within {NEAR:.0%} after",
                 "final after", "peak [MiB]", "to bound"]  # fmt: skip
     lines = []
     for subject in settings.subjects(PLANNING):
-        figures = around[subject.name]
-        if figures is not None:
-            seconds = settings.times[-1] if figures["instructions"] >= _LARGE else settings.times[0]
-            lines.append([subject.name, f"{figures['instructions']:,}", f"{seconds:g}",
-                          *_search_cells(_search(settings, subject, seconds))])  # fmt: skip
+        instructions = len(subject.module("default").entry.instructions)
+        seconds = settings.times[-1] if instructions >= _LARGE else settings.times[0]
+        cells = _search_cells(_search(settings, subject, seconds))
+        lines.append([subject.name, f"{instructions:,}", f"{seconds:g}", *cells])
     how = (
         "Method auto, from a graph in memory to its plan, without a warm-up: times include JAX's compilations. The "
         "last two times are those at which the plan had that quality."
     )
-    yield settings.measurements.table("Planning", how, markdown(headings, lines))
-
-
-def _around(settings: Settings, subject: Subject) -> Figures | None:
-    def measure() -> Figures:
-        fresh = Subject(subject.name, settings.out)
-        _, lower = time_call(lambda: fresh.lowered)
-        module, capture = time_call(lambda: captured(fresh.lowered))
-        data = module.message.SerializeToString()
-        module, parse = time_call(lambda: parse_module(data))
-        program, read = time_call(lambda: read_hlo(module, chip=DEFAULT_CHIP))
-        _, predict = time_call(lambda: TempPredictor(module)(module.order(module.entry)))
-        _, write = time_call(lambda: rescheduled(module, {module.entry.name: program.sequence(program.schedule)}))
-        sizes = {"instructions": len(module.entry.instructions), "ops": len(program.graph.ops)}
-        return sizes | {
-            "lower": lower, "capture": capture, "parse": parse, "read": read, "predict": predict, "write": write
-        }  # fmt: skip
-
-    return settings.measurements.get({"what": "around planning", "program": subject.name}, measure)
+    summary = "Seconds to plan large programs, and how close their plans are to the bound."
+    yield settings.measurements.table("Planning", how, markdown(headings, lines), summary=summary)
 
 
 def _search(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
@@ -87,13 +56,6 @@ def _search(settings: Settings, subject: Subject, seconds: float) -> Figures | N
         return {"value": row.value, "bound": row.bound, **times}
 
     return settings.measurements.get({"what": "search", "program": subject.name, "seconds": seconds}, measure)
-
-
-def _around_cells(figures: Figures | None) -> list[str]:
-    if figures is None:
-        return ["-"] * 8
-    counts = [f"{figures[name]:,}" for name in ("instructions", "ops")]
-    return counts + [f"{figures[name]:.2f}" for name in ("lower", "capture", "parse", "read", "predict", "write")]
 
 
 def _search_cells(figures: Figures | None) -> list[str]:

@@ -106,16 +106,8 @@ def _run(*options: str) -> dict[str, list[xml.Element]]:
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            str(TESTS),
-            f"--config-file={ROOT / 'pyproject.toml'}",
-            *options,
-        ]
-        command += [f"--junitxml={report}", "--override-ini=junit_family=xunit1"]  # it has properties of cases
+        command = [sys.executable, "-m", "pytest", "-q", str(TESTS), f"--config-file={ROOT / 'pyproject.toml'}"]
+        command += [f"--junitxml={report}", "--override-ini=junit_family=xunit1", *options]  # with properties of cases
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode > 1:  # 1: a test failed
             raise GraphrlError(f"pytest: {(done.stderr or done.stdout).strip().splitlines()[-1]}")

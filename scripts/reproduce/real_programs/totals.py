@@ -29,15 +29,9 @@ from reproduce.results import Table, bullets
 
 TARGETS = {"graphrl": 0.88, "recomputed": 0.65}  # of the better scheduler, geometric means
 HEADINGS = (
-    "program",
-    "arguments [MiB]",
-    "XLA default",
-    "XLA memory",
-    "graphrl",
-    "recomputed",
-    "graphrl / better",
+    "program", "arguments [MiB]", "XLA default", "XLA memory", "graphrl", "recomputed", "graphrl / better",
     "recomputed / better",
-)
+)  # fmt: skip
 _ROUNDS = 7
 _STEPS = {"step": "", "recomputed_step": ", recomputed"}
 
@@ -179,22 +173,21 @@ def _run_cells(figures: Figures | None) -> list[str]:
 
 
 def _main(by_name: Mapping[str, Figures | None]) -> str:
-    """Geometric means against the better of XLA's schedulers, in a sentence."""
-    measured = _measured(by_name)
-    if not measured:
-        return ""
-    order, recomputed = (
-        ratio(statistics.geometric_mean(figures[name] / _better(figures) for figures in measured)) for name in TARGETS
-    )
+    """Means against the better of XLA's schedulers, in a sentence."""
+    order, recomputed = (ratio(_mean(by_name, name)) for name in TARGETS)
     return f"A step needs {order} of the better XLA scheduler's total by order alone, {recomputed} with recomputation."
+
+
+def _mean(by_name: Mapping[str, Figures | None], name: str) -> float | None:
+    quotients = [figures[name] / _better(figures) for figures in _measured(by_name)]
+    return statistics.geometric_mean(quotients) if quotients else None
 
 
 def _summary(by_name: Mapping[str, Figures | None]) -> Iterator[str]:
     """Results for the targets."""
     measured = _measured(by_name)
     for name, target in TARGETS.items():
-        if measured:
-            mean = statistics.geometric_mean(figures[name] / _better(figures) for figures in measured)
+        if (mean := _mean(by_name, name)) is not None:
             met = "met" if mean <= target else "**not met**"
             yield f"{name}: {ratio(mean)} of the better scheduler's total, target {ratio(target)}: {met}"
     above = sum(max(figures[name] for name in TARGETS) > _better(figures) for figures in measured)

@@ -116,14 +116,10 @@ class Kind(NamedTuple):
 REGAL, HINTED = Kind("message-passing", "none"), Kind("message-passing", "list")
 # label in tables -> the method that plays a checkpoint, and the kind of that checkpoint
 LEARNED: dict[str, tuple[str, Kind]] = {
-    "regal": ("regal", REGAL),
-    "idrs": ("idrs", REGAL),
-    "gas": ("regal", Kind("recurrent", "none")),
-    "regal-hint": ("regal-hint", HINTED),
-    "idrs-hint": ("idrs-hint", HINTED),
-    "gas-hint": ("regal-hint", Kind("recurrent", "list")),
-    "regal+": ("regal+", HINTED),
-}
+    "regal": ("regal", REGAL), "idrs": ("idrs", REGAL), "gas": ("regal", Kind("recurrent", "none")),
+    "regal-hint": ("regal-hint", HINTED), "idrs-hint": ("idrs-hint", HINTED),
+    "gas-hint": ("regal-hint", Kind("recurrent", "list")), "regal+": ("regal+", HINTED),
+}  # fmt: skip
 UNTRAINED = "regal-hint untrained"
 BASELINE = "brkga"
 # methods of the paper's table; methods that receive a list schedule; other methods for comparison
@@ -170,7 +166,7 @@ class Settings(launcher.Settings):
         """Test graphs of a task."""
         return unseen(task, self.graphs, self.quick)
 
-    def train_policies(self, task: str, kind: Kind) -> list[Path]:
+    def trained(self, task: str, kind: Kind) -> list[Path]:
         """Policies of a task, one per seed; trains the missing ones.
 
         Raises:

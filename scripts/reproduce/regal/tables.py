@@ -186,9 +186,7 @@ def gap_summary(by_label: Mapping[str, Score]) -> str:
 
 
 def compare_gaps(
-    by_label: Mapping[str, Score],
-    label: str,
-    others: Sequence[str] = ("list", "anneal-schedule", "auto"),
+    by_label: Mapping[str, Score], label: str, others: Sequence[str] = ("list", "anneal-schedule", "auto")
 ) -> Iterator[str]:
     """Compares a method's mean gap with those of others."""
     for other in others:

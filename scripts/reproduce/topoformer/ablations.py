@@ -25,17 +25,7 @@ from graphrl.training.checkpoints import read_info
 from reproduce.contest import Contest, Entrant
 from reproduce.measurements import REPEATS, call_seconds, median_seconds
 from reproduce.results import Table, bullets, here, markdown, of_rows
-from reproduce.topoformer.settings import (
-    DECODED,
-    DECODERS,
-    ENCODERS,
-    ENDS,
-    OURS,
-    PROBLEM,
-    RANDOM,
-    Settings,
-    with_checkpoint,
-)
+from reproduce.topoformer.settings import DECODED, DECODERS, ENCODERS, ENDS, OURS, PROBLEM, RANDOM, Settings, method_of
 from reproduce.topoformer.tables import Score, scores, seconds_text, spread, verdict
 
 # tables 3 and 4: gap of greedy, sample and beam from approximate DP with K = 100,000, percent, on 500 ops
@@ -122,7 +112,7 @@ def budget(settings: Settings) -> Iterator[Table]:
     entrants = [settings.reference(), Entrant(RANDOM, ["random-priorities"], ENDS)]
     for step, path in checkpoints.items():
         file = settings.kept(path)
-        entrants += [Entrant(f"{decode} {step}", [with_checkpoint(DECODED[decode], file)], ENDS) for decode in _DECODED]
+        entrants += [Entrant(f"{decode} {step}", [method_of(DECODED[decode], file)], ENDS) for decode in _DECODED]
     print(f"budget: layered graphs of {ops:,} ops", file=sys.stderr, flush=True)
     contest = settings.on_layered(ops, entrants)
     by_label = scores(contest)
@@ -216,5 +206,5 @@ def _measured(graph: ComputationGraph, policy: Policy, settings: Settings) -> Me
 
 
 def _solving(graph: ComputationGraph, method: str, settings: Settings) -> Callable[[], object]:
-    solver = find_solver(with_checkpoint(method, settings.given))
+    solver = find_solver(method_of(method, settings.given))
     return lambda: solver(Task(graph, PROBLEM, ENDS))
