@@ -43,6 +43,7 @@ from reproduce.results import Table, bullets, markdown, of_rows
 
 LIMITED = ("brkga", "gas", "idrs", "regal", "regal-hint")
 METHODS = (BASELINE, "regal", "regal-hint", "gas")
+FIGURES = ("improvement", "gap")  # columns of a budget
 GOAL = 0.15  # of BRKGA's time
 _LONG = 3600.0  # seconds: never reached; with a time limit `graphrl.compare` compiles before the clock starts
 GRAPHS, QUICK_GRAPHS = "regal-like:30x8@10000", "regal-like:12x2@10000"
@@ -56,7 +57,7 @@ def limits(settings: Settings) -> Iterator[Table]:
     """Table with a row for each method."""
     sweep = _sweep(settings, LIMITED, {f"{limit:,} evaluations": Budget(limit) for limit in settings.limits})
     by_limit = dict(zip(settings.limits, sweep.by_budget.values(), strict=True))
-    yield _table(settings, "Evaluation limits", sweep, _limit_notes(by_limit, settings.evaluations))
+    yield _table(settings, "Evaluation limits", sweep, _limit_notes(by_limit, settings.evaluations), "improvement")
 
 
 def timed(settings: Settings) -> Iterator[Table]:
@@ -66,7 +67,7 @@ def timed(settings: Settings) -> Iterator[Table]:
     notes = (
         f"at {name} {line}" for name, by_label in sweep.by_budget.items() for line in compare_gaps(by_label, "regal+")
     )
-    yield _table(settings, f"{TASKS[settings.task].title}, equal time", sweep, notes)
+    yield _table(settings, f"{TASKS[settings.task].title}, equal time", sweep, notes, "gap")
 
 
 def overhead(settings: Settings) -> Iterator[Table]:
@@ -149,8 +150,8 @@ def _sweep(settings: Settings, labels: Sequence[str], budgets: Mapping[str, Budg
     return sweep
 
 
-def _table(settings: Settings, what: str, sweep: _Sweep, notes: Iterator[str]) -> Table:
-    headings = ["method", *(f"{name}: {figure}" for name in sweep.by_budget for figure in ("improvement", "gap"))]
+def _table(settings: Settings, what: str, sweep: _Sweep, notes: Iterator[str], figure: str) -> Table:
+    headings = ["method", *(f"{name}: {each}" for name in sweep.by_budget for each in FIGURES)]
     columns = list(sweep.by_budget.values())
     lines = [
         [label, *(text for one in columns for text in (one[label].improvement.percent(True), one[label].gap.percent()))]
@@ -161,8 +162,8 @@ def _table(settings: Settings, what: str, sweep: _Sweep, notes: Iterator[str]) -
         f"{settings.evaluations:,} evaluations, of the same seed."
     )
     title = f"{what}: {problem_line(TASKS[settings.task].problem)}"
-    gaps = ", ".join(f"`{line[0]}` {line[-1]}" for line in lines)
-    summary = f"Mean gap from the best known after {list(sweep.by_budget)[-1]}: {gaps}."
+    figures = ", ".join(f"`{line[0]}` {line[FIGURES.index(figure) - 2]}" for line in lines)
+    summary = f"Mean {figure} after {list(sweep.by_budget)[-1]}: {figures}."
     return Table(title, of_rows(sweep.rows), (how, markdown(headings, lines), bullets(notes)), summary)
 
 
