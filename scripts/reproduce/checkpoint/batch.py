@@ -44,7 +44,7 @@ PRECISION = 0.02  # of a batch
 def batch(settings: Settings) -> Iterator[Table]:
     """Table of the largest batches, with a row for each program."""
     lines, gains = [], []
-    for name in settings.chosen:
+    for name in settings.selected:
         methods = [NONE]
         for candidates in (RULES, OURS):
             point = best(points(settings, name, settings.among(tuple(candidates))))
@@ -138,7 +138,7 @@ def values(settings: Settings) -> Iterator[Table]:
     size = "small" if small else "full"
     measurements = Measurements(settings.out / "measured.jsonl", retry=settings.retry, stored=bool(settings.device))
     by_program = dict[str, dict[str, Figures]]()
-    for name in settings.chosen:
+    for name in settings.selected:
         key = {"what": "values", "program": name, "size": size, "device": device}
         each = {
             method: measurements.get({**key, "method": method}, functools.partial(_compared, name, method, small))

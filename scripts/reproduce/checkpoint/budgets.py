@@ -29,7 +29,7 @@ SHARES = (0.6, 0.4)  # of jax's own temporaries
 def budgets(settings: Settings) -> Iterator[Table]:
     """Table of predicted and compiled temporaries, with a row for each program and method."""
     lines, quotients = [], []
-    for name in settings.chosen:
+    for name in settings.selected:
         for method in settings.among(tuple(OURS)):
             figures, predicted = memory(settings, name, method), planning_of(settings, name, method)
             if figures is None or predicted is None:
@@ -53,7 +53,7 @@ def planning(settings: Settings) -> Iterator[Table]:
     methods = settings.among(tuple(LIMITS))
     method = methods[len(methods) // 2]
     lines, searches = [], [0.0]
-    for name in (*settings.chosen, *(() if settings.programs else LONG)):
+    for name in (*settings.selected, *(() if settings.programs else LONG)):
         figures = planning_of(settings, name, method)
         if figures is not None:
             searches.append(figures["search"])
@@ -101,7 +101,7 @@ def _planned(settings: Settings, name: str, method: str) -> Figures:
 def kept(settings: Settings) -> Iterator[Table]:
     """Table of budgets in bytes, with a row for each program and budget."""
     lines, by_verify = [], {False: list[tuple[Figures, int]](), True: list[tuple[Figures, int]]()}
-    for name in settings.chosen:
+    for name in settings.selected:
         for share in SHARES:
             plain = memory(settings, name, NONE)
             if plain is None:

@@ -83,7 +83,7 @@ def device(settings: Settings) -> Iterator[Table]:
         raise GraphrlError(f"section device has none of these methods: it has {', '.join(METHODS)}")
     stored, name = bool(settings.device), settings.device or device_name()
     measurements = Measurements(settings.out / "measured.jsonl", retry=settings.retry, stored=stored)
-    tasks = {program: _tasks(settings, name, program) for program in settings.chosen}
+    tasks = {program: _tasks(settings, name, program) for program in settings.selected}
     missing = [task for some in tasks.values() for task in some if measurements.lacks(_key(settings, name, task))]
     failed = _compile(settings, missing)
     tables, steps = list[Table](), dict[str, Steps]()

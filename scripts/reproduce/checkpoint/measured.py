@@ -228,7 +228,7 @@ class Settings(launcher.Settings):
         find_chip(self.chip)
 
     @property
-    def chosen(self) -> tuple[str, ...]:
+    def selected(self) -> tuple[str, ...]:
         """Programs to measure."""
         return tuple(self.programs or (QUICK if self.quick else PROGRAMS))
 

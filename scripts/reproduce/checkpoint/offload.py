@@ -59,7 +59,7 @@ def offload(settings: Settings) -> Iterator[Table]:
     """Table of barriers, then one with a row for each program and limit."""
     yield barriers(settings)
     lines, quotients = [], []
-    for name in settings.programs or (settings.chosen if settings.quick else OFFLOADED):
+    for name in settings.programs or (settings.selected if settings.quick else OFFLOADED):
         for method, (plain, _) in HOSTED.items():
             if method not in settings.among(tuple(HOSTED)):
                 continue

@@ -50,7 +50,7 @@ def rules(settings: Settings) -> Iterator[Table]:
 def tables(settings: Settings) -> list[Table]:
     """Tables of `rules` without a check for the packages: missing measurements fail."""
     methods = settings.among((*METHODS, *XLA))
-    by_program = [_of_program(settings, program, methods) for program in settings.chosen]
+    by_program = [_of_program(settings, program, methods) for program in settings.selected]
     return [_mean_table(settings, methods), *by_program]
 
 
@@ -76,8 +76,8 @@ def _mean_table(settings: Settings, methods: tuple[str, ...]) -> Table:
     """Geometric mean of shares of the undecorated gradient's temporaries, and mean of slowdowns."""
     lines, shares = [], dict[str, float]()
     for method in methods:
-        some = [point for name in settings.chosen for point in points(settings, name, [method])]
-        compiled = [compiled_slowdown(settings, name, method) for name in settings.chosen]
+        some = [point for name in settings.selected for point in points(settings, name, [method])]
+        compiled = [compiled_slowdown(settings, name, method) for name in settings.selected]
         times = [[point.slowdown for point in some], [time for time in compiled if time is not None]]
         share = statistics.geometric_mean([point.share for point in some]) if some else None
         shares |= {} if share is None else {method: share}
@@ -113,7 +113,7 @@ def curve(settings: Settings) -> Iterator[Table]:
     """Table with a row for each program, and the targets; writes a picture to --out."""
     by_name = {
         name: Curves(*(points(settings, name, settings.among(tuple(methods))) for methods in (RULES, XLA, OURS)))
-        for name in settings.chosen
+        for name in settings.selected
     }
     write_figure(figure(by_name, "estimated slowdown [%]"), settings.out / "curve.png")
     lines = [[name, *_cells(curves)] for name, curves in by_name.items()]
