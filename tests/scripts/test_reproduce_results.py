@@ -1,8 +1,12 @@
-"""The files of results: the headers of their tables."""
+"""The files of results: the headers of their tables, their names and their folder."""
 
 import dataclasses
+import sys
+from pathlib import Path
 
+import pytest
 from comparison_rows import ROWS
+from reproduce.launcher import Section, Settings, main
 from reproduce.results import Table, bullets, markdown, of_rows, results_text
 
 LINE = "Command: `make it`. Seed: 0, 1. Hardware: abacus, 1 core a run. Versions: graphrl 1.0. Date: "
@@ -24,3 +28,14 @@ def test_several_tables_say_together_where_they_come_from() -> None:
 def test_columns_without_figures_are_left_out() -> None:
     lines = [["x", "-", "1", ""], ["y", "-", "-", ""]]
     assert markdown(["name", "a", "b", "failed"], lines) == "| name | b |\n| --- | ---: |\n| x | 1 |\n| y | - |\n"
+
+
+def test_a_page_is_written_to_out_under_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sections = {name: Section(name, lambda _: iter([Table("One", of_rows(ROWS), ["1"])])) for name in ("one", "two")}
+    options = ["reproduce_x.py", "--out", str(tmp_path), "--as", "other", "--sections"]
+    monkeypatch.setattr(sys, "argv", [*options, "one"])
+    main("x", "Tables.", Settings, sections)
+    assert [path.name for path in tmp_path.iterdir()] == ["x-other.md"]
+    monkeypatch.setattr(sys, "argv", [*options, "one,two"])
+    with pytest.raises(SystemExit, match="reproduce_x: --as other: takes one section, as in --sections one"):
+        main("x", "Tables.", Settings, sections)
