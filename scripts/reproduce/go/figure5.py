@@ -64,7 +64,6 @@ COLUMNS = (
     Column("fine-tuned", TUNED, OTHERS),
     Column("untrained, fine-tuned", TUNED, NOTHING),
 )
-SUMMARY = "Plans by policies trained without an architecture are compared with their start and untrained policies."
 HEADINGS = (
     "without", "workload", "ops", "devices", *(column.heading for column in COLUMNS), "search, s: zero-shot",
     "fine-tuned",
@@ -99,8 +98,11 @@ def figure5(settings: Settings) -> Iterator[Table]:
             "ops; `fine-tuned`: 64 "
             f"plans after {TUNING} updates of PPO on the workload itself."
         )
-        table = markdown(HEADINGS, [_line(row) for row in rows])
-        yield settings.measurements.table(f"Figure 5: {transfer}", how, table, notes=_notes(rows), summary=SUMMARY)
+        table, notes = markdown(HEADINGS, [_line(row) for row in rows]), list(_notes(rows))
+        zero_shot = next((note for note in notes if note.startswith("zero-shot against")), "zero-shot: none")
+        yield settings.measurements.table(
+            f"Figure 5: {transfer}", how, table, notes=notes, summary=f"Plans, {zero_shot}."
+        )
 
 
 def _steps(settings: Settings) -> int:

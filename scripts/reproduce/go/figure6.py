@@ -97,9 +97,8 @@ def _together(settings: Settings, names: Sequence[str], seconds: float) -> Table
         "these that the plan of all three computes on several devices."
     )
     table = markdown(("workload", *columns, "bound", "inlined", "on several devices"), lines)
-    summary = (
-        "Joint decisions on placement, order and fusion give the shortest run times of all searches of equal time."
-    )
+    joint = next((note for note in notes if note.startswith(f"{ALL} against one after")), "none complete")
+    summary = f"Run time in equal search time, {joint}."
     return settings.measurements.table("Placement, order and fusion", how, table, notes=notes, summary=summary)
 
 

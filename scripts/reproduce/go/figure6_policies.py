@@ -76,9 +76,7 @@ def figure6_policies(settings: Settings) -> Iterator[Table]:
         if start and (one := by_column.get(column))
     ]
     table = markdown(("workload", *columns), [[name, *(milliseconds(by_column.get(column)) for column in columns)]])
-    summary = (
-        "GO's policies shorten a step by placement and order, alone and with fusion, from the start of each column."
-    )
+    summary = f"Run time by GO's policies, {notes[0] if notes else 'not run'}."
     yield settings.measurements.table(
         "Placement, order and fusion by policies", HOW, table, notes=notes, summary=summary
     )

@@ -106,9 +106,11 @@ def _value(figures: Sequence[Figures]) -> float | None:
 
 
 def _summary(entries: Sequence[Entry], rows: Sequence[Row]) -> str:
-    """Method with the least run time of all workloads together."""
+    """Least run time of all workloads together, and that of the expert's placement."""
     sums = {entry.label: sum(_value(row.figures[i]) or math.inf for row in rows) for i, entry in enumerate(entries)}
-    return f"{min(sums, key=lambda label: sums[label])} has the least run time, summed over all workloads."
+    labels = dict.fromkeys((min(sums, key=lambda label: sums[label]), "`expert`"))
+    texts = [f"{label} {sums[label]:.2f} s" for label in labels if label in sums]
+    return f"Run time of a step, summed over the workloads: {', '.join(texts)}."
 
 
 def _notes(entries: Sequence[Entry], rows: Sequence[Row]) -> Iterator[str]:

@@ -82,7 +82,8 @@ def table3(settings: Settings) -> Iterator[Table]:
     notes = [*_against("xla", columns, values, columns), *_against("flips", columns, values, COLUMNS)]
     notes.append(f"policy of `go`: {_policy(settings).note}")
     headings = ("workload", "ops", *(f"`{column}`" for column in columns), *(f"`{column}`, s" for column in TIMED))
-    summary = "Searches fuse better than GO's policies, which fuse better than the rule like XLA's."
+    main = [note for note in notes if note.startswith(("`flips` against `xla`", "`go` against `xla`"))]
+    summary = f"Time of the kernels, {'; '.join(main)}."
     yield settings.measurements.table("Fusion alone", HOW, markdown(headings, lines), notes=notes, summary=summary)
 
 

@@ -142,7 +142,9 @@ def _tables(settings: Settings, titles: Sequence[str], runs: Mapping[str, Sequen
     counts = f"{settings.graphs} graphs (seeds from {settings.first})"
     how = f"{counts}, one run on each. Gap after {times} s, one figure where all times give it."
     every = [row for contests in runs.values() for row in all_rows(contests)]
-    summary = f"`{best}` has the least mean gap to the best known after {settings.times[-1]:g} s."
+    summary = (
+        f"`{best}` has the least mean gap to the best known after {settings.times[-1]:g} s: {percent(means[best])}."
+    )
     yield Table("Mean gap to the best known", of_rows(every), (how, markdown(["method", *runs], lines)), summary)
     how = f"{counts}. Under the times: mean gaps to the best known; the other columns are of the longest time."
     for title, contests in zip(titles, runs.values(), strict=True):

@@ -64,7 +64,8 @@ def _table(settings: Settings, training: bool, rows: Sequence[_Row]) -> Table:
     )
     lines = markdown(headings, [row.cells for row in rows])
     mean = _means(rows, training)
-    summary = f"{title}: {mean[0].lower()}{mean[1:].partition(';')[0]}." if mean else ""
+    share = mean.partition(": ")[2].partition(" of ")[0]
+    summary = f"{title}: {share} of the temporaries of XLA's memory scheduler (geometric mean)." if mean else ""
     return settings.measurements.table(f"{title}: MiB of temporaries", how, lines, mean, summary=summary)
 
 

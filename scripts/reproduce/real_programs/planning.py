@@ -39,7 +39,8 @@ def planning(settings: Settings) -> Iterator[Table]:
         "Method auto, from a graph in memory to its plan, without a warm-up: times include JAX's compilations. The "
         "last two times are those at which the plan had that quality."
     )
-    summary = "Seconds to plan large programs, and how close their plans are to the bound."
+    program, instructions, _, seconds_text, *_ = lines[-1]
+    summary = f"{program}, of {instructions} instructions, is planned in {seconds_text} s."
     yield settings.measurements.table("Planning", how, markdown(headings, lines), summary=summary)
 
 
@@ -82,7 +83,8 @@ def resident(settings: Settings) -> Iterator[Table]:
         f"it, and with {' '.join(map('='.join, RETURNING.items()))} (`reproduce.real_programs.process_size` explains "
         "it)."
     )
-    summary = "Growth of a process while a program runs for the first time, by schedule, against XLA's own figure."
+    first, *_, last = [line for line in lines if line[0] == lines[0][0]]
+    summary = f"{first[0]} grows by {first[4]} MiB under {first[1]}, by {last[4]} MiB under {last[1]}."
     yield settings.measurements.table("Resident size of the process", how, markdown(headings, lines), summary=summary)
 
 
