@@ -208,11 +208,7 @@ def _parsed(description: str, settings: type[S], sections: Mapping[str, Section]
     parser = Parser(description=f"{description.rstrip()}\n\nsections:\n{listed}")
     possible = tuple(name for name, section in sections.items() if not section.missing())
     parser.add_argument(
-        "--sections",
-        type=names,
-        default=possible,
-        metavar="NAME,...",
-        help="(default: all that can run here)",
+        "--sections", type=names, default=possible, metavar="NAME,...", help="(default: all that can run here)"
     )
     parser.add_argument(
         "--as", dest="page", default="", metavar="NAME", help="of the results file of one section (default: its own)"

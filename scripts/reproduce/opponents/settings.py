@@ -139,8 +139,8 @@ def _tables(settings: Settings, titles: Sequence[str], runs: Mapping[str, Sequen
     means = {name: float(np.mean([column[name][-1] for column in columns])) for name in columns[0]}
     best = min(means, key=lambda name: means[name])
     times = " / ".join(f"{seconds:g}" for seconds in settings.times)
-    counts = f"{settings.graphs} graphs (seeds from {settings.first})"
-    how = f"{counts}, one run on each. Gap after {times} s, one figure where all times give it."
+    counts = f"{settings.graphs} graph{'s' * (settings.graphs > 1)} (seeds from {settings.first})"
+    how = f"{counts}. Gap after {times} s, one figure where all times give it."
     every = [row for contests in runs.values() for row in all_rows(contests)]
     summary = (
         f"`{best}` has the least mean gap to the best known after {settings.times[-1]:g} s: {percent(means[best])}."
