@@ -76,7 +76,7 @@ def test_what_failed_is_noted_and_made_again_when_asked(tmp_path: Path) -> None:
     (tmp_path / "measured.jsonl").write_text(json.dumps(failed | {"date": "2026-01-01T00:00:00"}) + "\n")
     settings = Settings(out=tmp_path, programs=("cell/inference/b3",), times=(0.2, 0.5))
     (table,) = memory(settings)
-    assert cells(table.text, "cell/inference/b3")[3] == "-"
+    assert "XLA memory |" not in table.text  # a column without figures
     assert "- failed: temporaries cell/inference/b3 memory: OSError: gone\n" in table.text
     (table,) = memory(dataclasses.replace(settings, retry=True))
     assert float(cells(table.text, "cell/inference/b3")[-4].rstrip("%")) <= 100
