@@ -39,8 +39,8 @@ def planning(settings: Settings) -> Iterator[Table]:
         "Method auto, from a graph in memory to its plan, without a warm-up: times include JAX's compilations. The "
         "last two times are those at which the plan had that quality."
     )
-    program, instructions, _, seconds_text, *_ = lines[-1]
-    summary = f"{program}, of {instructions} instructions, is planned in {seconds_text} s."
+    largest, size, _, seconds_text, *_ = lines[-1]
+    summary = f"{largest}, of {size} instructions, is planned in {seconds_text} s."
     yield settings.measurements.table("Planning", how, markdown(headings, lines), summary=summary)
 
 
