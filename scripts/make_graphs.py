@@ -41,10 +41,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     families = "\n".join(f"  {name}: {', '.join(family.options)}" for name, family in FAMILIES.items())
-    parser = Parser(
-        description=__doc__,
-        epilog=f"families and their options, for --set:\n{families}",
-    )
+    parser = Parser(description=__doc__, epilog=f"families and their options, for --set:\n{families}")
     parser.add_argument("family", choices=FAMILIES)
     parser.add_argument("--count", type=int, default=100, metavar="N", help="graphs to make (default: 100)")
     parser.add_argument("--ops", type=int, metavar="N", help="ops of each graph (regal-like: by default 50 to 200)")

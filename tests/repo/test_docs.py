@@ -221,15 +221,28 @@ def test_names_of_modules_that_have_moved_are_seen() -> None:
 
 @pytest.mark.parametrize("path", RESULTS, ids=shown)
 def test_results_say_where_they_come_from(path: Path) -> None:
-    title, empty, head, _, *rest = TEXTS[path].splitlines()
+    title, _, summary, _, head, _, *rest = TEXTS[path].splitlines()
     assert title.startswith("# ")
-    assert empty == ""
+    assert re.match(r"(?!Command: ).+\.$", summary), "no main result between the title and the command"
     assert re.match(r"Command: .*`.+ Seeds?: .+\. Hardware: .+\. Date: \d{4}-\d\d-\d\d( to .+)?\.$", head)
     assert any(line.startswith("| ") for line in rest)
     assert any(f"results/{path.name}" in TEXTS[page] for page in PAGES), "no page shows it"
     # Where pages are not built, included text does not show: they link it.
     pages = [page for page in PAGES if f"{{include}} ../results/{path.name}" in TEXTS[page]]
     assert [page.name for page in pages if f"](../results/{path.name})" not in TEXTS[page]] == []
+
+
+def test_pages_of_results_have_the_names_of_their_sections() -> None:
+    """A page of a script with sections is SYSTEM-SECTION.md, or SYSTEM-NAME.md with --as NAME."""
+    wrong = []
+    for path in RESULTS:
+        words = re.search(r"^Command: `python scripts/reproduce_(\w+)\.py (.+?)`", TEXTS[path], re.MULTILINE)
+        if words:
+            system = words[1].replace("real_programs", "programs")
+            (sections,) = re.findall(r"--sections (\S+)", words[2])
+            names = re.findall(r"--as (\S+)", words[2]) or sections.split(",")
+            wrong += [path.name] if path.stem not in {f"{system}-{name}" for name in names} else []
+    assert wrong == []
 
 
 def test_the_tables_of_methods_are_those_of_the_registries() -> None:

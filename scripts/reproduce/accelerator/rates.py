@@ -102,8 +102,8 @@ def _rates(episode: _Episode, count: int, settings: Settings) -> Row:
       GraphrlError: an episode has not ended after its number of steps.
     """
     mesh = machine.make_mesh(settings.threads, count)
-    of = jnp.arange(count, dtype=jnp.int32) % len(jax.tree.leaves(episode.params)[0])
-    params = jax.tree.map(lambda leaf: jnp.asarray(leaf)[of], episode.params)
+    index = jnp.arange(count, dtype=jnp.int32) % len(jax.tree.leaves(episode.params)[0])
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf)[index], episode.params)
     keys = jax.random.split(jax.random.key(settings.seed), count)
     mapped = jax.vmap(lambda key, params: _rollout(episode, key, params))
     spread = jax.shard_map(mapped, mesh=mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
@@ -150,8 +150,8 @@ def _action(env: Environment[Any, Any, Any], key: jax.Array, mask: Any, params: 
         return specs.sample(env.action_spec(params), key)
     leaves, structure = jax.tree.flatten(mask)
     logits = (jnp.where(leaf, 0.0, -jnp.inf) for leaf in leaves)
-    chosen = (jax.random.categorical(k, x) for k, x in zip(jax.random.split(key, len(leaves)), logits, strict=True))
-    return jax.tree.unflatten(structure, [jnp.astype(one, jnp.int32) for one in chosen])
+    actions = (jax.random.categorical(k, x) for k, x in zip(jax.random.split(key, len(leaves)), logits, strict=True))
+    return jax.tree.unflatten(structure, [jnp.astype(one, jnp.int32) for one in actions])
 
 
 def search(job: Job, write: Write) -> None:

@@ -26,7 +26,7 @@ from graphrl.graphs.padding import octave_sizes
 from reproduce.go.methods import Entry, imitated, search
 from reproduce.go.settings import Settings, against
 from reproduce.measurements import Figures
-from reproduce.policies import kept, once
+from reproduce.policies import cached_policy, copy_policy
 from reproduce.results import Table
 from reproduce.workloads import OVER, problem
 
@@ -92,14 +92,17 @@ def figure5(settings: Settings) -> Iterator[Table]:
         names = [name for name, workload in SMALLEST.items() if workload in settings.workloads]
         rows = [_measured(settings, name, transfer) for name in names]
         how = (
-            "Seconds of a training step, means over the seeds. `start` is the plan that `go` begins with; 64 plans are "
-            "drawn by the policy that ships, by one that is not trained, and by one that "
-            f"{_steps(settings)} steps on the other architectures' workloads have trained; `moves`: and then single "
-            "ops are tried elsewhere; `fine-tuned`: 64 "
+            "Seconds of a training step, means over the seeds. `start` is the plan that `go` starts from; 64 plans are "
+            "drawn by the policy that ships, by an untrained one, and by one trained for "
+            f"{_steps(settings)} steps on the other architectures' workloads; `moves`: and then moves of single "
+            "ops; `fine-tuned`: 64 "
             f"plans after {TUNING} updates of PPO on the workload itself."
         )
-        table = markdown(HEADINGS, [_line(row) for row in rows])
-        yield settings.measurements.table(f"Figure 5: {transfer}", how, table, notes=_notes(rows))
+        table, notes = markdown(HEADINGS, [_line(row) for row in rows]), list(_notes(rows))
+        zero_shot = next((note for note in notes if note.startswith("zero-shot against")), "zero-shot: none")
+        yield settings.measurements.table(
+            f"Figure 5: {transfer}", how, table, notes=notes, summary=f"Plans, {zero_shot}."
+        )
 
 
 def _steps(settings: Settings) -> int:
@@ -152,14 +155,14 @@ def _policy(settings: Settings, architecture: str, transfer: Transfer, policy: s
     """File of a policy: the shipped one, or one that is trained here unless the file exists."""
     ships = Policy.default(Problem("makespan"))
     if policy == SHIPS:
-        return kept(ships, settings.out)
+        return copy_policy(ships, settings.out)
     without = architecture if policy == OTHERS else NOTHING
     config = dataclasses.replace(ships.config, transfers=(transfer,))
     names = ("wavenet",) if settings.quick else SMALLEST
     others = [SMALLEST[name] for name in names if policy == OTHERS and name != architecture]
     steps = _steps(settings) if others else 0
     file = settings.out / "policies" / f"without-{without}-{transfer}-{seed}.msgpack"
-    return once(file, lambda: _trained(config, others, transfer, steps, seed))
+    return cached_policy(file, lambda: _trained(config, others, transfer, steps, seed))
 
 
 def _trained(config: GoSettings, workloads: Sequence[str], transfer: Transfer, steps: int, seed: int) -> Policy:

@@ -35,11 +35,11 @@ def gpu_orders(settings: Settings) -> Iterator[Table]:
     """
     if reason := missing():
         raise GraphrlError(reason)
-    yield _taken(settings)
+    yield _probes(settings)
     yield _programs(settings)
 
 
-def _taken(settings: Settings) -> Table:
+def _probes(settings: Settings) -> Table:
     """Table that shows if XLA's compiler follows a given order: a bad one changes its figures."""
     lines = []
     for name, (function, args, options) in _PROBES.items():
@@ -48,10 +48,12 @@ def _taken(settings: Settings) -> Table:
         lines.append([name, *_cells(figures, "temporaries", "predicted", "reordered", "donated", "reordered donated")])
     headings = ["program", "XLA", "breadth first, predicted", "breadth first", "donated", "donated, breadth first"]
     how = (
-        "Temporaries, and results that lie in donated arguments, by XLA's figures for an H200, in XLA's order and in "
-        "one that it was given back after scheduling, in all computations: breadth first, which needs much."
+        "Temporaries, and results in donated arguments, by XLA's figures for an H200, in XLA's order and in one "
+        "given to it after scheduling, in all computations: breadth first, which needs much memory."
     )
-    return settings.measurements.table("What XLA's compiler for GPUs takes, in MiB", how, markdown(headings, lines))
+    return settings.measurements.table(
+        "Orders that XLA's compiler for GPUs follows, in MiB", how, markdown(headings, lines)
+    )
 
 
 def _programs(settings: Settings) -> Table:
@@ -72,9 +74,12 @@ def _programs(settings: Settings) -> Table:
         f"{settings.times[0]:g} s find, taken where it is better."
     )
     gains = [_gain(figures) for figures in by_name.values() if figures is not None]
-    notes = [f"geometric mean of ours / XLA: {ratio(statistics.geometric_mean(gains))}"] if gains else []
+    summary = ""
+    if gains:
+        mean = ratio(statistics.geometric_mean(gains))
+        summary = f"On a GPU graphrl's orders need {mean} of the temporaries of XLA's (geometric mean of {len(gains)})."
     title = "Temporaries on a GPU, in MiB"
-    return settings.measurements.table(title, how, markdown(headings, lines), notes=notes)
+    return settings.measurements.table(title, how, markdown(headings, lines), summary=summary)
 
 
 def _cells(figures: Figures | None, *columns: str) -> list[str]:
