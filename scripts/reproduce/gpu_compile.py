@@ -27,6 +27,7 @@ from jax.experimental import topologies
 from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla.callback import Orders, rescheduled
+from graphrl.xla.hook import without_disk_cache
 
 PLUGIN = "jax_plugins.xla_cuda12"
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from graphrl.commands.common import enable_compilation_cache
 from graphrl.commands.parser import Parser
 from graphrl.costs.problem import Problem
-from graphrl.errors import GraphrlError
+from graphrl.errors import GraphrlError, suggest
 from graphrl.files import write_atomically
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import split_methods
