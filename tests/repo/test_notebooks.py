@@ -15,7 +15,7 @@ NEEDS_XLA = {"memory_budgets.ipynb"}  # it needs the hook for schedules, and it 
 SHORTER = {
     "environments.ipynb": {'"evaluations": 200': '"evaluations": 80', "BATCH = 64": "BATCH = 4"},
     "train.ipynb": {
-        '"steps": 160, "validate_every": 20': '"steps": 4, "validate_every": 2',
+        '"steps": 120, "validate_every": 20': '"steps": 4, "validate_every": 2',
         '"rounds": 1, "learning_rate"': '"rounds": 1, "width": 8, "learning_rate"',
         "evaluations=800": "evaluations=80",
         "20x24": "20x4",
@@ -23,7 +23,7 @@ SHORTER = {
     "own_agent.ipynb": {"40, 8, 16, 80": "40, 8, 16, 10", "range(100, 124)": "range(100, 104)"},
     "plan_a_model.ipynb": {"seconds=5": "seconds=1"},
     "memory_budgets.ipynb": {
-        "TOKENS = 4, 256, 8, 128": "TOKENS = 3, 64, 4, 64",
+        "TOKENS = 6, 512, 8, 128": "TOKENS = 3, 64, 4, 64",
         '"seconds": 1}': '"seconds": 0.1}',
         "BATCHES = (4, 8, 16, 32)": "BATCHES = (4, 8)",
         "SIZE, CHANNELS, WIDE, BATCH = 32": "SIZE, CHANNELS, WIDE, BATCH = 16",
