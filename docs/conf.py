@@ -31,7 +31,8 @@ def links_to_notebooks(app: Any, docname: str, source: list[str]) -> None:
     """Turns links between files of the repository into links between pages, from guides to notebooks and back."""
     if docname.startswith("notebooks/"):  # through a link, so that relative paths lead elsewhere
         source[0] = source[0].replace("](../docs/", "](/")
-    source[0] = re.sub(r"\[([^][]+)\]\((?:\.\./\.\./notebooks/)?(\w+)\.ipynb\)", r"{doc}`\1 </notebooks/\2>`", source[0])
+    link = r"\[([^][]+)\]\((?:\.\./\.\./notebooks/)?(\w+)\.ipynb\)"
+    source[0] = re.sub(link, r"{doc}`\1 </notebooks/\2>`", source[0])
 
 
 def setup(app: Any) -> None:
