@@ -40,7 +40,7 @@ def pause_gc() -> Iterator[None]:
 
 
 def installed_version() -> str | None:
-    """The version of graphrl as `pip` knows it, such as "0.1.0"; None if graphrl runs without being installed."""
+    """The version of graphrl as `pip` knows it, such as "0.2.0"; None if graphrl runs without being installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
