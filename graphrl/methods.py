@@ -54,7 +54,7 @@ METHODS: dict[str, str] = {
     "local-search": "graphrl.solvers.schedules.solver",
     "anneal-schedule": "graphrl.solvers.schedules.solver",
     "multilevel": "graphrl.solvers.schedules.multilevel",
-    "anneal-ops": "graphrl.solvers.sending.solver",
+    "anneal-ops": "graphrl.solvers.transfer_rules.solver",
     "anneal-list": "graphrl.solvers.anneal.lists",
     "brkga": "graphrl.solvers.chromosomes.brkga_solver",
     "brkga-tuned": "graphrl.solvers.chromosomes.brkga_solver",

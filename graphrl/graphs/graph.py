@@ -191,7 +191,7 @@ class ComputationGraph:
         return np.unique(self.colocation, return_index=True)[1][self.colocation]
 
     @functools.cached_property
-    def mates(self) -> np.ndarray:
+    def next_colocated(self) -> np.ndarray:
         """The next op of each op's group, cyclically, `[n] int64`: the op itself if it is alone in its group."""
         return rings(self.leaders)
 

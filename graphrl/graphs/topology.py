@@ -94,7 +94,7 @@ class Waiting:
         """Items whose predecessors have all run, ascending; includes items that have run."""
         return [item for item, left in enumerate(self.left) if left == 0]
 
-    def ran(self, item: int) -> list[int]:
+    def finish(self, item: int) -> list[int]:
         """Records that an item has run; returns the items that become ready, in the order of its successors."""
         ready = []
         for after in self._successors[item]:
@@ -118,7 +118,7 @@ def least_first(values: np.ndarray, waiting: Waiting) -> list[int]:
     order = []
     while queue:
         order.append(by_value[heapq.heappop(queue)])
-        for item in waiting.ran(order[-1]):
+        for item in waiting.finish(order[-1]):
             heapq.heappush(queue, rank[item])
     return order
 

@@ -47,7 +47,7 @@ class Method(Generic[T, P, A]):
         """
         task.method = self.name
         if self.prepare is not None:
-            with task.uncounted():
+            with task.paused_clock():
                 self.prepare()
         try:
             return self.search(task, *args, **{**self.settings, **options})
@@ -99,7 +99,7 @@ class Solver(Method[Task, P, Plan]):
         """The best plan that it finds; raises the errors of every `Method`."""
         self._check(task.problem)
         self._check_colocation(task)
-        with task.uncounted():
+        with task.paused_clock():
             exact.prepare()
         return super().__call__(task, *args, **options)
 

@@ -39,10 +39,10 @@ def test_bad_seconds(seconds: Any) -> None:
 
 
 def test_what_is_left_of_a_budget() -> None:
-    assert Budget(10, 5.0).less(4, 2.0) == Budget(6, 3.0)
-    assert Budget(10).less(10, 2.0) is None
-    assert Budget(None, 5.0).less(10**6, 5.0) is None
-    assert Budget(None, 5.0).less(10**6, 1.0) == Budget(None, 4.0)
+    assert Budget(10, 5.0).minus(4, 2.0) == Budget(6, 3.0)
+    assert Budget(10).minus(10, 2.0) is None
+    assert Budget(None, 5.0).minus(10**6, 5.0) is None
+    assert Budget(None, 5.0).minus(10**6, 1.0) == Budget(None, 4.0)
 
 
 # Arguments of `optimize`

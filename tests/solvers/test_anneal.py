@@ -14,7 +14,7 @@ from graphrl.graphs.datasets.known_optima import in_tree
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import OpStep
-from graphrl.solvers.anneal.orders import STEPS, Chain, Profile, WeighedBuffers, anneal, load, solve, start_orders
+from graphrl.solvers.anneal.orders import STEPS, Chain, MoveBuffers, Profile, anneal, solve, start_chains, start_orders
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.flow import Flow, Usage
 from graphrl.solvers.orders.dfs_dp import solve as exact
@@ -24,14 +24,14 @@ HOT = 0.5  # temperature at which almost every move is made
 
 
 def profile_of(graph: ComputationGraph) -> Profile:
-    return Profile(WeighedBuffers(Flow(graph)))
+    return Profile(MoveBuffers(Flow(graph)))
 
 
 def annealed(graph: ComputationGraph, windows: int, temperature: float, seed: int = 0) -> Chain:
     """A chain after some windows; checks after each of them that its memory is that of its order."""
     flow, profile = Flow(graph), profile_of(graph)
-    weighed = WeighedBuffers(flow).arrays(flow)
-    (chain,) = load(np.array([flow.topological]), profile, [np.random.SeedSequence(seed)])
+    weighed = MoveBuffers(flow).arrays(flow)
+    (chain,) = start_chains(np.array([flow.topological]), profile, [np.random.SeedSequence(seed)])
     for _ in range(windows):
         anneal(chain, weighed, 1, STEPS, temperature, temperature)
         assert_topological(flow, chain.order)

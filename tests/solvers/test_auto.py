@@ -151,7 +151,7 @@ def test_ctrl_c_before_there_is_any_plan_passes() -> None:
 def test_a_stage_is_ended_by_its_progress_at_the_bound() -> None:
     def solve(task: Task) -> Plan:
         task.best = lambda: GOOD
-        task.report(9, 12.0, at_once=True)
+        task.report(9, 12.0, force=True)
         raise AssertionError("the search went on")
 
     plan = staged(solve, bound=12.0)

@@ -16,7 +16,7 @@ from graphrl.methods import find_solver
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.fusion.rules import everything
 from graphrl.solvers.rules.placements import partition
-from graphrl.solvers.sending.solver import quick_plan
+from graphrl.solvers.transfer_rules.solver import quick_plan
 
 METHODS = ("given", "list", "hlfet", "etf", "metis", "expert", "anneal-schedule", "auto")
 PROBLEMS = (
@@ -33,7 +33,7 @@ def test_groups_are_numbered_by_their_first_ops() -> None:
     graph = grouped(random_dag(0, 6), {"op1": 9, "op4": 9, "op5": 3})
     assert graph.colocation is not None
     assert graph.colocation.tolist() == [0, 1, 2, 3, 1, 4]
-    assert graph.mates.tolist() == [0, 4, 2, 3, 1, 5]
+    assert graph.next_colocated.tolist() == [0, 4, 2, 3, 1, 5]
     assert random_dag(0, 6).colocation is None
     assert grouped(random_dag(0, 6), {"op1": 9}).colocation is None
 

@@ -188,8 +188,8 @@ class Quanta:
         count = sum(value > 0 for value in seconds)
         if sum(whole) // numerator <= (4 * COARSE * count if coarse else MAX_EXACT) and sum(whole) < 2**53:
             return cls(tuple(value // numerator for value in whole), numerator, denominator, True)
-        wanted = count * (COARSE if coarse else FINE)
-        exponent = math.frexp(total)[1] - 1 - (wanted - 1).bit_length()  # a quantum is 2^exponent
+        target = count * (COARSE if coarse else FINE)
+        exponent = math.frexp(total)[1] - 1 - (target - 1).bit_length()  # a quantum is 2^exponent
         numerator, shift = 2 ** max(exponent, 0), max(-exponent, 0)
         lengths = tuple((above << shift) // (below * numerator) for above, below in ratios)
         return cls(lengths, numerator, 2**shift, False)

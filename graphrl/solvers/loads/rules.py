@@ -55,7 +55,7 @@ class _Loads:
     def __init__(self, groups: Groups) -> None:
         self._groups, self._nets = groups, groups.incidence()
         self.device = np.full(len(groups.weight), -1)
-        self._load, self._held = [0.0] * len(groups.kinds), [0.0] * len(groups.kinds)
+        self._load, self._bytes = [0.0] * len(groups.kinds), [0.0] * len(groups.kinds)
 
     def devices(self, block: int) -> list[int]:
         """Devices that can run a block."""
@@ -65,15 +65,15 @@ class _Loads:
         """Excess, largest load and the device's load if a block went there."""
         added = self._added(block, device)
         largest = max(load + added.get(other, 0.0) for other, load in enumerate(self._load))
-        held = self._held[device] + self._groups.weight[block]
-        excess = max(0.0, held - self._groups.limit) if device < self._groups.accelerators else 0.0
+        total = self._bytes[device] + self._groups.weight[block]
+        excess = max(0.0, total - self._groups.limit) if device < self._groups.accelerators else 0.0
         return excess, largest, self._load[device] + added[device]
 
     def place(self, block: int, device: int) -> None:
         """Puts a block on a device."""
         for other, seconds in self._added(block, device).items():
             self._load[other] += seconds
-        self._held[device] += self._groups.weight[block]
+        self._bytes[device] += self._groups.weight[block]
         self.device[block] = device
 
     def _added(self, block: int, device: int) -> dict[int, float]:
@@ -133,20 +133,20 @@ def _nodes(entry: object, where: str) -> list[int]:
 def _placement(task: Task, split: Split) -> np.ndarray:
     """The device of each op, `[n]`."""
     graph, problem = task.graph, task.problem
-    room = {"fpgas": (0, problem.accelerators), "cpus": (problem.accelerators, problem.cpus)}
+    kinds = {"fpgas": (0, problem.accelerators), "cpus": (problem.accelerators, problem.cpus)}
     op_of = {op.name.partition(":")[0]: index for index, op in enumerate(graph.ops)}
     colocation = Pipeline.of(graph, problem).colocation
     device = np.full(len(graph.ops), -1)
-    together = np.full(int(colocation.max()) + 1, -1)
+    group_device = np.full(int(colocation.max()) + 1, -1)
     for node, (kind, number) in split.items():
         if str(node) not in op_of:
             raise ProblemError(f"the split has node {node}: {graph.name!r} has no such op")
-        first, count = room[kind]
+        first, count = kinds[kind]
         if number >= count:
             raise ProblemError(f"the split places node {node} on {kind}[{number}]: the problem has {count} of them")
         op = op_of[str(node)]
-        device[op] = together[colocation[op]] = first + number
-    device = np.where(device < 0, together[colocation], device)
+        device[op] = group_device[colocation[op]] = first + number
+    device = np.where(device < 0, group_device[colocation], device)
     if (device < 0).any():
         name = graph.ops[int(np.argmax(device < 0))].name
         raise ProblemError(f"the split says nothing of op {name!r}, nor of one that it is colocated with")

@@ -43,7 +43,7 @@ def solve_brkga(
         fresh = np.concatenate([children_genes, rng.random((mutants, genes.shape[1]))])
         genes = np.concatenate([best, fresh])
         seconds = np.concatenate([seconds[ranked[:elites]], _latencies(task, fresh)])
-    return task.answered()
+    return task.best_map()
 
 
 def _latencies(task: MapTask, genes: np.ndarray) -> np.ndarray:
@@ -77,7 +77,7 @@ def solve_greedy(task: MapTask) -> MemoryMap:
             kept = (pairs == row[[step, n + step]]).all(1).argmax()
             if latency[best] < latency[kept]:
                 row, changed = maps[best], True
-    return task.answered()
+    return task.best_map()
 
 
 _BATCH = 256
@@ -89,21 +89,21 @@ def solve_random(task: MapTask) -> MemoryMap:
     rng = np.random.default_rng(task.seed)
     while not task.spent():
         task.evaluate(rng.integers(0, task.problem.memories, (_BATCH, 2 * task.problem.steps)))
-    return task.answered()
+    return task.best_map()
 
 
 @map_solver("all-slowest", "everything in the largest, slowest memory")
 def solve_slowest(task: MapTask) -> MemoryMap:
     """One evaluation, whatever the budget."""
     task.evaluate(np.zeros_like(task.fastest)[None])
-    return task.answer(task.answered())
+    return task.answer(task.best_map())
 
 
 @map_solver("compiler", "first come, first served: the fastest memory that has room, in program order")
 def solve_compiler(task: MapTask) -> MemoryMap:
     """One evaluation, whatever the budget."""
     task.evaluate(task.fastest[None])
-    return task.answer(task.answered())
+    return task.answer(task.best_map())
 
 
 @map_solver("benefit", "benefit per byte: whatever saves most seconds a byte goes first, where it fits")
@@ -123,7 +123,7 @@ def solve_benefit(task: MapTask) -> MemoryMap:
             _, _, moved = task.evaluate(row[None])
             if moved[0]:
                 row[place] = slower
-    return task.answer(task.answered())
+    return task.answer(task.best_map())
 
 
 def _by_benefit(problem: MapProblem) -> list[tuple[int, int]]:

@@ -110,9 +110,9 @@ def _leaders(graph: ComputationGraph) -> np.ndarray:
     reader = np.full(n, n)
     np.minimum.at(reader, source, a.rank[target])
     works = (np.bincount(target, minlength=n) > 0) | (a.runtime > 0)
-    alone = works[leader] | (reader[leader] == n)
-    beside = a.topological[np.minimum(reader[leader], n - 1)]
-    return np.where(alone, leader, leader[group[beside]])[group]
+    is_leader = works[leader] | (reader[leader] == n)
+    neighbour = a.topological[np.minimum(reader[leader], n - 1)]
+    return np.where(is_leader, leader, leader[group[neighbour]])[group]
 
 
 def _scope(name: str) -> str | None:
@@ -191,13 +191,13 @@ def _edges(graph: ComputationGraph, group: np.ndarray) -> tuple[np.ndarray, np.n
     """
     a = graph.arrays
     writer, reader = group[a.producer[a.use_tensor]], group[a.use_op]
-    apart = writer != reader
-    writer, reader = writer[apart], reader[apart]
+    crossing = writer != reader
+    writer, reader = writer[crossing], reader[crossing]
     pair = np.concatenate([writer * a.num_ops + reader, reader * a.num_ops + writer])
-    both = np.tile(a.tensor_bytes[a.use_tensor[apart]].astype(np.float64), 2)
+    num_bytes = np.tile(a.tensor_bytes[a.use_tensor[crossing]].astype(np.float64), 2)
     pairs, index = np.unique(pair, return_inverse=True)
     source, target = np.divmod(pairs, a.num_ops)
-    return source, target, np.bincount(index, both, minlength=len(pairs))
+    return source, target, np.bincount(index, num_bytes, minlength=len(pairs))
 
 
 def _integers(weights: np.ndarray) -> np.ndarray:

@@ -44,7 +44,7 @@ def depth_first(waiting: Waiting, *, lowest_first: bool = True) -> list[int]:
     order = []
     while ready:
         order.append(ready.pop())
-        ready += waiting.ran(order[-1])[:: -1 if lowest_first else 1]
+        ready += waiting.finish(order[-1])[:: -1 if lowest_first else 1]
     return order
 
 
@@ -53,7 +53,7 @@ def breadth_first(flow: Flow) -> list[int]:
     waiting = flow.waiting()
     order = waiting.ready()  # also the queue: it grows during the loop
     for op in order:
-        order += waiting.ran(op)
+        order += waiting.finish(op)
     return order
 
 
