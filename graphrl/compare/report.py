@@ -60,11 +60,11 @@ def notes(rows: Sequence[Row], summaries: Sequence[Summary], others: Sequence[Ro
         names = {row.graph for row in rows if row.case == case}
         lines.append(f"a value of {', '.join(names) or case[0]} is below its lower bound: one of them is wrong")
     for method, cases in by_method_and_case(rows).items():
-        noted = [row for some in cases.values() for row in some if row.error or row.note]
+        noted = [row for group in cases.values() for row in group if row.error or row.note]
         lines += counted((method, row.error or row.note or "") for row in noted)
-        over = sum(row.error is None and not row.feasible for some in cases.values() for row in some)
-        if over:
-            lines.append(f"{method}: {over} plan{'s' * (over > 1)} above the memory limit")
+        above_limit = sum(row.error is None and not row.feasible for group in cases.values() for row in group)
+        if above_limit:
+            lines.append(f"{method}: {above_limit} plan{'s' * (above_limit > 1)} above the memory limit")
     compiled = [one for one in summaries if one.compile_share > _COMPILED]
     lines += [f"{one.method}: {one.compile_share:.0%} of its seconds went into compiling" for one in compiled]
     machines = {(row.machine, row.cores) for row in rows}

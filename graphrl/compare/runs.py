@@ -40,7 +40,7 @@ WARM_UP_SECONDS = 1.0  # at most: enough for a portfolio to pass its first stage
 COMPILE_SHARE = 0.05  # of the budget: a run that compiled for longer is repeated
 BOUND_ROUNDING = 1e-9  # relative, of makespans: sums of floats depend on their order
 _MAX_PROGRAMS = 200  # (method, sizes) pairs whose compiled programs are kept: thousands would fill the memory
-_LOOK_SECONDS = 1.0  # between two exact evaluations of the best plan, under a memory limit
+_CHECK_SECONDS = 1.0  # between two exact evaluations of the best plan, under a memory limit
 
 
 def fingerprint(graph: ComputationGraph) -> str:
@@ -266,7 +266,7 @@ class Executor:
 
     def _measure(self, run: Run) -> Row:
         curve = _Curve(run.problem)
-        with compile_clock() as compiling, warnings.catch_warnings(record=True) as warned:
+        with compile_clock() as compiling, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", UserWarning)
             started = time.perf_counter()
@@ -287,7 +287,7 @@ class Executor:
             seconds=seconds,
             compile_seconds=compiling(),
             evaluations=plan.evaluations,
-            note=fault_of(warned[0].message) if warned else None,
+            note=fault_of(caught[0].message) if caught else None,
             curve=curve.ended(seconds, plan),
         )
 
@@ -357,14 +357,14 @@ class _Curve:
         self._limited = problem.memory_limit is not None
         self._points: list[Point] = []
         self._started = time.perf_counter()
-        self._looked = float("-inf")
+        self._last_check = float("-inf")
 
     def __call__(self, evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
         now = time.perf_counter() - self._started
         if self._limited:  # the device's value mixes time and excess: evaluate the plan
-            if now - self._looked < _LOOK_SECONDS:
+            if now - self._last_check < _CHECK_SECONDS:
                 return
-            self._looked, best = now, plan()
+            self._last_check, best = now, plan()
             if best.excess:
                 return
             value = best.value

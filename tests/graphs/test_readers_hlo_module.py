@@ -45,7 +45,7 @@ def test_a_module_is_read_as_it_is_written() -> None:
     module = parse_module(TEXT)
     assert (module.name, module.entry.name, list(module.computations)) == ("tiny", "main", ["add", "main"])
     assert module.order(module.entry) == ("p", "q", "zero", "negative", "wide", "sums", "both")
-    assert module.input_output_aliases == (OutputAlias((0,), 0, (), must=True),)
+    assert module.input_output_aliases == (OutputAlias((0,), 0, (), is_required=True),)
     assert [p.name for p in module.entry.parameters] == ["p", "q"]
     wide, sums = module.entry.by_name["wide"], module.entry.by_name["sums"]
     assert (wide.opcode, wide.operands, wide.control_predecessors) == ("convert", ("p",), ("negative",))

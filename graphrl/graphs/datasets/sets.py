@@ -140,8 +140,8 @@ def is_zoo(model: object) -> bool:
 
 def _is_generated(model: str) -> bool:
     """True if the argument looks like the name of a set of generated graphs, even a wrong one, and is not a file."""
-    looks = model.partition(":")[0] in FAMILIES or _SET.fullmatch(model) is not None
-    return looks and not os.path.exists(model)
+    is_set_name = model.partition(":")[0] in FAMILIES or _SET.fullmatch(model) is not None
+    return is_set_name and not os.path.exists(model)
 
 
 def model_files(model: str) -> list[str]:
@@ -154,14 +154,14 @@ def model_files(model: str) -> list[str]:
         return []
     if not os.path.isdir(model):
         return [] if _is_generated(model) else [model]
-    endings = tuple(ending for reader in FORMATS for suffix in reader.suffixes for ending in (suffix, suffix + ".gz"))
+    suffixes = tuple(suffix + packed for reader in FORMATS for suffix in reader.suffixes for packed in ("", ".gz"))
     try:
-        names = sorted(name for name in os.listdir(model) if name.endswith(endings) and name != _MANIFEST)
+        names = sorted(name for name in os.listdir(model) if name.endswith(suffixes) and name != _MANIFEST)
     except OSError as error:
         raise GraphrlError(f"cannot read {shown(model)}: {error.strerror or error}") from None
     files = [str(Path(model) / name) for name in names if not name.startswith(".")]
     if not files:
-        raise GraphrlError(f"{shown(model)}: the folder has no graphs: their names end in {', '.join(endings)}")
+        raise GraphrlError(f"{shown(model)}: the folder has no graphs: their names end in {', '.join(suffixes)}")
     return files
 
 

@@ -92,9 +92,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
         keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        owner = f" of {_show(value['name'])}" if twice != "name" and "name" in value else ""
-        raise GraphError(f"key {_show(twice)}{owner} appears twice")
+        duplicate = next(key for key in keys if keys.count(key) > 1)
+        owner = f" of {_show(value['name'])}" if duplicate != "name" and "name" in value else ""
+        raise GraphError(f"key {_show(duplicate)}{owner} appears twice")
     return value
 
 

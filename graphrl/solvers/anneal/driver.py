@@ -168,10 +168,8 @@ class Annealing(abc.ABC, Generic[C]):
         start, total = search.seconds, self._left()
         whole = self.budget.seconds - start
         whole = max(whole - self.reserve, whole / 2)
-        done, share, rate = 0, 0.0, 0.0  # steps of all chains, the share of the run, and steps of a chain in a second
-        while (
-            search.seconds < start + whole and not search.is_spent(self.evaluations) and (total is None or done < total)
-        ):
+        done, share, rate, end = 0, 0.0, 0.0, start + whole  # steps, share of the run, steps of a chain in a second
+        while search.seconds < end and not search.is_spent(self.evaluations) and (total is None or done < total):
             piece_start, before = time.perf_counter(), self.evaluations
             seconds = min(pace.seconds, max(0.0, whole - (search.seconds - start)))
             steps = max(1, int(rate * seconds) if rate else pace.first) * count

@@ -150,13 +150,13 @@ def select(text: str, folder: str | os.PathLike[str] | None = None) -> tuple[Ent
     if not text:
         raise ProblemError(f"{PREFIX} names no program: give words as in {PREFIX}{everything[0].name}, or {PREFIX}*")
     for word in text.split("/"):
-        said = clipped(repr(word))
+        quoted = clipped(repr(word))
         if not any(fnmatchcase(own, word) for entry in everything for own in entry.words):
-            raise ProblemError(f"zoo:{clipped(text)}: no program has {said}: {_near(word, everything)}")
+            raise ProblemError(f"zoo:{clipped(text)}: no program has {quoted}: {_near(word, everything)}")
         left = [entry for entry in matching if any(fnmatchcase(own, word) for own in entry.words)]
         if not left:
             there = ", ".join(entry.name for entry in matching[:4]) + (", ..." if len(matching) > 4 else "")
-            raise ProblemError(f"zoo:{clipped(text)}: no program is that; without {said} there are {there}")
+            raise ProblemError(f"zoo:{clipped(text)}: no program is that; without {quoted} there are {there}")
         matching = left
     return tuple(matching)
 

@@ -102,12 +102,12 @@ class Computation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputAlias:
-    """A part of the entry's result that XLA may (with `must`: has to) write into the buffer of a donated parameter."""
+    """A part of the entry's result that XLA may, or must if required, write into the buffer of a donated parameter."""
 
     output_index: tuple[int, ...]
     parameter: int
     parameter_index: tuple[int, ...]
-    must: bool
+    is_required: bool
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -174,8 +174,8 @@ class HloModule:
         0 in the host's memory, S(5), and in a TPU's other memories: VMEM, S(1), and those of higher numbers. On a GPU,
         S(1), for collectives, and S(2), for temporaries, are parts of the main memory.
         """
-        elsewhere = leaf.memory_space > 0 if self.is_tpu else leaf.memory_space == HOST
-        return 0 if elsewhere else leaf.bytes
+        is_other_memory = leaf.memory_space > 0 if self.is_tpu else leaf.memory_space == HOST
+        return 0 if is_other_memory else leaf.bytes
 
     def order(self, computation: Computation) -> tuple[str, ...]:
         """Names of a computation's instructions in the order in which they run; as written if it has no schedule."""

@@ -118,13 +118,13 @@ def may_share(
     if user.opcode in ("while", "conditional"):
         return True
     if user.opcode in _FIRST_OPERAND or user.opcode == _SOLVE:
-        wanted = 1 if user.opcode == _SOLVE else 0
-        return [k for k, name in enumerate(user.operands) if name == source.name] == [wanted]
+        place = 1 if user.opcode == _SOLVE else 0
+        return [k for k, name in enumerate(user.operands) if name == source.name] == [place]
     if user.opcode == "sort":
         if len(computation.users[source.name]) != 1:
             return False
-        alone = user.operands.count(source.name) == 1
-        return len(user.operands) == 1 or (alone and output_index[0] == first)
+        is_only_use = user.operands.count(source.name) == 1
+        return len(user.operands) == 1 or (is_only_use and output_index[0] == first)
     return _is_elementwise(module, computation, user, first)
 
 
@@ -343,15 +343,15 @@ def _source(body: Computation, instruction: Instruction, index: Index) -> tuple[
 
 def _flows(module: HloModule, body: Computation, name: str, through_tuples: bool) -> bool:
     """True if everything computed from `name` in a fusion is computed element by element."""
-    seen, todo = {name}, [name]
-    while todo:
-        operand = todo.pop()
+    visited, pending = {name}, [name]
+    while pending:
+        operand = pending.pop()
         for user in body.users[operand]:
             if not (through_tuples and user.opcode == "tuple"):
                 places = [k for k, other in enumerate(user.operands) if other == operand]
                 if not all(_is_elementwise(module, body, user, k) for k in places):
                     return False
-            if user.name not in seen:
-                seen.add(user.name)
-                todo.append(user.name)
+            if user.name not in visited:
+                visited.add(user.name)
+                pending.append(user.name)
     return True

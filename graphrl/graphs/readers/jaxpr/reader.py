@@ -124,14 +124,14 @@ def _graph(flat: Flat, live: Sequence[int], name: str, num_arguments: int) -> Co
     }
     read = {value.external for index in live for value in flat.nodes[index].inputs if isinstance(value, Outside)}
     externals = _external_tensors(flat, num_arguments, read, {tensor.name for tensor in tensors.values()})
-    charged: set[int] = set()  # weights that an earlier op counts
+    counted: set[int] = set()  # weights that an earlier op counts
     ops = []
     for index in live:
         node = flat.nodes[index]
         own = {
             v.external for v in node.inputs if isinstance(v, Outside) and flat.externals[v.external].weight
-        } - charged
-        charged |= own
+        } - counted
+        counted |= own
         inputs = [externals[v.external] if isinstance(v, Outside) else tensors[v] for v in node.inputs]
         ops.append(
             Op(

@@ -31,7 +31,7 @@ from jax.extend import core
 
 from graphrl.errors import GraphError
 from graphrl.graphs.layers import Layer, Window
-from graphrl.graphs.readers.work import Work, dearest, in_turn, repeated, traffic
+from graphrl.graphs.readers.work import Work, costliest, in_turn, repeated, traffic
 
 RANDOM_FLOPS = 50  # per 32-bit word: 20 rounds of add, rotate and xor over a pair of words, plus the key schedule
 
@@ -133,7 +133,7 @@ def inner_work(equation: Any, bodies: Mapping[str, Work], literals: Sequence[Any
         checks, runs = (1, 1) if trips is None else (trips + 1, trips)
         return _loop([(bodies["cond_jaxpr"], checks), (bodies["body_jaxpr"], runs)])
     if name == "cond":
-        return dearest(list(bodies.values()))
+        return costliest(list(bodies.values()))
     if name == "custom_linear_solve":
         return bodies["jaxprs.solve"]
     if name == "shard_map":
