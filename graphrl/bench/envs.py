@@ -117,7 +117,7 @@ ENVS = Bench(
         },
         section=lambda row: 0,
         title=lambda row: row.env,
-        labels=("environments at once", "proposals / s"),
+        labels=("parallel environments", "proposals / s"),
         point=lambda row: (f"{row.evaluations:,} evaluations each", f"{row.n:,} ops", row.envs, row.proposals_per_s),
     ),
 )

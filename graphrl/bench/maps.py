@@ -128,7 +128,7 @@ def _kernel(problem: MapProblem, requested: np.ndarray, latency: np.ndarray, mes
     padded, once = jax.device_put((padded, jnp.int32(1)), NamedSharding(mesh, REPLICATED))
     compiled, compile_s = compile_program(spread, padded, weights, outputs, once)
     if not np.allclose(compiled(padded, weights, outputs, once).latency, latency, rtol=AGREEMENT, atol=0):
-        raise GraphrlError(f"kernel and host engine do not agree on maps of graph {problem.graph.name!r}")
+        raise GraphrlError(f"kernel and host engine disagree on maps of graph {problem.graph.name!r}")
 
     def work(runs: int) -> int:
         times = jax.device_put(jnp.int32(runs), NamedSharding(mesh, REPLICATED))
@@ -190,7 +190,7 @@ MAPS = Bench(
         },
         section=lambda row: row.n,
         title=lambda row: "Memory maps a second",
-        labels=("maps at once", "maps / s"),
+        labels=("maps in a batch", "maps / s"),
         point=lambda row: ("kernel", f"{row.n:,} ops", row.maps, row.maps_per_s) if row.work == KERNEL else None,
     ),
 )

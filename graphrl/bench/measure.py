@@ -205,7 +205,7 @@ def check_agreement(programs: Mapping[str, Program]) -> None:
             if not same.all():
                 where = tuple(np.argwhere(~same)[0].tolist())
                 raise GraphrlError(
-                    f"{name} of graph {where[0]}, chromosome {where[1]}: {first} says {ours[where]} and "
+                    f"{name} of graph {where[0]}, chromosome {where[1]}: {first} computes {ours[where]} and "
                     f"{method} {theirs[where]}: one of them is wrong"
                 )
 

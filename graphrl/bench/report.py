@@ -81,7 +81,7 @@ def print_table(rows: Sequence[Row]) -> None:
     console.print(table)
     searches = [row for row in rows if row.own_share is not None]
     if searches:
-        table = make_table("graphrl's BRKGA runs", "ops", "case", "own work", "Beta draws", "compile s, cached")
+        table = make_table("BRKGA runs of graphrl", "ops", "case", "own work", "Beta draws", "compile s, cached")
         for row in searches:
             cached = "-" if row.cached_compile_s is None else f"{row.cached_compile_s:.1f}"
             table.add_row(f"{row.n:,}", title(row), f"{row.own_share:.0%}", f"{row.beta_share:.0%}", cached)
@@ -110,7 +110,7 @@ def _rounded(figure: float | None) -> str:
 
 def write_plot(rows: Sequence[Row], file: IO[bytes]) -> None:
     """Writes a PNG: evaluations a second against ops, one line per method, one panel per case."""
-    points = [(f"{title(row)}; {row.graphs} at once", row.method, row.n, row.evaluations_per_s) for row in rows]
+    points = [(f"{title(row)}; batch of {row.graphs}", row.method, row.n, row.evaluations_per_s) for row in rows]
     write_curves(f"Evaluations a second\n{machine_line(rows)}", ("ops", "evaluations / s"), points, file)
 
 

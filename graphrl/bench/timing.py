@@ -157,7 +157,7 @@ class Bench:
         """
         if not counts or len(set(counts)) < len(counts) or not 1 <= min(counts) <= max(counts) <= self.largest:
             have = clipped(", ".join(map(str, counts))) or "empty"
-            raise ProblemError(f"{self.option} is {have}: must name numbers from 1 to {self.largest}, each once")
+            raise ProblemError(f"{self.option} is {have}: must be different numbers from 1 to {self.largest}")
         with machine.pinned(settings.threads) as pinned:
             machine.configure(settings.threads)
             for ops in settings.sizes:

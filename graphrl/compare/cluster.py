@@ -37,7 +37,7 @@ _POLL_SECONDS = 1.0  # between checks of which workers are alive, while no run h
 _PATIENCE = 60.0  # seconds that a cluster may be without any worker
 _CONNECT_SECONDS = 10.0
 
-_GUARD = 'a program that makes runs in several processes must do so under `if __name__ == "__main__":`'
+_GUARD = 'a program that uses several processes must start them under `if __name__ == "__main__":`'
 _one_run = threading.Lock()  # in a worker: a cancelled run may continue on another thread during the next
 
 
@@ -154,7 +154,7 @@ def _row(future: Any, run: Run, end: int | None) -> Row:
         return row_of(run, error=" ".join(f"{type(error).__name__}: {error}".split())[:300])
     reason = "" if end is None else f" (signal {-end}, {signal.strsignal(-end)})" if end < 0 else f" (exit code {end})"
     hint = ": the machine may be out of memory" if end == -signal.SIGKILL else ""
-    return row_of(run, error=f"the process that ran it died{reason}{hint}")
+    return row_of(run, error=f"the worker process died{reason}{hint}")
 
 
 def _execute(run: Run, prepare: Prepare | None, cores: tuple[int, ...]) -> Row:
@@ -193,7 +193,7 @@ def _connected(address: str) -> Iterator["Client"]:
             yield client
         except (OSError, CancelledError) as error:
             reason = " ".join(str(error).split())[:300]
-            raise GraphrlError(f"the cluster at {clipped(address)} has gone: {reason}") from None
+            raise GraphrlError(f"the cluster at {clipped(address)} is lost: {reason}") from None
 
 
 @contextlib.contextmanager
@@ -203,7 +203,7 @@ def _local(slices: Sequence[Sequence[int]], ends: dict[str, int]) -> Iterator["C
     Raises:
       GraphrlError: the processes do not start; a `MissingExtraError` without Dask.
     """
-    require("distributed", "cluster", "making runs in several processes")
+    require("distributed", "cluster", "running methods in several processes")
     import dask
     from distributed import LocalCluster, Nanny, Status
     from distributed.utils import silence_logging_cmgr

@@ -86,7 +86,7 @@ def open_store(path: str | os.PathLike[str], kind: Kind[T]) -> Iterator[Store[T]
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise GraphrlError(f"{shown(path)}: another comparison writes to it now: name another file") from None
+            raise GraphrlError(f"{shown(path)}: another comparison is writing to it: choose another file") from None
         file.seek(0)
         data = file.read()
         rows, whole = _parse(data, shown(path), kind)
@@ -99,7 +99,7 @@ def open_store(path: str | os.PathLike[str], kind: Kind[T]) -> Iterator[Store[T]
 
 def _opened(path: str | os.PathLike[str]) -> FileIO:
     if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError(None, "it is no plain file, and runs are read from it as well as written")
+        raise OSError(None, "must be a regular file, from which runs are read and to which they are appended")
     return open(path, "a+b", buffering=0)
 
 

@@ -19,7 +19,7 @@ from graphrl.solvers.base import Budget
 from graphrl.solvers.maps.task import MapTask
 from graphrl.units import format_seconds
 
-HEADINGS = ("method", "speed-up", "least", "mean gap", "won or tied", "evaluations", "seconds", "of these compiling")
+HEADINGS = ("method", "speed-up", "least", "mean gap", "won or tied", "evaluations", "seconds", "compile s")
 _MAX_GRAPHS = 24  # up to which latencies are printed in a separate table
 
 

@@ -66,10 +66,10 @@ def notes(rows: Sequence[Row], summaries: Sequence[Summary], others: Sequence[Ro
         if above_limit:
             lines.append(f"{method}: {above_limit} plan{'s' * (above_limit > 1)} above the memory limit")
     compiled = [one for one in summaries if one.compile_share > _COMPILED]
-    lines += [f"{one.method}: {one.compile_share:.0%} of its seconds went into compiling" for one in compiled]
+    lines += [f"{one.method}: {one.compile_share:.0%} of its time was compilation" for one in compiled]
     machines = {(row.machine, row.cores) for row in rows}
     if len(machines) > 1:
-        lines.append("the rows are of different machines: " + "; ".join(f"{m}, {c} cores" for m, c in sorted(machines)))
+        lines.append("rows are of different machines: " + "; ".join(f"{m}, {c} cores" for m, c in sorted(machines)))
     return lines
 
 

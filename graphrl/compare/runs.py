@@ -171,7 +171,7 @@ class Row:
           GraphrlError: it is no such object.
         """
         if not isinstance(value, dict) or value.get("format") != FORMAT:
-            raise GraphrlError(f'it is no run: a run says "format": "{FORMAT}"')
+            raise GraphrlError(f'not a run: must have "format": "{FORMAT}"')
         if value.get("version") != VERSION:
             raise GraphrlError(f'version is {value.get("version")!r}: this graphrl reads "version": {VERSION}')
         fields = {key: item for key, item in value.items() if key not in ("format", "version", "objective", "model")}

@@ -465,7 +465,7 @@ def _check_pipelined(op: str, pipelined: Pipelined) -> None:
     if pipelined.colocation is not None and type(pipelined.colocation) is not int:
         raise GraphError(f"{where}: pipelined.colocation is {_shown(pipelined.colocation)}: must be an integer")
     if pipelined.cpu_only and pipelined.cpu_runtime is None:
-        raise GraphError(f"{where}: pipelined.cpu_only is true without cpu_runtime: it could run nowhere")
+        raise GraphError(f"{where}: pipelined.cpu_only is true without cpu_runtime: the op could not run on any device")
 
 
 def _check_machine(machine: Machine) -> None:

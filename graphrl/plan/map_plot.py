@@ -67,7 +67,7 @@ def _contents(problem: MapProblem, memory: int, weights: int, most: int) -> str:
     capacity = chip_memory.capacity
     share = f", {100 * most / capacity:.0f}%" if capacity else ""
     limit = "no limit" if capacity is None else f"of {format_bytes(capacity)}{share}"
-    return f"{clean(chip_memory.name)}: weights {format_bytes(weights)}, most at once {format_bytes(most)} ({limit})"
+    return f"{clean(chip_memory.name)}: weights {format_bytes(weights)}, peak {format_bytes(most)} ({limit})"
 
 
 def _draw_latency(axes: Axes, problem: MapProblem, costs: MapCosts) -> None:

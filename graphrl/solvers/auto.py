@@ -70,7 +70,7 @@ IF_AHEAD, OTHERWISE = f"if its plan is ahead by {TRIAL_GAIN:.0%}", "otherwise"  
 
 @solver(
     "auto",
-    "the portfolio of the methods below that was best for the time",
+    "a portfolio of other methods, chosen by problem, size and time",
     colocates=True,
     objectives=get_args(Objective),
 )
@@ -81,9 +81,7 @@ def solve(task: Task) -> Plan:
     return initial_portfolio(task).run(stages(task.graph, task.problem, task.budget))
 
 
-@map_solver(
-    "auto", "annealing, then CP-SAT where the budget is in seconds: what was best for the time", prepare=maps.prepare
-)
+@map_solver("auto", "annealing, then CP-SAT if the budget is in seconds", prepare=maps.prepare)
 def solve_maps(task: MapTask) -> MemoryMap:
     """Anneals maps, then proves with CP-SAT; ends before the budget if the best map is proved optimal."""
     seconds = task.budget.seconds

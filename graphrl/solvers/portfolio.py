@@ -115,7 +115,7 @@ class Portfolio:
             return
         except (MemoryError, RuntimeError) as error:  # RuntimeError: jax raises it when memory runs out
             fault = " ".join(str(error).split())[:200]
-            warnings.warn(f"{stage.solver.name} could not run ({fault}): the best plan so far stands", stacklevel=4)
+            warnings.warn(f"{stage.solver.name} could not run ({fault}): the best plan so far is kept", stacklevel=4)
         finally:
             parent.exclude_time(task.excluded_seconds)
 

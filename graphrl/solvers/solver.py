@@ -118,7 +118,7 @@ class Solver(Method[Task, P, Plan]):
         apart = task.problem.devices > 1 and task.problem.objective in SCHEDULED and not self.colocates
         if apart and task.graph.colocation is not None:
             raise ProblemError(
-                f"method {self.name!r} places ops one by one: graph {task.graph.name!r} has ops that are colocated"
+                f"method {self.name!r} cannot keep ops together: graph {task.graph.name!r} has colocated ops"
             )
 
 

@@ -73,7 +73,7 @@ def test_programs_take_turns() -> None:
     [
         ({"sizes": (3,)}, "sizes has 3"),
         ({"sizes": ()}, "sizes is empty"),
-        ({"transfers": ("free", "free")}, "must name each once"),
+        ({"transfers": ("free", "free")}, "must list each once"),
         ({"transfers": ("carrier",)}, "known are free"),
         ({"threads": 0}, "threads is 0"),
         ({"repeats": 0}, "repeats is 0"),
@@ -210,12 +210,12 @@ def test_generations_follow_each_other() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "fault"),
     [
-        (["--envs", "1,1"], 2, "envs is 1, 1: must name numbers from 1 to 65536, each once"),
+        (["--envs", "1,1"], 2, "envs is 1, 1: must be different numbers from 1 to 65536"),
         (["--envs", "--seed", "-1"], 2, "seed is -1"),
         (["--sizes", ""], 2, "sizes is empty"),
         (["--envs", "--transfers", ""], 2, "transfers is empty"),
         (["--envs", "--graphs", "3"], 1, "--graphs does not go with --envs"),
-        (["--orders", "0"], 2, "orders is 0: must name numbers from 1 to 4096, each once"),
+        (["--orders", "0"], 2, "orders is 0: must be different numbers from 1 to 4096"),
         (["--orders", "--transfers", "link"], 1, "--transfers does not go with --orders"),
         (["--maps", "--transfers", "link"], 1, "--transfers does not go with --maps"),
         (["--maps", "--orders"], 2, "not allowed with argument"),

@@ -82,7 +82,7 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     with open_store(path, RUNS), pytest.raises(GraphrlError, match="another comparison"):
         compare(runs_of("given"), path)
-    with pytest.raises(GraphrlError, match="plain file"):
+    with pytest.raises(GraphrlError, match="regular file"):
         compare(runs_of("given"), tmp_path)
 
 

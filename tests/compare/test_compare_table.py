@@ -110,7 +110,7 @@ def test_contradictions_are_told() -> None:
 
 def test_notes_on_compiling_and_machines() -> None:
     (summary, _) = summarise(ROWS)
-    assert notes(ROWS, [summary]) == ["a: 12% of its seconds went into compiling"]
+    assert notes(ROWS, [summary]) == ["a: 12% of its time was compilation"]
     other = read_again({**ROWS[2].to_dict(), "machine": "slide rule"})
     assert "abacus, 1 cores; slide rule, 1 cores" in notes([*ROWS, other], [])[0]
 

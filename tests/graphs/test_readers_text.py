@@ -233,7 +233,7 @@ BROKEN_STGS = [
     ("   4     0     1     3\n", "", "says 3 tasks, but 4 lines follow: must be 5"),
     ("2     1     2", "3     1     2", "line 5: 5 numbers: must be a task's id, its time, its number of pred"),
     ("   2     2     1     0", "   2     2", "line 4: 2 numbers"),
-    ("   2     2     1     0", "   1     2     1     0", "line 4: task 1 stands in line 3 already"),
+    ("   2     2     1     0", "   1     2     1     0", "line 4: task 1 is already in line 3"),
     ("   2     2     1     0", "   2     2     1     9", "line 4: predecessor 9 is no task of the file"),
     ("   2     2     1     0", "   2    -2     1     0", "line 4: '-2': must be a whole number"),
     ("   2     2     1     0", "   2   2.5     1     0", "line 4: '2.5': must be a whole number"),

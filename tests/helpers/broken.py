@@ -125,9 +125,9 @@ BROKEN["no permission"] = Broken(_unreadable, "cannot read")
 BROKEN["device"] = Broken(lambda folder: Path("/dev/zero"), "it is a device")
 BROKEN["name too long"] = Broken(lambda folder: folder / ("n" * 300), "File name too long")
 _file("empty file", "the file is empty", b"", ".json")
-_formats = "no graph that graphrl can read: XLA's HLO (text or proto), JSON (graphrl-graph, dnn-partitioning), ONNX"
+_formats = "not a graph that graphrl can read: XLA's HLO (text or proto), JSON (graphrl-graph, dnn-partitioning), ONNX"
 _file("only white space", _formats, b" \n\n", ".graph")
-_file("picture", "no graph that graphrl can read", b"\x89PNG\r\n\x1a\n" + bytes(64), ".graph")
+_file("picture", "not a graph that graphrl can read", b"\x89PNG\r\n\x1a\n" + bytes(64), ".graph")
 _file("UTF-16", "not UTF-8 text", json.dumps(TINY).encode("utf-16"), ".json")
 _file("invalid UTF-8", "not UTF-8 text: byte 3 is 0xff", b'{"a\xff": 1}', ".json")
 _file("truncated gzip", "broken or truncated gzip", gzip.compress(json.dumps(TINY).encode())[:-20], ".json.gz")

@@ -169,7 +169,7 @@ def test_a_stage_that_fails_is_told_and_the_best_plan_stands() -> None:
     def fail(task: Task) -> Plan:
         raise RuntimeError("out of\nmemory")
 
-    with pytest.warns(UserWarning, match=r"stage0 could not run \(out of memory\): the best plan so far stands"):
+    with pytest.warns(UserWarning, match=r"stage0 could not run \(out of memory\): the best plan so far is kept"):
         assert staged(fail).value == BAD.value
 
 

@@ -127,5 +127,5 @@ def test_auto_finds_plans_where_a_device_waits() -> None:
 
 @pytest.mark.parametrize("other", [{"transfer": "link"}, {"transfer": "rendezvous"}, {"memory_limit": 9}])
 def test_other_problems_are_refused(other: dict[str, Any]) -> None:
-    with pytest.raises(ProblemError, match="must be the objective makespan, under free, without a memory limit"):
+    with pytest.raises(ProblemError, match="requires the objective makespan with free transfers and no memory limit"):
         annealed(random_dag(0), 2, 9, **other)

@@ -77,7 +77,7 @@ def test_what_a_placement_must_keep() -> None:
     problem = Problem("max_load", 2, cpus=1)
     assert costs_of(graph, problem, [1, 1, 1, 0]).loads == (0, 3)
     for placement, message in (
-        ([0, 1, 1, 0], "ops 'a' and 'b' are on devices 0 and 1: they go together"),
+        ([0, 1, 1, 0], "colocated ops 'a' and 'b' are on devices 0 and 1"),
         ([0, 0, 0, 0], "op 'c' is placed on device 0, an accelerator: it cannot run there"),
         ([0, 0, 1, 1], "op 'd' is placed on device 1, a CPU: it cannot run there"),
     ):
@@ -145,9 +145,9 @@ def test_the_machine_of_the_file_is_the_default() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"objective": "makespan", "cpus": 1}, "cpus goes with the objective max_load"),
+        ({"objective": "makespan", "cpus": 1}, "cpus requires the objective max_load"),
         ({"objective": "max_load", "devices": 2, "cpus": 3}, "cpus is 3: must be an integer from 0 to 2"),
-        ({"objective": "peak_memory", "memory_limit": 5}, "memory_limit goes with makespan and max_load"),
+        ({"objective": "peak_memory", "memory_limit": 5}, "memory_limit requires the objective makespan or max_load"),
     ],
 )
 def test_problems_that_are_refused(options: dict[str, object], message: str) -> None:
@@ -160,7 +160,7 @@ def test_problems_that_are_refused(options: dict[str, object], message: str) -> 
     [
         ({"method": "list"}, "objective must not be max_load"),
         ({"method": "brkga"}, "objective must not be max_load"),
-        ({"fuse": "single"}, "fuse goes with peak_memory and makespan"),
+        ({"fuse": "single"}, "fuse requires the objective peak_memory or makespan"),
         ({"method": "stage-dp", "objective": "makespan"}, "method 'stage-dp' minimises max_load"),
     ],
 )

@@ -173,9 +173,9 @@ def _check_supported(graph: ComputationGraph, problem: Problem) -> None:
       GraphrlError: an alias, a reuse, resident weights or a memory limit.
     """
     if (graph.arrays.alias >= 0).any() or (graph.arrays.reuses >= 0).any():
-        raise GraphrlError(f"graph {graph.name!r} has aliases or reuses: the compiled decoder knows none")
+        raise GraphrlError(f"graph {graph.name!r} has aliases or reuses: the compiled decoder does not support them")
     if problem.resident_weights or problem.memory_limit is not None:
-        raise GraphrlError("resident weights and memory limits: the compiled decoder knows none")
+        raise GraphrlError("resident weights and memory limits: the compiled decoder does not support them")
 
 
 _0 = np.float32(0)

@@ -85,7 +85,7 @@ def _checked(problem: MapProblem, name: str, memories: ArrayLike) -> np.ndarray:
         raise PlanError(f"{name} of shape {array.shape} and type {array.dtype}: must be {problem.steps} integers")
     if array.size and not (array.min() >= 0 and array.max() < problem.memories):
         wrong = array[(array < 0) | (array >= problem.memories)][0]
-        raise PlanError(f"{name} asks for memory {wrong}: chip {problem.chip.name!r} has 0 to {problem.memories - 1}")
+        raise PlanError(f"{name} requests memory {wrong}: chip {problem.chip.name!r} has 0 to {problem.memories - 1}")
     return array.astype(np.int64)
 
 

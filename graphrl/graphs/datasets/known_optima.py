@@ -76,7 +76,7 @@ class Bytes:
         if not 1 <= self.least <= self.most <= 2**40:
             raise ProblemError(f"bytes are from {self.least} to {self.most}: must be from 1 to 2^40, ascending")
         if not 0 <= self.workspace <= 1:
-            raise ProblemError(f"workspace is {self.workspace}: must be a probability")
+            raise ProblemError(f"workspace is {self.workspace}: must be from 0 to 1")
 
 
 LOG_UNIFORM = Bytes()
@@ -148,7 +148,7 @@ def series_parallel(num_ops: int, seed: int, branching: float = 0.5, sizes: Byte
     """
     check_count("num_ops", num_ops, 2)
     if not 0 <= branching <= 1:
-        raise ProblemError(f"branching is {branching}: must be a probability")
+        raise ProblemError(f"branching is {branching}: must be from 0 to 1")
     rng = generator("series-parallel", seed, num_ops)
     inner = _draw(range(1, num_ops - 1), branching, rng)
     edges: Edges = []

@@ -65,10 +65,10 @@ class Layered:
             raise ProblemError(f"cost_per is {self.cost_per!r}: must be layer or node")
         parts = len(self.weights), len(self.means), len(self.deviations)
         if len(set(parts)) > 1 or min(self.weights, default=-1) < 0 or abs(sum(self.weights) - 1) > 1e-9:
-            raise ProblemError(f"weights are {self.weights}: must be from 0, add up to 1, and as many as the means")
+            raise ProblemError(f"weights are {self.weights}: must be at least 0, with the sum 1, one for each mean")
         if min(self.means) <= 0 or min(self.deviations) < 0:
             raise ProblemError(
-                f"means are {self.means}: must be above 0, and the deviations, {self.deviations}, from 0"
+                f"means are {self.means}: must be above 0, and the deviations, {self.deviations}, at least 0"
             )
         if self.bytes_per_cost < 1:
             raise ProblemError(f"bytes_per_cost is {self.bytes_per_cost}: must be at least 1")

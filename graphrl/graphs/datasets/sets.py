@@ -254,7 +254,7 @@ def generated_set(name: str) -> GeneratedSet:
         examples = ", ".join(f"{name}:{'' if entry.any_size else 100}x20" for name, entry in FAMILIES.items())
         raise ProblemError(f"{shown(name)} is no file, no folder and no set of graphs; sets are {examples}, zoo:hlo")
     if count is not None and int(count) == 0:
-        raise ProblemError(f"{shown(name)} is a set of no graphs: the number after x must be at least 1")
+        raise ProblemError(f"{shown(name)} is an empty set: the number after x must be at least 1")
     for what, number, most in (("graphs", count, MAX_GRAPHS), ("ops", ops, MAX_OPS)):
         if number is not None and int(number) > most:
             raise ProblemError(f"{shown(name)} has {number[:20]} {what}: must be at most {most:,}")
@@ -270,6 +270,6 @@ def _is_program(model: str, limits: ReadLimits) -> bool:
     if is_zoo(model) or not os.path.exists(model):
         return is_zoo(model)
     if not os.path.isfile(model):
-        raise GraphrlError(f"{shown(model)} is no regular file: layers are read from one alone")
+        raise GraphrlError(f"{shown(model)} is not a regular file: layers are read from a single file")
     with content(model, max_unpacked=limits.memory) as data:
         return data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"{"

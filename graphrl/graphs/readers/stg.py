@@ -50,7 +50,7 @@ def parse_stg(data: bytes, source: str) -> ComputationGraph:
                 "predecessors and as many ids"
             )
         if task[0] in lines:
-            raise GraphError(f"{source}, line {number}: task {task[0]} stands in line {lines[task[0]]} already")
+            raise GraphError(f"{source}, line {number}: task {task[0]} is already in line {lines[task[0]]}")
         lines[task[0]] = number
     for number, task in tasks:
         for before in task[3:]:

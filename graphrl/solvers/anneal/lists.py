@@ -87,7 +87,7 @@ def prepared_in_background() -> AbstractContextManager[None]:
 
 @solver(
     NAME,
-    "free transfers: annealing of a list, whose ops run as soon as a device is free",
+    "free transfers: annealing of the priority list of a list schedule",
     objectives=("makespan",),
     prepare=prepare_with_lists,
 )
@@ -104,8 +104,8 @@ def solve(task: Task, *, hot: float = HOT, cold: float = COLD) -> Plan:
         range.
     """
     if not supports(task.problem):
-        what = "must be the objective makespan, under free, without a memory limit"
-        raise ProblemError(f"the problem of {NAME!r} {what}")
+        what = "the objective makespan with free transfers and no memory limit"
+        raise ProblemError(f"method {NAME!r} requires {what}")
     if not 0 < cold <= hot < math.inf:
         raise ProblemError(f"hot is {hot} and cold is {cold}: must be numbers above 0, and cold at most hot")
     search = _Lists(task, hot, cold)

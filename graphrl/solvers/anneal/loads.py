@@ -88,7 +88,7 @@ def solve(task: Task, *, rounds: int = ROUNDS, hot: float = HOT, cold: float = C
       ProblemError: an option is out of range, or an op can run nowhere.
     """
     if not 0 < cold <= hot < math.inf:
-        raise ProblemError(f"hot is {hot!r} and cold {cold!r}: must be numbers above 0, cold the lower one")
+        raise ProblemError(f"hot is {hot} and cold is {cold}: must be numbers above 0, and cold at most hot")
     if type(rounds) is not int or rounds < 1:
         raise ProblemError(f"rounds is {rounds!r}: must be an integer of at least 1")
     if hint is None:

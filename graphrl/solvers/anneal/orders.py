@@ -64,7 +64,7 @@ OP = np.dtype(
 BUFFER = np.dtype([("size", np.float64), ("users", np.int64)], align=True)  # bytes, row of ops
 
 
-@solver("anneal", "simulated annealing over orders, several chains from the orders of quick rules", one_device=True)
+@solver("anneal", "simulated annealing over orders, several chains that start from quick rules", one_device=True)
 def solve(task: Task, *, chains: int = 8, starts: Sequence[np.ndarray] = ()) -> Plan:
     """Simulated annealing over orders. An evaluation is one move of one chain, over all its places. Compiling does not
     count.

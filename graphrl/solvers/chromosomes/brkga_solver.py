@@ -216,7 +216,7 @@ class _State(NamedTuple):
     key: jax.Array
 
 
-@solver("random", "independent uniform placements and keys, the best of them")
+@solver("random", "the best of independent uniform placements and keys")
 def solve_random(task: Task) -> Plan:
     """Draws whole steps of 80 samples within the budget (fewer only if the budget is smaller)."""
     padded = jax.tree.map(jnp.asarray, pad_batch([task.graph]))

@@ -31,7 +31,7 @@ def check_memory(graph: ComputationGraph, problem: Problem) -> int:
     a = graph.arrays
     if problem.devices > 1 and (a.reuses >= 0).any():
         raise ProblemError(
-            "method 'cp-sat' plans outputs that reuse an input's buffer on one device: "
+            "method 'cp-sat' supports outputs that reuse an input's buffer on one device only: "
             f"devices must be 1, and is {problem.devices}"
         )
     weights = a.weight_bytes if problem.resident_weights else a.weight_bytes[:0]

@@ -32,7 +32,7 @@ PEAK_PROBLEM: dict[str, Any] = {"objective": "peak_memory", "memory_limit": None
 
 @solver(
     "cp-sat",
-    "OR-Tools' CP-SAT from the best list schedule: search and proof, for up to some hundred ops",
+    "OR-Tools' CP-SAT from the best list schedule: search and proof, up to a few hundred ops",
     objectives=get_args(Objective),
     prepare=prepare,
 )

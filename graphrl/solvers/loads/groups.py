@@ -83,9 +83,9 @@ def _check_devices(graph: ComputationGraph, problem: Problem, of: np.ndarray, ru
     impossible = np.flatnonzero(~there.any(axis=1))
     if len(impossible):
         op = graph.ops[int(np.argmax(of == impossible[0]))].name
-        others = "" if (of == impossible[0]).sum() == 1 else " and the ops that go with it"
+        others = "" if (of == impossible[0]).sum() == 1 else " and the ops colocated with it"
         kinds = f"{problem.accelerators} accelerators and {problem.cpus} CPUs"
-        raise ProblemError(f"op {op!r}{others} can run on none of the devices, {kinds}")
+        raise ProblemError(f"op {op!r}{others} can run on none of the devices: {kinds}")
 
 
 def _nets(graph: ComputationGraph, pipeline: Pipeline, of: np.ndarray) -> dict[tuple[int, ...], float]:

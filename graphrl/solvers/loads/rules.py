@@ -31,7 +31,7 @@ GREEDY_SECONDS = 3e-4  # for each op and use, about
 
 @solver(
     "greedy-load",
-    "max_load: each block, in topological order, where the largest load stays least",
+    "max_load: each block in topological order, on the device where the largest load grows least",
     objectives=("max_load",),
 )
 def solve_greedy(task: Task) -> Plan:
@@ -93,7 +93,7 @@ class _Loads:
 Split = dict[int, tuple[str, int]]  # by node: "fpgas" or "cpus", and the number of the entry
 
 
-@solver("split", "max_load: the split of a file, such as an expert's of dnn-partitioning", objectives=("max_load",))
+@solver("split", "max_load: a split from a file, such as an expert's of dnn-partitioning", objectives=("max_load",))
 def solve_split(task: Task, *, file: str = "") -> Plan:
     """Reads one plan from a file, whatever the budget and the seed.
 
@@ -114,7 +114,7 @@ def _split(value: object) -> Split:
     for key in ("fpgas", "cpus"):
         entries = value.get(key) if isinstance(value, dict) else None
         if not isinstance(entries, list):
-            raise ProblemError(f"it is no split: it has no list {key!r} of devices")
+            raise ProblemError(f"not a split: it has no list {key!r} of devices")
         for number, entry in enumerate(entries):
             for node in _nodes(entry, f"{key}[{number}]"):
                 if node in split:
@@ -126,7 +126,7 @@ def _split(value: object) -> Split:
 def _nodes(entry: object, where: str) -> list[int]:
     nodes: Any = whole_numbers(entry.get("nodes")) if isinstance(entry, dict) else None
     if not isinstance(nodes, list) or any(type(node) is not int for node in nodes):
-        raise ProblemError(f"{where} has no list 'nodes' of ids: it is needed")
+        raise ProblemError(f"{where} has no list 'nodes' of ids: must have one")
     return nodes
 
 
@@ -149,7 +149,7 @@ def _placement(task: Task, split: Split) -> np.ndarray:
     device = np.where(device < 0, group_device[colocation], device)
     if (device < 0).any():
         name = graph.ops[int(np.argmax(device < 0))].name
-        raise ProblemError(f"the split says nothing of op {name!r}, nor of one that it is colocated with")
+        raise ProblemError(f"the split places neither op {name!r} nor an op that it is colocated with")
     return device
 
 

@@ -343,7 +343,7 @@ def _members(ideals: Ideals, ideal: int) -> set[int]:
     return blocks
 
 
-@solver("equal-stages", "max_load: contiguous stages of equal run time, one an accelerator", objectives=("max_load",))
+@solver("equal-stages", "max_load: contiguous stages of equal run time, one per accelerator", objectives=("max_load",))
 def equal_stages(task: Task) -> Plan:
     """Contiguous stages of equal work, as an expert would split by hand, whatever the budget. The ops, in topological
     order by level, are cut where the work so far passes the next equal part; ops that no accelerator can run go to a

@@ -161,7 +161,7 @@ class _Maps(Annealing[Chain]):
 
 
 @map_solver(
-    "local-search", "moves that make no map slower, from the compiler's map and then from random ones", prepare=prepare
+    "local-search", "moves that do not raise the latency, from the compiler's map, then random ones", prepare=prepare
 )
 def solve_climbing(task: MapTask, *, patience: int = 1_000) -> MemoryMap:
     """Restarts from a random map if `patience` evaluations in a row bring no improvement.

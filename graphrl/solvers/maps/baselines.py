@@ -16,7 +16,7 @@ from graphrl.plan.memory_map import MemoryMap
 from graphrl.solvers.maps.task import MapTask, map_solver
 
 
-@map_solver("brkga", "biased random-key genetic algorithm, a gene for each tensor")
+@map_solver("brkga", "biased random-key genetic algorithm, one gene per tensor")
 def solve_brkga(
     task: MapTask, *, population: int = 100, elites: int = 20, mutants: int = 20, elite_bias: float = 0.7
 ) -> MemoryMap:
@@ -54,7 +54,7 @@ def _latencies(task: MapTask, genes: np.ndarray) -> np.ndarray:
     return seconds
 
 
-@map_solver("greedy-dp", "EGRL's Greedy-DP: node by node, the best pair of memories with all others as they are")
+@map_solver("greedy-dp", "EGRL's Greedy-DP: for one node after another the best pair of memories")
 def solve_greedy(task: MapTask) -> MemoryMap:
     """Greedy-DP from everything in the slowest memory. As in the paper, a map that the compiler changes earns a
     negative reward and is never chosen. Passes over all steps end with the budget, or after one without a change.
@@ -106,7 +106,7 @@ def solve_compiler(task: MapTask) -> MemoryMap:
     return task.answer(task.best_map())
 
 
-@map_solver("benefit", "benefit per byte: whatever saves most seconds a byte goes first, where it fits")
+@map_solver("benefit", "the tensor that saves most seconds per byte first, if it fits")
 def solve_benefit(task: MapTask) -> MemoryMap:
     """Starts from everything in the slowest memory and moves tensors to faster ones. That takes an evaluation for each
     tensor and faster memory, unless the tensor is in one at least as fast.

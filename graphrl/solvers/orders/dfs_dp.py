@@ -44,7 +44,7 @@ CHECK_STEPS = 64  # iterations of the search between two checks of the clock
 State = int | tuple[int, tuple[tuple[int, int], ...]]  # the set of ops that have run, as bits; and sizes
 
 
-@solver("dfs-dp", "depth-first dynamic programming over orders, exact if it gets to the end", one_device=True)
+@solver("dfs-dp", "depth-first dynamic programming over orders, exact if it finishes", one_device=True)
 def solve(task: Task, *, paper: bool = False, states: int = STATES) -> Plan:
     """Depth-first dynamic programming, see the module. n steps of the search count as an evaluation.
 
@@ -56,7 +56,7 @@ def solve(task: Task, *, paper: bool = False, states: int = STATES) -> Plan:
       ProblemError: `states` is negative.
     """
     if states < 0:
-        raise ProblemError(f"states is {states}: must be at least 0, the number of states to remember")
+        raise ProblemError(f"states is {states}: must be at least 0, the number of stored states")
     n, max_evaluations = len(task.graph.ops), task.budget.evaluations
 
     def evaluations() -> int:

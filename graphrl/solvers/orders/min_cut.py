@@ -29,7 +29,7 @@ MAX_OTHERS = 4  # fewer other orders than this take part in a pass
 NOISE = 0.1  # sizes for the cuts are multiplied by up to about exp(+-NOISE), most of them by much less
 
 
-@solver("min-cut", "orders through minimum cuts at the peak, with a bound by the same cuts", one_device=True)
+@solver("min-cut", "orders from minimum cuts at the peak, which also prove a lower bound", one_device=True)
 def solve(task: Task, *, starts: Sequence[np.ndarray] = ()) -> Plan:
     """Orders ops by passes of minimum cuts. An evaluation is one order whose memory is computed.
 

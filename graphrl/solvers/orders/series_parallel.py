@@ -17,7 +17,7 @@ from graphrl.solvers.solver import solver
 
 @solver(
     "series-parallel",
-    "exact, for trees and series-parallel graphs whose tensors have one reader each",
+    "exact for trees and series-parallel graphs in which each tensor has one reader",
     one_device=True,
     objectives=("peak_memory",),
 )

@@ -186,8 +186,8 @@ def xla_best(flow: Flow) -> list[int]:
     return flow.least_peak([xla_list(flow), xla_depth_first(flow), xla_post_order(flow)])
 
 
-order_rule("xla", "XLA's memory scheduler: the best of the next three", xla_best)
-order_rule("xla-list", "XLA's list scheduler: the op that frees most", xla_list)
+order_rule("xla", "XLA's memory scheduler: the best of list, depth first and post-order", xla_best)
+order_rule("xla-list", "XLA's list scheduler: the op that frees most bytes first", xla_list)
 order_rule("xla-dfs", "XLA's depth-first scheduler", xla_depth_first)
 order_rule("xla-postorder", "XLA's post-order scheduler", xla_post_order)
 
@@ -306,7 +306,7 @@ def inductor_best(flow: Flow) -> list[int]:
     return flow.least_peak([flow.topological, inductor_lpmf(flow), inductor_bfs(flow), inductor_dfs(flow)])
 
 
-order_rule("inductor", "PyTorch Inductor's: the best of the given order and the next three", inductor_best)
+order_rule("inductor", "PyTorch Inductor's reordering: the best of the given order, lpmf, bfs and dfs", inductor_best)
 order_rule("inductor-lpmf", "PyTorch Inductor's least peak memory first", inductor_lpmf)
 order_rule("inductor-bfs", "PyTorch Inductor's breadth-first order", inductor_bfs)
 order_rule("inductor-dfs", "PyTorch Inductor's depth-first order", inductor_dfs)

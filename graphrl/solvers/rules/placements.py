@@ -37,7 +37,7 @@ TOTAL = 2**30  # of all ops or edges
 _TRANSFORMS = re.compile(r"^(?:\w+\()*/*")  # of JAX, before a scope: jvp(, vmap(
 
 
-@solver("expert", "layers in contiguous stages of equal work, one a device", colocates=True, prepare=prepare)
+@solver("expert", "layers in contiguous stages of equal work, one per device", colocates=True, prepare=prepare)
 def solve_expert(task: Task, *, order: str = "fifo") -> Plan:
     """One plan, whatever the budget and the seed; a second one, with stages of equal bytes, if stages of equal work
     exceed the memory limit.

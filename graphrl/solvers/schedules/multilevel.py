@@ -140,7 +140,7 @@ COARSE_SHARE = 0.3  # of the budget for the smallest; the others share the rest
 
 @solver(
     "multilevel",
-    "anneal-schedule on a graph of large pieces, then of smaller ones, for 3,000 ops and more",
+    "anneal-schedule in levels, from a coarse graph to the whole one, for 3,000 ops and more",
     prepare=prepare,
 )
 def solve(task: Task, *, coarse: int = COARSE, hint: Plan | None = None) -> Plan:

@@ -57,7 +57,7 @@ PACE = Pace(steps=5_000, pieces=50)
 
 
 @solver(
-    "anneal-schedule", "simulated annealing on order, placement and send times, compiled for the host", colocates=True
+    "anneal-schedule", "simulated annealing of order, placement and transfers, compiled for the host", colocates=True
 )
 def solve(task: Task, *, chains: int = 0, hot: float = 0.0, cold: float = COLD, hint: Plan | None = None) -> Plan:
     """Simulated annealing over schedules. An evaluation is one move of one chain. Compiling does not count.
@@ -273,7 +273,7 @@ ROUNDING = 1e-12  # of the energy: a smaller decrease is not an improvement, as 
 CHECK_MOVES = 100  # moves between two checks of the budget and of the patience
 
 
-@solver("local-search", "REGAL's local search: moves of one op, from one random plan after the other")
+@solver("local-search", "REGAL's local search: moves of single ops, with restarts from random plans")
 def solve_local_search(task: Task, *, patience: int = 2000) -> Plan:
     """REGAL's local search. An evaluation is a random plan or a move. Compiling does not count.
 

@@ -135,7 +135,7 @@ def prepared_in_background() -> AbstractContextManager[None]:
 
 @solver(
     NAME,
-    "annealing of placement and order, from which sends follow: bundled under rendezvous",
+    "annealing of placement and order; a rule determines the transfers",
     colocates=True,
     objectives=("makespan",),
     prepare=prepare_with_lists,

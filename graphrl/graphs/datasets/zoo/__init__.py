@@ -121,7 +121,7 @@ def entries(folder: str | os.PathLike[str] | None = None) -> tuple[Entry, ...]:
 def _entries(folder: str) -> tuple[Entry, ...]:
     path = Path(folder) / INDEX
     if not path.exists():
-        raise GraphrlError(f"{files.shown(folder)} holds no model zoo: scripts/build_zoo.py makes it")
+        raise GraphrlError(f"{files.shown(folder)} has no model zoo: scripts/build_zoo.py builds it")
     with files.content(path) as data:
         try:
             value = json.loads(bytes(data))
@@ -156,7 +156,7 @@ def select(text: str, folder: str | os.PathLike[str] | None = None) -> tuple[Ent
         left = [entry for entry in matching if any(fnmatchcase(own, word) for own in entry.words)]
         if not left:
             there = ", ".join(entry.name for entry in matching[:4]) + (", ..." if len(matching) > 4 else "")
-            raise ProblemError(f"zoo:{clipped(text)}: no program is that; without {quoted} there are {there}")
+            raise ProblemError(f"zoo:{clipped(text)}: no program matches all words; without {quoted}: {there}")
         matching = left
     return tuple(matching)
 
@@ -179,4 +179,4 @@ def select_one(text: str, folder: str | os.PathLike[str] | None = None) -> Entry
 def _near(word: str, everything: Sequence[Entry]) -> str:
     words = sorted({own for entry in everything for own in entry.words})
     near = difflib.get_close_matches(word.lower(), words, n=5, cutoff=0.4)
-    return f"near are {', '.join(near)}" if near else f"{PREFIX}{everything[0].name} is a program's whole name"
+    return f"similar: {', '.join(near)}" if near else f"{PREFIX}{everything[0].name} is a program's whole name"

@@ -154,7 +154,8 @@ def _replace_infos(graph: GraphProto, infos: Sequence[ValueInfoProto]) -> None:
 def _hide_inputs(body: GraphProto, first: int) -> None:
     """Hides the declared types of a body's inputs, which follow from the loop's inputs."""
     infos = body.input[first:]
-    body.value_info.extend(ValueInfoProto(name=HIDDEN + info.name, type=info.type) for info in infos if _kind(info.type))
+    hidden = (ValueInfoProto(name=HIDDEN + info.name, type=info.type) for info in infos if _kind(info.type))
+    body.value_info.extend(hidden)
     for info in infos:
         info.ClearField("type")
 

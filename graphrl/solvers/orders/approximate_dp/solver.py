@@ -152,7 +152,7 @@ class BeamSearch:
         if width * each > room:
             raise ProblemError(
                 f"a beam of width {width} needs about {width * each / 2**30:.1f} GiB for {self.flow.num_ops} ops, and "
-                f"{room / 2**30:.1f} GiB are there: width must be at most {room // each}"
+                f"{room / 2**30:.1f} GiB are available: width must be at most {room // each}"
             )
 
 
