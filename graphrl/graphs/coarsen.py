@@ -18,7 +18,7 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.layers import LIGHT, REDUCTIONS, Layer
 from graphrl.graphs.topology import grouped
 
-_MOST_SUMS = 100_000  # limit on the distinct sums of bytes that are tried for one op
+_MAX_SUMS = 100_000  # limit on the distinct sums of bytes that are tried for one op
 
 
 def coarsened(graph: ComputationGraph) -> ComputationGraph:
@@ -83,7 +83,7 @@ def _summing(names: list[str], size: dict[str, int], op: Op) -> set[str]:
         }
         if op.weight_bytes in sums:
             return set(sums[op.weight_bytes])
-        if len(sums) > _MOST_SUMS:
+        if len(sums) > _MAX_SUMS:
             break
     left, chosen = op.weight_bytes, set()
     for name in sorted(names, key=lambda name: -size[name]):

@@ -182,11 +182,11 @@ def _loads_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
     """Stages for the largest load."""
     yield Stage(stage_dp, STAGES_SHARE, options=best_as_hint)
     if budget.seconds is not None:
-        yield Stage(loads.solve.given(HOT_LOADS), LOADS_SHARE, options=best_as_hint)
+        yield Stage(loads.solve.with_options(HOT_LOADS), LOADS_SHARE, options=best_as_hint)
         if len(np.unique(graph.leaders)) <= EXACT_GROUPS:
             yield Stage(cp_sat.solve, EXACT_SHARE, options=best_as_hint)
-            yield Stage(loads.solve.given(HOT_LOADS), SECOND_LOADS_SHARE, options=best_as_hint)
-        yield Stage(loads.solve.given(COOL_LOADS), options=best_as_hint)
+            yield Stage(loads.solve.with_options(HOT_LOADS), SECOND_LOADS_SHARE, options=best_as_hint)
+        yield Stage(loads.solve.with_options(COOL_LOADS), options=best_as_hint)
     else:
         yield Stage(loads.solve, options=best_as_hint)
 

@@ -28,7 +28,7 @@ class Method(Generic[T, P, A]):
       name: of the method.
       help: one-line description.
       search: the decorated function.
-      settings: options that override the defaults, see `given`; options of a call override them.
+      settings: options that override the defaults, see `with_options`; options of a call override them.
       prepare: compiles the code that it needs, once on a machine, which does not count.
     """
 
@@ -69,7 +69,7 @@ class Method(Generic[T, P, A]):
         """Values of the options where a call gives none."""
         return {name: {**self._keywords, **self.settings}[name] for name in self.options}
 
-    def given(self, settings: Mapping[str, Any]) -> Self:
+    def with_options(self, settings: Mapping[str, Any]) -> Self:
         """A copy of the method with these options."""
         return dataclasses.replace(self, settings={**self.settings, **settings})
 

@@ -96,7 +96,7 @@ def test_cases_cover_the_models() -> None:
 # Comparison of programs
 
 
-def test_disagreement_is_told() -> None:
+def test_disagreement_is_an_error() -> None:
     costs = Costs(np.ones((2, 3)), np.ones((2, 3, 2)))
     wrong = Costs(np.ones((1, 3)), np.array([[[1, 1], [1, 2], [1, 1]]]))
     ours = Program(lambda runs: Sample(1, 0.1, 0.1), costs=costs)
@@ -130,7 +130,7 @@ def measured(folder: Path, capsys: pytest.CaptureFixture[str], arguments: str, c
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_search_is_measured_beside_the_yardstick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_search_is_measured_with_the_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [Row(**row) for row in measured(tmp_path, capsys, "--sizes 16 --threads 1", 2)]
     both = "decode + makespan + memory"
     assert [(row.what, row.graphs, row.method) for row in rows] == [

@@ -113,7 +113,7 @@ def test_a_local_cluster_that_does_not_start_leaves_nothing(
 
 
 @pytest.mark.skipif(count_cores() < 2, reason="one core")
-def test_a_program_without_the_guard_is_told_so(tmp_path: Path) -> None:
+def test_a_program_without_the_guard_is_an_error(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "from comparison_runs import runs_of\n"

@@ -62,7 +62,7 @@ def test_table_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert "seed 4: 5.00 s in" in err
 
 
-def test_failures_are_told(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_are_reported(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--objective", "makespan", "--memory-limit", "1", "--evaluations", "5"]
     assert main(["compare", model, "--methods", "list,given", *options]) == 1
     out, err = capsys.readouterr()

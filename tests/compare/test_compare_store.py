@@ -34,7 +34,7 @@ def test_what_is_there_is_not_run_again(tmp_path: Path) -> None:
     assert len(read_rows(path)) == 9
 
 
-def test_failures_are_run_again_only_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_are_run_again_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "runs.jsonl"
     with monkeypatch.context() as patch:
         replace_solver(patch, lambda *_: 1 / 0)  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ compare(runs_of("given", "list", seeds=20), sys.argv[1])
 """
 
 
-def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
+def test_a_killed_comparison_continues(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     process = subprocess.Popen([sys.executable, "-c", SLOW, str(path)], env=environment())
     try:

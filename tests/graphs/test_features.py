@@ -143,7 +143,7 @@ def test_names_with_parts_in_common_are_close() -> None:
     assert names[0] @ names[1] > 0.3 > abs(names[0] @ names[2])
 
 
-def test_kinds_that_are_known_are_told() -> None:
+def test_known_kinds_are_given() -> None:
     assert rows("add", "Transpose", "reduce_sum", "conv_general_dilated")[:, :2].tolist() == [
         [1, 0],
         [1, 0],

@@ -127,7 +127,7 @@ def test_a_function_in_the_place_of_a_standard_operator() -> None:
     ]
 
 
-def test_functions_that_nobody_calls_do_not_matter() -> None:
+def test_functions_without_calls_do_not_matter() -> None:
     functions = [function("Future", BLOCK, 999), function("Itself", [call("Itself", "a", output="o")], 18)]
     assert len(read(model([node("Relu", ["x"], ["y"])], {"x": (4,)}, functions=functions)).ops) == 1
 

@@ -245,7 +245,7 @@ def test_branches_that_give_sequences_alike() -> None:
 LABELS = numpy_helper.from_array(np.array(["a", "bcd"], dtype=object), "labels")
 
 
-def test_inputs_that_nobody_reads_are_no_reason_to_refuse() -> None:
+def test_inputs_without_readers_are_accepted() -> None:
     inputs = [
         info("x", (2,)),
         sequence("sequence"),

@@ -69,7 +69,7 @@ def test_the_profile_is_the_exact_peak(graph: ComputationGraph, seed: int) -> No
     assert profile_of(graph)(order)[0].max() == Usage(flow).peaks(order[None])[0]
 
 
-def test_an_output_in_place_of_an_input_that_nobody_else_reads_is_one_buffer() -> None:
+def test_an_output_in_place_of_an_input_that_no_other_op_reads_is_one_buffer() -> None:
     a = Op("a", outputs=(Tensor("x", 8),))
     b = Op("b", inputs=("x",), outputs=(Tensor("y", 8, reuses="x"),))
     c = Op("c", inputs=("y",))
@@ -128,7 +128,7 @@ def test_a_given_start_is_never_lost() -> None:
     assert solve(Task(graph, Problem(), Budget(evaluations=1), 0), chains=1, starts=(start,)).value == best.value
 
 
-def test_evaluations_are_counted_and_progress_is_told() -> None:
+def test_evaluations_are_counted_and_progress_is_reported() -> None:
     reports: list[tuple[int, float]] = []
 
     def progress(evaluations: int, seconds: float, plan: object, value: float) -> None:

@@ -165,7 +165,7 @@ def test_a_stage_that_cannot_take_the_problem_is_skipped() -> None:
     assert staged(refuse, good).value == 12
 
 
-def test_a_stage_that_fails_is_told_and_the_best_plan_stands() -> None:
+def test_a_stage_that_fails_warns_and_the_best_plan_is_kept() -> None:
     def fail(task: Task) -> Plan:
         raise RuntimeError("out of\nmemory")
 

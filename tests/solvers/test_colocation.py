@@ -77,7 +77,7 @@ def test_what_is_apart_has_no_costs() -> None:
 
 
 @pytest.mark.parametrize("method", ["brkga", "local-search", "multilevel", "cp-sat"])
-def test_methods_that_place_ops_one_by_one_say_so(method: str) -> None:
+def test_methods_that_place_ops_one_by_one_reject_colocation(method: str) -> None:
     with pytest.raises(ProblemError, match=f"{method!r} cannot keep ops together: graph 'dag0' has colocated"):
         find_solver(method)(Task(GROUPED, PROBLEMS[0], Budget(evaluations=10)))
     find_solver("depth-first")(Task(GROUPED, Problem(), Budget(evaluations=10)))

@@ -92,7 +92,7 @@ def test_what_each_flip_alone_costs(data: st.DataObject) -> None:
     np.testing.assert_allclose(flip_costs(fusion), costs, atol=1e-9)
 
 
-def test_flipping_takes_an_op_out_that_costs_more_than_it_spares() -> None:
+def test_flipping_takes_an_op_out_that_costs_more_than_it_saves() -> None:
     # "heavy" takes 25 s of operations: two kernels that compute it take longer than one that writes 4 B
     ops = (
         Op("heavy", "exp", inputs=("x",), outputs=(Tensor("h", 4),), flops=100),

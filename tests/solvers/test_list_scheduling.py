@@ -83,7 +83,7 @@ def check_builder(b: Builder, graph: ComputationGraph, problem: Problem, plan: P
 
 
 @given(st.data())
-def test_the_builder_means_what_the_exact_costs_say(data: st.DataObject) -> None:
+def test_the_builder_agrees_with_the_exact_costs(data: st.DataObject) -> None:
     graph, problem = data.draw(graphs(max_ops=10)), data.draw(problems())
     n = len(graph.ops)
     placement = np.array(data.draw(st.lists(st.integers(0, problem.devices - 1), min_size=n, max_size=n)))
@@ -95,7 +95,7 @@ def test_the_builder_means_what_the_exact_costs_say(data: st.DataObject) -> None
 
 
 @given(st.data())
-def test_every_rule_builds_what_the_exact_costs_say(data: st.DataObject) -> None:
+def test_every_rule_agrees_with_the_exact_costs(data: st.DataObject) -> None:
     graph, problem = data.draw(graphs(max_ops=10)), data.draw(problems())
     prices, targets = st.sampled_from([0.0, 0.25, 1.0]), st.sampled_from([0.0, 9.0, math.inf])
     least = data.draw(st.sampled_from([START, FINISH, BYTES]))

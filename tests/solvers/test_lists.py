@@ -50,7 +50,7 @@ def played_slowly(graph: ComputationGraph, listed: np.ndarray, devices: int) -> 
 
 
 @given(graphs(), st.integers(1, 3), st.integers(0, 99))
-def test_a_list_is_played_as_the_rule_says(graph: ComputationGraph, devices: int, seed: int) -> None:
+def test_a_list_is_scheduled_by_the_rule(graph: ComputationGraph, devices: int, seed: int) -> None:
     search.prepare_with_lists()
     lists = search.lists(graph, devices, np.random.SeedSequence(seed))
     np.random.default_rng(seed).shuffle(lists.listed)

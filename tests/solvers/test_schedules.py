@@ -218,7 +218,7 @@ def test_it_finds_tiny_optima(problem: Problem) -> None:
     assert plan.value == pytest.approx(optimum(TINY, problem), rel=1e-6)
 
 
-def test_it_starts_anew_when_it_is_stuck() -> None:
+def test_it_restarts_when_it_is_stuck() -> None:
     """Once it is stuck, more time changes nothing without restarts; with them it does on some graph."""
     problem, budget = PROBLEMS[0], Budget(evaluations=20_000)
     gains = []

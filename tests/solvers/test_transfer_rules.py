@@ -77,7 +77,7 @@ def test_devices_wait_for_one_another_once_where_once_is_enough() -> None:
 
 
 @pytest.mark.parametrize(("transfer", "devices"), [("rendezvous", 2), ("link", 4)])
-def test_the_environment_sends_as_the_rule_says(transfer: Any, devices: int) -> None:
+def test_the_environment_has_the_same_transfers(transfer: Any, devices: int) -> None:
     """Bundled for two devices: with more the device code breaks ties by tensor, the host by pair."""
     graph, problem = GRAPHS[0], dataclasses.replace(DEAR, devices=devices, transfer=transfer)
     n = len(graph.ops)
@@ -154,7 +154,7 @@ def test_annealing_climbs_out_of_a_plan_that_leaves_devices_idle() -> None:
     assert plan.makespan < 0.9 * sum(op.runtime for op in graph.ops)
 
 
-def test_a_chain_goes_on_from_where_another_stands() -> None:
+def test_a_chain_continues_from_the_plan_of_another() -> None:
     graph, seeds = regal_like(3, num_ops=80), np.random.SeedSequence(0).spawn(2)
     one = search.chain(graph, DEAR, quick_plan(graph, DEAR), seeds[0])
     other = search.copy_chain(one, seeds[1])

@@ -25,7 +25,7 @@ _FAULT = re.compile(r"\(op_type:.*?, node name: (.*?)\): (.*)")
 _INSIDE = "Inference error(s): "  # starts an error inside a body
 _NOISE = re.compile(r"\[\w*InferenceError\] |Inference error\(s\): ")
 _LONGEST = 160  # characters of a reason
-_MOST_NAMES = 4  # of inputs that an error names
+_MAX_NAMES = 4  # of inputs that an error names
 
 Shape = tuple[int, ...]
 Shapes = Sequence[Shape | None]  # None if it is not known, or the tensor is omitted
@@ -127,7 +127,7 @@ def check_bodies(node: NodeProto, scope: Scope, where: str) -> None:
 
 def _impossible(node: NodeProto, reason: str) -> GraphError:
     shown = " ".join(reason.split())[:_LONGEST]
-    names = ", ".join(repr(name) for name in list(filter(None, node.input))[:_MOST_NAMES])
+    names = ", ".join(repr(name) for name in list(filter(None, node.input))[:_MAX_NAMES])
     op = node.name or next(iter(node.output), "")
     return GraphError(f"op {op!r}: impossible {node.op_type}: {shown}" + (f" (it reads {names})" if names else ""))
 
