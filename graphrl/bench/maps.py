@@ -87,13 +87,13 @@ def _row(settings: Settings, timed: Timed, fields: dict[str, Any]) -> MapRow:
 
 def _host(problem: MapProblem, requested: np.ndarray) -> tuple[Callable[[int], Sample], np.ndarray]:
     """Repeated runs of the host engine on maps `[p, 2n]`, and their latencies `[p]`."""
-    maps, given = maps_of(problem), np.empty_like(requested)
+    maps, assigned = maps_of(problem), np.empty_like(requested)
     latency, moved = np.empty(len(requested)), np.empty(len(requested), np.int64)
-    evaluate_all(maps, requested, given, latency, moved)
+    evaluate_all(maps, requested, assigned, latency, moved)
 
     def work(runs: int) -> int:
         for _ in range(runs):
-            evaluate_all(maps, requested, given, latency, moved)
+            evaluate_all(maps, requested, assigned, latency, moved)
         return runs * len(requested)
 
     return timed(work), latency

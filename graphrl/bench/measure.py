@@ -143,9 +143,9 @@ def _programs(work: Work, log: Log) -> dict[str, Program]:
     log(f"preparing {GRAPHRL}")
     if work.case.search:
         return {GRAPHRL: graphrl_search(work)}
-    ours = graphrl_evaluation(work)
+    graphrl_program = graphrl_evaluation(work)
     log(f"preparing {NUMBA}")
-    return {GRAPHRL: ours, NUMBA: compiled_evaluation(work)}
+    return {GRAPHRL: graphrl_program, NUMBA: compiled_evaluation(work)}
 
 
 def compiled_evaluation(work: Work) -> Program:
@@ -183,9 +183,9 @@ def _rows(settings: Settings, case: Case, pinned: bool, log_line: Log) -> list[R
     samples = dict(zip(runs, interleaved(list(runs.values()), settings.repeats, settings.seconds), strict=True))
     rows = [_row(settings, case, method, program, samples, pinned) for method, program in programs.items()]
     if parts:
-        ours, own, beta = (samples[name].per_second(machine.clock(pinned)) for name in (GRAPHRL, "own", "beta"))
+        whole, own, beta = (samples[name].per_second(machine.clock(pinned)) for name in (GRAPHRL, "own", "beta"))
         rows[0] = dataclasses.replace(
-            rows[0], cached_compile_s=cached, own_share=ours / own, beta_share=1 - beta / ours
+            rows[0], cached_compile_s=cached, own_share=whole / own, beta_share=1 - beta / whole
         )
     return rows
 
@@ -200,23 +200,23 @@ def check_agreement(programs: Mapping[str, Program]) -> None:
     first = next(iter(costs), None)
     for method in costs:
         assert first is not None
-        for name, ours, theirs in zip(("makespan", "peak memory"), costs[first], costs[method], strict=True):
-            same = np.isclose(ours[: len(theirs)].astype(float), theirs.astype(float), rtol=1e-5, atol=0)
+        for name, expected, computed in zip(("makespan", "peak memory"), costs[first], costs[method], strict=True):
+            same = np.isclose(expected[: len(computed)].astype(float), computed.astype(float), rtol=1e-5, atol=0)
             if not same.all():
                 where = tuple(np.argwhere(~same)[0].tolist())
                 raise GraphrlError(
-                    f"{name} of graph {where[0]}, chromosome {where[1]}: {first} computes {ours[where]} and "
-                    f"{method} {theirs[where]}: one of them is wrong"
+                    f"{name} of graph {where[0]}, chromosome {where[1]}: {first} computes {expected[where]} and "
+                    f"{method} {computed[where]}: one of them is wrong"
                 )
 
 
 def _row(
     settings: Settings, case: Case, method: str, program: Program, samples: Mapping[str, Samples], pinned: bool
 ) -> Row:
-    clock, ours = machine.clock(pinned), samples[method]
-    rate = ours.per_second(clock)
+    clock, timed_runs = machine.clock(pinned), samples[method]
+    rate = timed_runs.per_second(clock)
     baselines = (name for name in samples if name not in (GRAPHRL, "own", "beta"))
-    fields = timed_fields(settings, pinned, program.compile_s, ours)
+    fields = timed_fields(settings, pinned, program.compile_s, timed_runs)
     if program.on_host:
         fields |= {"device_kind": machine.cpu_name(), "compile_s": None}
     return Row(
@@ -229,9 +229,9 @@ def _row(
         devices=DEVICES,
         transfer=case.transfer,
         objective=case.objective if case.search else None,
-        evaluations=ours.evaluations,
-        wall_s=ours.median("wall"),
-        cpu_s=ours.median("cpu"),
+        evaluations=timed_runs.evaluations,
+        wall_s=timed_runs.median("wall"),
+        cpu_s=timed_runs.median("cpu"),
         evaluations_per_s=rate,
         ratios={name: rate / samples[name].per_second(clock) for name in baselines},
     )

@@ -70,12 +70,12 @@ def print_table(rows: Sequence[Row]) -> None:
     table = make_table(f"Evaluations a second\n{machine_line(rows)}", "ops", "graphs", "case", *columns)
     cases = [list(case) for _, case in itertools.groupby(rows, lambda row: (row.n, row.graphs, title(row)))]
     for case, following in zip(cases, (*cases[1:], None), strict=True):
-        ours = case[0]
+        own = case[0]
         rates = {row.method: row.evaluations_per_s for row in case}
-        figures = *map(rates.get, methods), *map(ours.ratios.get, methods[1:])
-        last = following is None or following[0].n != ours.n
+        figures = *map(rates.get, methods), *map(own.ratios.get, methods[1:])
+        last = following is None or following[0].n != own.n
         table.add_row(
-            *(f"{ours.n:,}", f"{ours.graphs:,}", title(ours), *map(_rounded, figures), f"{ours.compile_s:.1f}"),
+            *(f"{own.n:,}", f"{own.graphs:,}", title(own), *map(_rounded, figures), f"{own.compile_s:.1f}"),
             end_section=last,
         )
     console.print(table)

@@ -93,8 +93,8 @@ def values_by_graph(rows: Sequence[Row], others: Sequence[Row] = ()) -> tuple[li
     for row in {row.case: row for row in rows}.values():
         values = [mean_value(cases.get(row.case, [])) for cases in by_method.values()]
         least, bound = best[row.case]
-        shown = [*values, least, bound if math.isfinite(least) else math.inf]  # without a plan there is no bound
-        words = ["-" if math.isinf(value) else format_objective(row.problem.objective, value) for value in shown]
+        columns = [*values, least, bound if math.isfinite(least) else math.inf]  # without a plan there is no bound
+        words = ["-" if math.isinf(value) else format_objective(row.problem.objective, value) for value in columns]
         lines.append([row.graph, f"{row.ops:,}", *words])
     return ["graph", "ops", *by_method, "best known", "bound"], lines
 

@@ -288,7 +288,7 @@ class Executor:
             compile_seconds=compiling(),
             evaluations=plan.evaluations,
             note=fault_of(caught[0].message) if caught else None,
-            curve=curve.ended(seconds, plan),
+            curve=curve.until(seconds, plan),
         )
 
     def _bound(self, run: Run, plan: Plan) -> float:
@@ -371,7 +371,7 @@ class _Curve:
         if not self._points or value < self._points[-1][2]:
             self._points.append((now, evaluations, value))
 
-    def ended(self, seconds: float, plan: Plan) -> tuple[Point, ...]:
+    def until(self, seconds: float, plan: Plan) -> tuple[Point, ...]:
         """The curve with the plan at its end; earlier points are float32, and never below the exact value."""
         earlier = ((s, e, max(v, plan.value)) for s, e, v in self._points if s < seconds)
         final = () if plan.excess else ((seconds, plan.evaluations, plan.value),)

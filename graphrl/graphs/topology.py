@@ -39,10 +39,10 @@ def numbered(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.nd
         return keys[first], first, number
     table = np.full(size, -1)
     table[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)  # of equal keys the last assignment remains
-    found = np.flatnonzero(table >= 0)
-    first = table[found]
-    table[found] = np.arange(len(found))
-    return found, first, table[keys]
+    present = np.flatnonzero(table >= 0)
+    first = table[present]
+    table[present] = np.arange(len(present))
+    return present, first, table[keys]
 
 
 def distinct(values: np.ndarray) -> np.ndarray:

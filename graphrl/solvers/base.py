@@ -247,7 +247,7 @@ class Task(Search[Plan]):
         )
         return dataclasses.replace(plan, bound=plan.value) if optimal and plan.excess == 0 else plan
 
-    def known(self, plan: Plan, evaluations: int = 1) -> Plan:
+    def as_answer(self, plan: Plan, evaluations: int = 1) -> Plan:
         """Returns a plan of this graph as an answer of this search. Costs it again only if its problem is another."""
         if plan.problem != self.problem:
             return self.plan(*plan.decisions(self.graph), evaluations=evaluations)

@@ -114,11 +114,11 @@ def loads(pipeline: PaddedPipeline, placement: jax.Array) -> Loads:
     home, readers, remote = traffic(p, placement)
     moved = (readers > 0) & (jnp.arange(devices, dtype=jnp.int32)[None, :] != home[:, None])
     received = jnp.where(moved, p.transfer[:, None], 0.0).sum(axis=0)
-    sent = jnp.zeros(devices).at[home].add(jnp.where(remote > 0, p.transfer, 0.0), mode="drop")
+    sends = jnp.zeros(devices).at[home].add(jnp.where(remote > 0, p.transfer, 0.0), mode="drop")
     resident = jnp.zeros(devices).at[placement].add(p.weight)
     overflow = jnp.where(is_accelerator, resident - p.limit, 0.0)
     return Loads(
-        loads=jnp.zeros(devices).at[placement].add(runtime) + jnp.where(is_accelerator, sent + received, 0.0),
+        loads=jnp.zeros(devices).at[placement].add(runtime) + jnp.where(is_accelerator, sends + received, 0.0),
         resident=resident,
         excess=jnp.maximum(overflow.max(), 0.0),
         apart=(placement != placement[p.leader]).sum(),

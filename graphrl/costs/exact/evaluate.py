@@ -195,9 +195,9 @@ class Stages:
         _check_placement(graph, pipeline, placement, runtime)
         moved = pipeline.transfer[routes.transfer_tensor]
         self.seconds = np.concatenate([runtime, moved])
-        sent = distinct(routes.transfer_tensor)
+        sent_tensors = distinct(routes.transfer_tensor)
         moving = np.bincount(routes.transfer_to, moved, minlength=devices)
-        moving += np.bincount(routes.home[sent], pipeline.transfer[sent], minlength=devices)
+        moving += np.bincount(routes.home[sent_tensors], pipeline.transfer[sent_tensors], minlength=devices)
         self.loads = np.bincount(placement, runtime, minlength=devices)
         self.loads += np.where(pipeline.kinds == ACCELERATOR, moving, 0.0)
         self.resident = np.zeros(devices, np.int64)

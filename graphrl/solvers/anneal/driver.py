@@ -119,11 +119,11 @@ class Annealing(abc.ABC, Generic[C]):
             each = map if len(self.chains) == 1 else pool.map
             for counts, begin, end in self._pieces(steps):
                 self._coarsen(begin)
-                made = sum(each(self.walk, self.chains, counts, itertools.repeat(begin), itertools.repeat(end)))
-                self.evaluations += made
+                evaluations = sum(each(self.walk, self.chains, counts, itertools.repeat(begin), itertools.repeat(end)))
+                self.evaluations += evaluations
                 self.after(end)
                 self.search.report(self.evaluations, self.value())
-                if made == 0 or self.done():  # 0: there are no moves
+                if evaluations == 0 or self.done():  # 0: there are no moves
                     return
                 if len(self.chains) > 1 and int(end * self.pace.exchanges) > exchanged:
                     exchanged = int(end * self.pace.exchanges)
@@ -178,9 +178,9 @@ class Annealing(abc.ABC, Generic[C]):
                 steps = min(steps, total - done)
                 step = max(step, steps / total)
             yield _split_steps(steps, count), share, min(1.0, share + step)
-            made = (self.evaluations - before) // pace.evaluations
-            done += made
-            rate = made / count / max(time.perf_counter() - piece_start, 1e-6)
+            piece_steps = (self.evaluations - before) // pace.evaluations
+            done += piece_steps
+            rate = piece_steps / count / max(time.perf_counter() - piece_start, 1e-6)
             share = min(1.0, max((search.seconds - start) / whole, 0.0 if total is None else done / total))
             self.expected = rate * whole if total is None else min(rate * whole, total / count)
 

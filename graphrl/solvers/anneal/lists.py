@@ -204,15 +204,15 @@ def anneal(s: Lists, moves: int, hot: float, cold: float, bound: float) -> int:
       hot, cold: temperature of the first move, and after the last one, seconds: it falls geometrically.
       bound: of the makespan, seconds.
     """
-    n, made = len(s.listed), integer(0)
+    n, evaluated = len(s.listed), integer(0)
     cooling, temperature = (cold / hot) ** (1.0 / max(1, moves)), hot
     if s.score[0] == np.inf:
         for place in range(n):
             s.place[s.listed[place]] = place
         s.score[0] = _schedule(s, bound, np.inf)
-        made += 1
-    while made < moves and n > 1 and s.score[1] > bound:
-        made += 1
+        evaluated += 1
+    while evaluated < moves and n > 1 and s.score[1] > bound:
+        evaluated += 1
         one = below(s.rng, n)
         if uniform(s.rng) < 0.5:
             other = (one + 1 + below(s.rng, min(MAX_DISTANCE, n - 1))) % n
@@ -226,7 +226,7 @@ def anneal(s: Lists, moves: int, hot: float, cold: float, bound: float) -> int:
         else:
             _swap(s, one, other)
         temperature *= cooling
-    return made
+    return evaluated
 
 
 @part

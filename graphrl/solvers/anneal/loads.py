@@ -94,7 +94,7 @@ def solve(task: Task, *, rounds: int = ROUNDS, hot: float = HOT, cold: float = C
     if hint is None:
         first = placed_plan(task, equal_placement(Blocks.of_graph(task.graph, task.problem)), evaluations=1)
     else:
-        first = task.known(hint)
+        first = task.as_answer(hint)
     task.best = lambda: first
     search = _Loads(task, first, rounds, hot * first.value, cold * first.value)
     task.best = search.plan
@@ -115,7 +115,7 @@ class _Loads(Annealing[Chain]):
     def plan(self) -> Plan:
         """The best plan so far."""
         plan = placed_plan(self._task, self.chains[0].best[self._groups.of], evaluations=self.evaluations)
-        return plan if plan.rank <= self._first.rank else self._task.known(self._first, self.evaluations)
+        return plan if plan.rank <= self._first.rank else self._task.as_answer(self._first, self.evaluations)
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
         """Makes moves between two shares of the budget, in the round of the first share."""

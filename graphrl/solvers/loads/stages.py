@@ -62,7 +62,7 @@ def stage_dp(task: Task, *, ideals: int = IDEALS, hint: Plan | None = None) -> P
         raise ProblemError(f"ideals is {ideals!r}: must be an integer of at least 0")
     search = _Search(task, Blocks.of_graph(task.graph, task.problem))
     if hint is not None:
-        search.keep(task.known(hint))
+        search.keep(task.as_answer(hint))
     search.consider(equal_placement(search.blocks))
     for order in search.blocks.orders():
         search.run(chain_of(order))
@@ -244,7 +244,7 @@ class _Search:
     def plan(self) -> Plan:
         """The best plan so far."""
         assert self._best is not None
-        return self._task.known(self._best, self._evaluations)
+        return self._task.as_answer(self._best, self._evaluations)
 
     def run(self, ideals: Ideals) -> None:
         """Searches a lattice for its best split, and keeps it if it is better than the best so far; no result if time

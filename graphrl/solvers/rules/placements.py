@@ -63,7 +63,7 @@ def solve_expert(task: Task, *, order: str = "fifo") -> Plan:
         if plans[-1].excess == 0:
             break
     best = min(plans, key=lambda plan: plan.rank)
-    return task.answer(task.known(best, len(plans)))
+    return task.answer(task.as_answer(best, len(plans)))
 
 
 def layer_stages(graph: ComputationGraph, problem: Problem) -> PlacedOrder | None:

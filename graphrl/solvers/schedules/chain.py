@@ -101,10 +101,10 @@ def anneal(
     score, fresh, facts = s.score, s.fresh, move.facts
     if best.facts[1] < 0:
         _start(s, memory, best, weight, seconds, penalty)
-    made = drawn = 0
+    done = drawn = 0
     cooling = (cold / hot) ** (1.0 / max(1, moves))
     temperature = hot
-    while made < moves and drawn < max(MAX_DRAWS * moves, MIN_DRAWS):
+    while done < moves and drawn < max(MAX_DRAWS * moves, MIN_DRAWS):
         drawn += 1
         if fresh[1] > REFRESH * len(s.order):
             make_tails(s, work)
@@ -113,7 +113,7 @@ def anneal(
             kind += 1
         if not draw(s, move, kind, rng):
             continue
-        made += 1
+        done += 1
         temperature *= cooling
         limit = score[2] - temperature * np.log(uniform(rng))
         first, settled = facts[FIRST], facts[SETTLED]
@@ -136,7 +136,7 @@ def anneal(
         keep(s, first, settled, checkpoint)
         score[0], score[1], score[2] = makespan, mean, energy
         _keep_best(s, best, excess_bytes)
-    return made
+    return done
 
 
 @part

@@ -158,7 +158,7 @@ def solve(task: Task, *, coarse: int = COARSE, hint: Plan | None = None) -> Plan
     if hint is None:
         first = task.plan(*quick_schedule(task.graph, task.problem), evaluations=1)
     else:
-        first = task.known(hint)
+        first = task.as_answer(hint)
     task.best = lambda: first
     search = _Search(task, first, coarse)
     task.best = search.current
@@ -209,7 +209,7 @@ class _Search:
                 decisions = level.expanded(self._task.problem, decisions)
             whole = self._task.plan(*decisions, evaluations=evaluations)
         else:
-            whole = self._task.known(plan, evaluations)
+            whole = self._task.as_answer(plan, evaluations)
         return min(self._best, whole, key=attrgetter("rank"))
 
     def _start_level(self, number: int) -> Task:

@@ -215,7 +215,7 @@ class _Schedules(Annealing[Chain]):
     def __init__(self, task: Task, plan: Plan | PlacedOrder, chains: int, hot: float, cold: float) -> None:
         self._task, self._hot, self._cold = task, hot, cold
         start = time.perf_counter()
-        first = task.known(plan) if isinstance(plan, Plan) else task.plan(*plan, evaluations=1)
+        first = task.as_answer(plan) if isinstance(plan, Plan) else task.plan(*plan, evaluations=1)
         cost_seconds = time.perf_counter() - start
         self._first = first  # may be better than all schedules of the chains, whose transfers have few places
         task.best = lambda: first
@@ -236,7 +236,7 @@ class _Schedules(Annealing[Chain]):
     def plan(self) -> Plan:
         """The best plan so far."""
         plan = self._task.plan(*self._best().plan, evaluations=self.evaluations)
-        return plan if plan.rank <= self._first.rank else self._task.known(self._first, self.evaluations)
+        return plan if plan.rank <= self._first.rank else self._task.as_answer(self._first, self.evaluations)
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
         """Makes some moves of a chain, between two shares of the budget."""

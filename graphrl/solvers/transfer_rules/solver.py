@@ -167,7 +167,7 @@ def solve(
         others = [plan.decisions(task.graph) for plan in starts]
         first = task.plan(*quick_plan(task.graph, task.problem, seconds, others), evaluations=1)
     else:
-        first = task.known(hint)
+        first = task.as_answer(hint)
     task.best = lambda: first
     hot = hot or (ESCAPE if uses_one_device(task.problem, first.decisions(task.graph)) else HOT)
     search = _Chains(task, first, hot, cold)
@@ -193,7 +193,7 @@ class _Chains(Annealing[Chain]):
         """The best plan so far."""
         limited = self._task.problem.memory_limit is not None  # which the quickest plan may exceed
         plan = min(map(self._plan_of, self.chains if limited else [self._quickest()]), key=attrgetter("rank"))
-        return plan if plan.rank <= self._first.rank else self._task.known(self._first, self.evaluations)
+        return plan if plan.rank <= self._first.rank else self._task.as_answer(self._first, self.evaluations)
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
         """Makes moves of a chain between two shares of the budget."""

@@ -270,41 +270,41 @@ def ready(states: States) -> jax.Array:
     return jnp.where(real[None], ~_or(states.waits), jnp.uint32(0))
 
 
-def alone(states: States) -> jax.Array:
+def last_uses(states: States) -> jax.Array:
     """The buffers with exactly one user left, which frees them: sets `[x, k]` uint32."""
     return states.users[:, 0] & ~_or(states.users[:, 1:])
 
 
-def sum_of_alone(
-    alone: jax.Array, state: jax.Array, op: jax.Array, buffer: jax.Array, size: jax.Array, count: jax.Array
+def sum_of_last_uses(
+    last_uses: jax.Array, state: jax.Array, op: jax.Array, buffer: jax.Array, size: jax.Array, count: jax.Array
 ) -> jax.Array:
     """The bytes of each candidate's listed buffers with one user left: `[m]` int32.
 
     Args:
-      alone: `[x, k]` uint32.
+      last_uses: `[x, k]` uint32.
       state, op: `[m]` int32, the candidates.
       buffer, size, count: `[r, n]`, `[r, n]` and `[n]` int32, the lists of all ops, and their lengths.
     """
 
     def add(slot: jax.Array, total: jax.Array) -> jax.Array:
         index = take(take(buffer, slot), op)
-        bits = take(alone.reshape(-1), (index // WORD) * alone.shape[1] + state)
+        bits = take(last_uses.reshape(-1), (index // WORD) * last_uses.shape[1] + state)
         return total + _bit(bits, index) * take(take(size, slot), op)
 
     return lax.fori_loop(0, jnp.max(take(count, op)), add, jnp.zeros_like(state))
 
 
-def rows_of_alone(alone: jax.Array, buffer: jax.Array, size: jax.Array, slots: jax.Array) -> jax.Array:
-    """As `sum_of_alone`, for m ops in all of k states: `[m, k]` int32, of lists `[r, m]`."""
+def rows_of_last_uses(last_uses: jax.Array, buffer: jax.Array, size: jax.Array, slots: jax.Array) -> jax.Array:
+    """As `sum_of_last_uses`, for m ops in all of k states: `[m, k]` int32, of lists `[r, m]`."""
 
     def add(slot: jax.Array, total: jax.Array) -> jax.Array:
         index = buffer[slot]
-        return total + _bit(take(alone, index // WORD), index[:, None]) * size[slot][:, None]
+        return total + _bit(take(last_uses, index // WORD), index[:, None]) * size[slot][:, None]
 
-    return lax.fori_loop(0, slots, add, jnp.zeros((buffer.shape[1], alone.shape[1]), jnp.int32))
+    return lax.fori_loop(0, slots, add, jnp.zeros((buffer.shape[1], last_uses.shape[1]), jnp.int32))
 
 
-def expand(tables: Tables, states: States, alone: jax.Array, choice: Choice, step: jax.Array) -> States:
+def expand(tables: Tables, states: States, last_uses: jax.Array, choice: Choice, step: jax.Array) -> States:
     """The chosen states, in the order of the choice; `step` ops have run in their parents.
 
     Entries beyond the size of the choice must repeat real ones. `_less_one` leaves rows that are the same in all states
@@ -318,7 +318,7 @@ def expand(tables: Tables, states: States, alone: jax.Array, choice: Choice, ste
     return States(
         waits=waits,
         users=_less_one(states.users, parent, tables.reads, op, take(tables.buffer_words, step)),
-        live=take(states.live, parent) + take(tables.held, op) - sum_of_alone(alone, parent, op, *lists),
+        live=take(states.live, parent) + take(tables.held, op) - sum_of_last_uses(last_uses, parent, op, *lists),
         peak=choice.peak,
         hashes=jnp.stack([take(a, parent) ^ take(b, op) for a, b in zip(states.hashes, tables.hashes, strict=True)]),
         size=choice.size,
@@ -384,7 +384,7 @@ class Step(NamedTuple):
     tables: Tables
     states: States
     ready: jax.Array  # [w, k] uint32
-    alone: jax.Array  # [x, k] uint32
+    last_uses: jax.Array  # [x, k] uint32
     cap: jax.Array  # [] int32, candidates of a larger peak are dropped
     salt: jax.Array  # [] uint32, of the ties of this step
 
@@ -402,7 +402,7 @@ def keys_of_word(step: Step, word: jax.Array, rule: Rule) -> Keys:
         return lax.dynamic_slice_in_dim(table, word * WORD, WORD, axis=-1)
 
     def sums(buffer: jax.Array, size: jax.Array, count: jax.Array) -> jax.Array:
-        return rows_of_alone(step.alone, part(buffer), part(size), jnp.max(part(count)))
+        return rows_of_last_uses(step.last_uses, part(buffer), part(size), jnp.max(part(count)))
 
     bits = take(step.ready, word)[None] >> jnp.arange(WORD, dtype=jnp.uint32)[:, None]
     of_ops = tuple(part(column)[:, None] for column in (tables.allocated, tables.held, tables.hashes[0]))
@@ -415,7 +415,7 @@ def keys_of(step: Step, state: jax.Array, op: jax.Array, real: jax.Array, rule: 
     tables, states = step.tables, step.states
 
     def sums(buffer: jax.Array, size: jax.Array, count: jax.Array) -> jax.Array:
-        return sum_of_alone(step.alone, state, op, buffer, size, count)
+        return sum_of_last_uses(step.last_uses, state, op, buffer, size, count)
 
     of_ops = tuple(take(column, op) for column in (tables.allocated, tables.held, tables.hashes[0]))
     of_states = tuple(take(values, state) for values in (states.live, states.peak, states.hashes[0]))

@@ -30,12 +30,12 @@ from graphrl.solvers.orders.approximate_dp.model import (
     States,
     Step,
     Tables,
-    alone,
     at_most,
     expand,
     initial,
     keys_of,
     keys_of_word,
+    last_uses,
     ready,
 )
 
@@ -107,11 +107,11 @@ def best_order(beam: Beam) -> tuple[jax.Array, jax.Array]:
 
 def _step(beam: Beam, tables: Tables, cap: jax.Array, seed: jax.Array, rule: Rule) -> Beam:
     salt = (seed + beam.step.astype(jnp.uint32)) * jnp.uint32(0xC2B2AE35)
-    step = Step(tables, beam.states, ready(beam.states), alone(beam.states), cap, salt ^ (salt >> 15))
+    step = Step(tables, beam.states, ready(beam.states), last_uses(beam.states), cap, salt ^ (salt >> 15))
     total = jnp.sum(lax.population_count(step.ready), dtype=jnp.uint32).astype(jnp.float32)
     choice, least_cut = _choose(step, total, rule)
     return Beam(
-        states=expand(tables, beam.states, step.alone, choice, beam.step),
+        states=expand(tables, beam.states, step.last_uses, choice, beam.step),
         parents=lax.dynamic_update_index_in_dim(beam.parents, choice.parent, beam.step, 0),
         ops=lax.dynamic_update_index_in_dim(beam.ops, choice.op, beam.step, 0),
         step=beam.step + 1,
