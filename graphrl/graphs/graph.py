@@ -400,19 +400,19 @@ def _check_counts(graph: ComputationGraph) -> None:
 
 def _check_bytes(owner: str, field: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise GraphError(f"{owner}: {field} is {_shown(value)}: must be an integral number of bytes")
+        raise GraphError(f"{owner}: {field} is {_shorten(value)}: must be an integral number of bytes")
     if value < 0 or value > MAX_BYTES:
-        raise GraphError(f"{owner}: {field} is {_shown(value)}: must be from 0 to 2^62")
+        raise GraphError(f"{owner}: {field} is {_shorten(value)}: must be from 0 to 2^62")
 
 
 def _check_name(owner: str, name: object) -> None:
     if not isinstance(name, str):
-        raise GraphError(f"{owner} has the name {_shown(name)}: must be text")
+        raise GraphError(f"{owner} has the name {_shorten(name)}: must be text")
     if not name:
         raise GraphError(f"{owner} has an empty name: every op and tensor needs a unique one")
 
 
-def _shown(value: object) -> str:
+def _shorten(value: object) -> str:
     """The value in at most 40 characters; a huge integer by its size, because Python refuses to print some."""
     if isinstance(value, int) and abs(value) >= 2**100:
         return f"{'-' * (value < 0)}2^{value.bit_length() - 1} or more"
@@ -423,11 +423,11 @@ def _shown(value: object) -> str:
 def _check_seconds(owner: str, field: str, value: object) -> None:
     numeric = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not numeric or value != value:  # only NaN differs from itself
-        raise GraphError(f"{owner}: {field} is {_shown(value)}: must be a finite number of seconds")
+        raise GraphError(f"{owner}: {field} is {_shorten(value)}: must be a finite number of seconds")
     if value < 0:  # type: ignore[operator]
-        raise GraphError(f"{owner}: {field} is {_shown(value)}: must be at least 0 seconds")
+        raise GraphError(f"{owner}: {field} is {_shorten(value)}: must be at least 0 seconds")
     if value > float(MAX_WORK):  # type: ignore[operator]
-        raise GraphError(f"{owner}: {field} is {_shown(value)}: must be a finite number up to 10^30 seconds")
+        raise GraphError(f"{owner}: {field} is {_shorten(value)}: must be a finite number up to 10^30 seconds")
 
 
 def _check_numbers(op: Op) -> None:
@@ -436,7 +436,7 @@ def _check_numbers(op: Op) -> None:
     _check_bytes(f"op {op.name!r}", "workspace_bytes", op.workspace_bytes)
     _check_bytes(f"op {op.name!r}", "weight_bytes", op.weight_bytes)
     if isinstance(op.flops, bool) or not isinstance(op.flops, int | np.integer) or not 0 <= op.flops <= MAX_WORK:
-        raise GraphError(f"op {op.name!r}: flops is {_shown(op.flops)}: must be an integer from 0 to 10^30")
+        raise GraphError(f"op {op.name!r}: flops is {_shorten(op.flops)}: must be an integer from 0 to 10^30")
     if op.layer is not None:
         _check_layer(op.name, op.layer)
     if op.pipelined is not None:
@@ -452,7 +452,7 @@ def _check_layer(op: str, layer: Layer) -> None:
     for field in Layer.__dataclass_fields__:
         value = getattr(layer, field)
         if type(value) is not int or not 0 <= value <= MAX_COUNT:
-            raise GraphError(f"op {op!r}: layer.{field} is {_shown(value)}: must be an integer from 0 to 2^31 - 1")
+            raise GraphError(f"op {op!r}: layer.{field} is {_shorten(value)}: must be an integer from 0 to 2^31 - 1")
 
 
 def _check_pipelined(op: str, pipelined: Pipelined) -> None:
@@ -461,9 +461,9 @@ def _check_pipelined(op: str, pipelined: Pipelined) -> None:
         _check_seconds(where, "pipelined.cpu_runtime", pipelined.cpu_runtime)
     for field in ("cpu_only", "backward"):
         if type(value := getattr(pipelined, field)) is not bool:
-            raise GraphError(f"{where}: pipelined.{field} is {_shown(value)}: must be true or false")
+            raise GraphError(f"{where}: pipelined.{field} is {_shorten(value)}: must be true or false")
     if pipelined.colocation is not None and type(pipelined.colocation) is not int:
-        raise GraphError(f"{where}: pipelined.colocation is {_shown(pipelined.colocation)}: must be an integer")
+        raise GraphError(f"{where}: pipelined.colocation is {_shorten(pipelined.colocation)}: must be an integer")
     if pipelined.cpu_only and pipelined.cpu_runtime is None:
         raise GraphError(f"{where}: pipelined.cpu_only is true without cpu_runtime: the op could not run on any device")
 
@@ -471,7 +471,7 @@ def _check_pipelined(op: str, pipelined: Pipelined) -> None:
 def _check_machine(machine: Machine) -> None:
     for field in ("accelerators", "cpus"):
         if type(value := getattr(machine, field)) is not int or not 0 <= value <= MAX_COUNT:
-            raise GraphError(f"machine.{field} is {_shown(value)}: must be an integer from 0 to 2^31 - 1")
+            raise GraphError(f"machine.{field} is {_shorten(value)}: must be an integer from 0 to 2^31 - 1")
     if machine.memory_bytes is not None:
         _check_bytes("the machine", "memory_bytes", machine.memory_bytes)
 

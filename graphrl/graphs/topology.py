@@ -216,5 +216,5 @@ def _cycle(names: Sequence[str], sources: np.ndarray, targets: np.ndarray, left:
         node = predecessor[node]
     cycle = path[: seen[node] - 1 : -1] if seen[node] else path[::-1]
     first = cycle.index(min(cycle))
-    shown = [repr(names[i]) for i in (*cycle[first:], *cycle[:first], cycle[first])]
-    return shown if len(shown) <= 10 else [*shown[:5], f"... ({len(shown) - 6} more)", *shown[-1:]]
+    listed = [repr(names[i]) for i in (*cycle[first:], *cycle[:first], cycle[first])]
+    return listed if len(listed) <= 10 else [*listed[:5], f"... ({len(listed) - 6} more)", *listed[-1:]]

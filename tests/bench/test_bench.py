@@ -121,8 +121,8 @@ def measured(folder: Path, capsys: pytest.CaptureFixture[str], arguments: str, c
     out = folder / "out"
     assert main(["bench", *arguments.split(), "--quick", "--json", "--output", str(out)]) == 0
     printed = capsys.readouterr()
-    said = [line.partition(" ")[0] for line in printed.err.splitlines()]
-    assert said == [f"{i + 1}/{cases}" for i in range(cases)]
+    progress = [line.partition(" ")[0] for line in printed.err.splitlines()]
+    assert progress == [f"{i + 1}/{cases}" for i in range(cases)]
     assert sorted(path.name for path in out.iterdir()) == ["bench.jsonl", "bench.png"]
     assert (out / "bench.png").read_bytes().startswith(b"\x89PNG")
     assert (out / "bench.jsonl").read_text() == printed.out

@@ -43,7 +43,7 @@ def test_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "num_ops", "options", "says"),
+    ("family", "num_ops", "options", "fault"),
     [
         ("tree", 9, {}, "unknown graph family 'tree': the nearest of 11 known are in-tree, out-tree"),
         ("layered", None, {}, "family 'layered': needs a number of ops"),
@@ -63,8 +63,8 @@ def test_options() -> None:
         ("series-parallel", 9, {"branching": 2.0}, "branching is 2.0: must be from 0 to 1"),
     ],
 )
-def test_errors(family: str, num_ops: int, options: dict[str, Any], says: str) -> None:
-    with pytest.raises(ProblemError, match=says):
+def test_errors(family: str, num_ops: int, options: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ProblemError, match=fault):
         sample(family, num_ops, 0, options)
 
 
@@ -120,7 +120,7 @@ def test_the_launcher_filters_and_records_the_limits(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "fault"),
     [
         (("layered",), "family 'layered': needs a number of ops"),
         (("layered", "--ops", 2), "num_ops is 2: must be an integer of at least 3"),
@@ -131,8 +131,8 @@ def test_the_launcher_filters_and_records_the_limits(tmp_path: Path, monkeypatch
     ],
 )
 def test_the_launcher_refuses_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[object, ...], says: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[object, ...], fault: str
 ) -> None:
-    with pytest.raises(SystemExit, match=says):
+    with pytest.raises(SystemExit, match=fault):
         launch(monkeypatch, *arguments, "--out", tmp_path)
     assert not list(tmp_path.iterdir())

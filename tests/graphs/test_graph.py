@@ -104,7 +104,7 @@ def test_numpy_numbers_are_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "fault"),
     [
         ({"name": ""}, "an op has an empty name"),
         ({"name": 3}, "an op has the name 3: must be text"),
@@ -133,10 +133,10 @@ def test_numpy_numbers_are_numbers() -> None:
         ),
     ],
 )
-def test_refusals(fields: dict[str, object], says: str) -> None:
+def test_refusals(fields: dict[str, object], fault: str) -> None:
     with pytest.raises(GraphError) as caught:
         one(**fields)
-    assert says in str(caught.value)
+    assert fault in str(caught.value)
     assert len(str(caught.value)) < 200
     assert str(caught.value).isprintable()
 

@@ -121,7 +121,7 @@ def test_a_fingerprint_is_of_the_program_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "fault"),
     [
         (b"", "m: broken or truncated HLO: must be a whole HloModuleProto or HloProto"),
         (b"\x89PNG\r\n\x1a\n", "m: broken or truncated HLO"),
@@ -138,9 +138,9 @@ def test_a_fingerprint_is_of_the_program_only() -> None:
         (7.5, "m: float: must be HLO text, a serialized HloModuleProto or a module"),
     ],
 )
-def test_what_is_no_module_is_refused_in_one_line(data: object, says: str) -> None:
+def test_what_is_no_module_is_refused_in_one_line(data: object, fault: str) -> None:
     message = refusal(lambda: parse_module(data, "m"))
-    assert message.startswith(says)
+    assert message.startswith(fault)
     assert "\n" not in message
 
 
@@ -184,7 +184,7 @@ def _changed(change: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "fault"),
     [
         ("no entry", "broken HLO: the entry computation 'nowhere' is missing"),
         ("operand", "broken HLO: computation 'main': 'wide' refers to the id 77, which does not precede it"),
@@ -198,10 +198,10 @@ def _changed(change: str) -> bytes:
         ("operands", "broken HLO: an instruction that cannot be of its kind"),
     ],
 )
-def test_broken_modules_are_refused_in_one_line(change: str, says: str) -> None:
+def test_broken_modules_are_refused_in_one_line(change: str, fault: str) -> None:
     message = refusal(lambda: read_hlo(_changed(change), source="m"))
     assert message.startswith("m: ")
-    assert says in message
+    assert fault in message
     assert "\n" not in message
 
 

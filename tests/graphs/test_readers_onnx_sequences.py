@@ -123,7 +123,7 @@ def test_positions_that_depend_on_data() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "inputs", "says"),
+    ("nodes", "inputs", "fault"),
     [
         (
             [node("SplitToSequence", ["x", "k"], ["y"])],
@@ -140,9 +140,9 @@ def test_positions_that_depend_on_data() -> None:
     ],
 )
 def test_unknown_sequences_are_refused(
-    nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], says: str
+    nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], fault: str
 ) -> None:
-    assert says in refused(model(nodes, inputs, weights=WEIGHTS))
+    assert fault in refused(model(nodes, inputs, weights=WEIGHTS))
 
 
 # Loops and branches.

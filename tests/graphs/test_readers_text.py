@@ -247,11 +247,11 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("text", "name", "old", "new", "says"), BROKEN)
-def test_errors_name_file_and_line(tmp_path: Path, text: str, name: str, old: str, new: str, says: str) -> None:
+@pytest.mark.parametrize(("text", "name", "old", "new", "fault"), BROKEN)
+def test_errors_name_file_and_line(tmp_path: Path, text: str, name: str, old: str, new: str, fault: str) -> None:
     assert old in text
     (tmp_path / name).write_text(text.replace(old, new, 1))
-    assert says in file_refusal(tmp_path / name)
+    assert fault in file_refusal(tmp_path / name)
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:

@@ -80,16 +80,16 @@ def test_searches_leave_one_device_by_moving_clusters(
     graph = chains(120, 20)
     problem = dataclasses.replace(DEAR, transfer=transfer, latency=20.0)
 
-    def found() -> float:
+    def makespan() -> float:
         task = Task(graph, problem, Budget(evaluations=3_000), 0)
         hint = Task(graph, problem, Budget(evaluations=1)).plan(None, np.arange(2_400), evaluations=1)
         plan = find_solver(method)(task, hint=hint)
         plan.check(graph)
         return plan.makespan
 
-    assert found() == 600
-    monkeypatch.setattr(clusters, "LEAST_OPS", len(graph.ops) + 1)
-    assert found() == 2_400 if transfer == "rendezvous" else found() > 900
+    assert makespan() == 600
+    monkeypatch.setattr(clusters, "MIN_OPS", len(graph.ops) + 1)
+    assert makespan() == 2_400 if transfer == "rendezvous" else makespan() > 900
 
 
 def test_the_policy_sees_a_graph_of_clusters() -> None:

@@ -64,13 +64,13 @@ def test_a_list_is_scheduled_by_the_rule(graph: ComputationGraph, devices: int, 
 
 @given(graphs(), st.integers(1, 3))
 def test_its_plans_are_between_the_bound_and_the_first_list(graph: ComputationGraph, devices: int) -> None:
-    found = [annealed(graph, devices, count) for count in (1, 60)]
-    for plan in found:
+    plans = [annealed(graph, devices, count) for count in (1, 60)]
+    for plan in plans:
         plan.check(graph)
         assert plan.bound == lower_bound(graph, plan.problem)
         assert plan.bound is not None
         assert plan.bound <= plan.value
-    assert found[1].value <= found[0].value
+    assert plans[1].value <= plans[0].value
 
 
 def test_it_reaches_optima_that_lists_by_levels_do_not() -> None:

@@ -158,13 +158,13 @@ def test_a_chain_continues_from_the_plan_of_another() -> None:
     graph, seeds = regal_like(3, num_ops=80), np.random.SeedSequence(0).spawn(2)
     one = search.chain(graph, DEAR, quick_plan(graph, DEAR), seeds[0])
     other = search.copy_chain(one, seeds[1])
-    began = search.makespan(other.plan)
+    first_makespan = search.makespan(other.plan)
     search.anneal(one, 5_000, 0.1, 0.01)
-    assert search.makespan(other.plan) == began  # they share nothing
+    assert search.makespan(other.plan) == first_makespan  # they share nothing
     search.copy_plan(other, one)
-    assert search.makespan(other.plan) == search.makespan(one.plan) < began == other.score[1]
+    assert search.makespan(other.plan) == search.makespan(one.plan) < first_makespan == other.score[1]
     search.anneal(other, 100, 0.01, 0.01)
-    assert other.score[1] < began
+    assert other.score[1] < first_makespan
 
 
 def test_chains_of_all_cores_take_part(monkeypatch: pytest.MonkeyPatch) -> None:

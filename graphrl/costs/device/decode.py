@@ -86,7 +86,7 @@ def make_tables(graph: PaddedGraph, lanes: Lanes, devices: int) -> Tables:
         op_keys=jnp.concatenate([lanes.op_keys, no_key]).reshape(-1),
         transfer_keys=_transfer_keys_by_slot(graph, lanes),
         entries=by_row(graph.row_entry, sizes.slots),
-        required=by_row(_wanted(graph, devices), NO).reshape(-1, ROW_WIDTH),
+        required=by_row(_required(graph, devices), NO).reshape(-1, ROW_WIDTH),
         last=by_row(jnp.stack([graph.row_ends_tensor, graph.row_ends_op], -1), True).reshape(-1),
         slot=by_row(graph.row_slot, sizes.slots),
         owner=by_row(graph.row_owner, 0),
@@ -108,7 +108,7 @@ def _transfer_keys_by_slot(graph: PaddedGraph, lanes: Lanes) -> jax.Array:
     return jnp.concatenate([*by_slot, no_slot]).reshape(-1)
 
 
-def _wanted(graph: PaddedGraph, devices: int) -> jax.Array:
+def _required(graph: PaddedGraph, devices: int) -> jax.Array:
     """Device at which each entry is relaxed, by row, device and walk: `[g, r, d, 2, W]` int32.
 
     A walk relaxes the readers on its device (an op's own, or a transfer's target). An op's walk also relaxes all

@@ -73,8 +73,8 @@ def _numbered_lines(data: bytes, source: str) -> list[tuple[int, list[int]]]:
         words = line.split(b"#", 1)[0].split()
         for word in words:
             if not word.isdigit() or len(word) > 18:
-                shown = ascii(word[:20].decode("latin-1"))
-                raise GraphError(f"{source}, line {number}: {shown}: must be a whole number of up to 18 digits")
+                quoted = ascii(word[:20].decode("latin-1"))
+                raise GraphError(f"{source}, line {number}: {quoted}: must be a whole number of up to 18 digits")
         if words:
             numbered.append((number, [int(word) for word in words]))
     return numbered

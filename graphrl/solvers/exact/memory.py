@@ -78,7 +78,7 @@ class Memory:
         for copy in self.where.copies:
             self.copies[copy[0]].append(copy)
         self.flow = Flow(graph)
-        self.takes = self._takeovers()
+        self.takes = self._reuses()
         sharers = np.flatnonzero(a.alias >= 0).tolist()
         self.aliases = {
             tensor: [x for x in sharers if a.alias[x] == tensor] for tensor in set(a.alias[sharers].tolist())
@@ -154,7 +154,7 @@ class Memory:
                 run = self.model.cp.new_optional_interval_var(start, size, end[0], here, "")
                 intervals.append((run, self.size[tensor]))
 
-    def _takeovers(self) -> dict[int, tuple[int, Literal]]:
+    def _reuses(self) -> dict[int, tuple[int, Literal]]:
         """By tensor that reuses: the buffer that it may take over, and a literal that is true if it does."""
         takes: dict[int, tuple[int, Literal]] = {}
         if self.where.devices > 1:

@@ -39,7 +39,7 @@ EXTERNAL = frozenset({"constant", "parameter"})
 VIEWS = frozenset(str.split("add-dependency after-all bitcast domain get-tuple-element opt-barrier tuple async-update"))
 CONTRACTED = EXTERNAL | VIEWS
 # Index of the operands in the result of the start of an asynchronous operation, where they are only forwarded.
-SHOWN = {"async-start": 0, "all-gather-start": 0, "collective-permute-start": 0, "send": 0, "copy-start": 1}
+FORWARDING = {"async-start": 0, "all-gather-start": 0, "collective-permute-start": 0, "send": 0, "copy-start": 1}
 # Index of the result of an asynchronous operation's end in the result of its start.
 _RESULT = {
     "async-done": (1,),
@@ -181,7 +181,7 @@ class ValueReader:
                 values.waits[name] = _waits(i, values.waits)
             if i.opcode in EXTERNAL:
                 self._add_external(i, values)
-            leaves = _shown(i, operands) if i.opcode in VIEWS else _own(i, operands)
+            leaves = _viewed(i, operands) if i.opcode in VIEWS else _own(i, operands)
             values.leaves[name] = leaves
             if i.opcode not in CONTRACTED:
                 values.alias.update(self._aliases(computation, i, operands, values))
@@ -305,7 +305,7 @@ def _waits(i: Instruction, waits: Mapping[str, frozenset[str]]) -> frozenset[str
     return before[0] if len(before) == 1 else frozenset().union(*before)
 
 
-def _shown(i: Instruction, operands: list[Leaves]) -> Leaves:
+def _viewed(i: Instruction, operands: list[Leaves]) -> Leaves:
     """Leaves of a view."""
     if i.opcode == "tuple":
         return {(k, *index): roots for k, operand in enumerate(operands) for index, roots in operand.items()}
@@ -320,12 +320,12 @@ def _shown(i: Instruction, operands: list[Leaves]) -> Leaves:
 def _own(i: Instruction, operands: list[Leaves]) -> Leaves:
     """Leaves of an instruction that writes its own tensors; for an asynchronous start, also the forwarded operands."""
     leaves: dict[Index, tuple[str, ...]] = {index: (tensor_name(i.name, index),) for index, _ in i.shape.leaves}
-    if i.opcode in SHOWN:
-        place = SHOWN[i.opcode]
-        shown = {(place, *index): roots for index, roots in operands[0].items()}
+    if i.opcode in FORWARDING:
+        place = FORWARDING[i.opcode]
+        forwarded = {(place, *index): roots for index, roots in operands[0].items()}
         if i.opcode == "async-start" or len(operands) > 1:
-            shown = {(place, k, *index): roots for k, o in enumerate(operands) for index, roots in o.items()}
-        leaves |= {index: roots for index, roots in shown.items() if index in leaves}
+            forwarded = {(place, k, *index): roots for k, o in enumerate(operands) for index, roots in o.items()}
+        leaves |= {index: roots for index, roots in forwarded.items() if index in leaves}
     return leaves
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from graphrl.graphs.graph import MAX_WORK, Op, Tensor
 from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
-from graphrl.graphs.readers.hlo.values import CONTRACTED, SHOWN, ValueReader, Values, may_share, tensor_name
+from graphrl.graphs.readers.hlo.values import CONTRACTED, FORWARDING, ValueReader, Values, may_share, tensor_name
 from graphrl.graphs.readers.work import Work, costliest, in_turn, repeated
 from graphrl.graphs.roofline import Chip, runtime
 
@@ -291,13 +291,13 @@ def _convolution(flops: Flops, computation: Computation, i: Instruction) -> int:
     for k, window in enumerate(i.attributes.window.dimensions):
         size, taps = source[numbers.input_spatial_dimensions[k]], kernel[numbers.kernel_spatial_dimensions[k]]
         outputs = i.shape.dims[numbers.output_spatial_dimensions[k]]
-        pairs *= _meetings(window, size, taps, outputs)
+        pairs *= _overlaps(window, size, taps, outputs)
     features = source[numbers.input_feature_dimension] // (i.attributes.feature_group_count or 1)
     batch = source[numbers.input_batch_dimension] // (i.attributes.batch_group_count or 1)
     return 2 * pairs * features * i.shape.dims[numbers.output_feature_dimension] * batch
 
 
-def _meetings(window: Any, size: int, taps: int, outputs: int) -> int:
+def _overlaps(window: Any, size: int, taps: int, outputs: int) -> int:
     """Pairs of output position and kernel element that meet one of `size` input elements, along one dimension."""
     if outputs * taps > _MAX_PAIRS:
         return outputs * taps
@@ -359,7 +359,7 @@ _RULES: dict[str, Callable[[Flops, Computation, Instruction], int]] = {  # c: th
 def _written(computation: Computation, i: Instruction) -> int:
     if i.opcode == "dynamic-update-slice":
         return computation.by_name[i.operands[1]].shape.bytes
-    place = SHOWN.get(i.opcode)
+    place = FORWARDING.get(i.opcode)
     return sum(leaf.bytes for index, leaf in i.shape.leaves if index[:1] != (place,))
 
 

@@ -336,10 +336,10 @@ def _convolution_layer(params: Any, kernel: Any, read: Any, written: Any) -> Lay
     size = [kernel[axis] for axis in numbers.rhs_spec[2:]]
     window = Window(
         params["feature_group_count"],
-        *_across(size),
-        _across(params["window_strides"])[0],
+        *_along_xy(size),
+        _along_xy(params["window_strides"])[0],
         _first_shape(params["padding"]),
-        _across(params["rhs_dilation"])[0],
+        _along_xy(params["rhs_dilation"])[0],
     )
     inner = [read[axis] for axis in (batch, *spatial, channels)]
     return Layer.of(inner, [written[axis] for axis in (batch_out, *spatial_out, channels_out)], window)
@@ -350,10 +350,10 @@ def _pooling(params: Any) -> Window | None:
         return None
     keys = ("window_dimensions", "window_strides", "padding")
     size, strides, padding = (params[key][1:-1] for key in keys)  # without batch and channels
-    return Window(1, *_across(size), _across(strides)[0], _first_shape(padding), 1)
+    return Window(1, *_along_xy(size), _along_xy(strides)[0], _first_shape(padding), 1)
 
 
-def _across(values: Any) -> tuple[Any, Any]:
+def _along_xy(values: Any) -> tuple[Any, Any]:
     """The values along x and along y, of the spatial dimensions."""
     return (values[-1], values[-2] if len(values) > 1 else 1) if len(values) else (1, 1)
 

@@ -50,7 +50,7 @@ def check_model(model: ModelProto, foreign: Foreign) -> None:
     for line in shape_faults(model, known, foreign).splitlines():
         match = _FAULT.search(line)
         node = nodes.get(match[1]) if match else None
-        if match is None or node is None or (_INSIDE in match[2] and not _surely_runs(node, match[2])):
+        if match is None or node is None or (_INSIDE in match[2] and not _always_runs(node, match[2])):
             continue  # a part of another line, or a body that may not run
         raise _impossible(node, _NOISE.sub("", match[2]))
 
@@ -132,7 +132,7 @@ def _impossible(node: NodeProto, reason: str) -> GraphError:
     return GraphError(f"op {op!r}: impossible {node.op_type}: {shown}" + (f" (it reads {names})" if names else ""))
 
 
-def _surely_runs(node: NodeProto, fault: str = "") -> bool:
+def _always_runs(node: NodeProto, fault: str = "") -> bool:
     """True if the bodies of a node run with the known sizes, so that `fault` in them is a fault of the model.
 
     The branches of an `If` may be intended for other sizes, and if a state grows, sizes are bounds.
@@ -164,7 +164,7 @@ def _check_graph(graph: GraphProto, outer: Scope, outer_types: Mapping[str, int]
             _check_types(node, schema, types)
             if not schema.domain:
                 _check_shapes(node, scope)
-        if _surely_runs(node):
+        if _always_runs(node):
             for body in subgraphs(node).values():
                 _check_graph(body, scope, types, versions)
 

@@ -168,7 +168,7 @@ def _type_inputs(graph: GraphProto, weights: Mapping[str, TypeProto]) -> None:
             continue
         if _contradict(info.type, weight):
             raise GraphError(
-                f"input {info.name!r}: declared as {_shown(info.type)}, but its weight is {_shown(weight)}"
+                f"input {info.name!r}: declared as {_describe(info.type)}, but its weight is {_describe(weight)}"
             )
         info.type.CopyFrom(weight)
 
@@ -239,7 +239,7 @@ class _Tensors:
             _merge(info.type, type)
         before = type.SerializeToString(deterministic=True)
         if len(declared) > 1 and _contradict(declared[0], declared[1]):
-            first, second = map(_shown, declared[:2])
+            first, second = map(_describe, declared[:2])
             raise GraphError(f"{name!r} is declared twice, as {first} and as {second}, and only one can be")
         for other in declared:
             _merge(other, type)
@@ -301,7 +301,7 @@ def _kind(type: TypeProto) -> str:
     return type.WhichOneof("value") or ""
 
 
-def _shown(type: TypeProto) -> str:
+def _describe(type: TypeProto) -> str:
     """A type for messages: "FLOAT [8, batch]"."""
     if _kind(type) != "tensor_type":
         return _kind(type).removesuffix("_type").replace("_", " ")

@@ -235,11 +235,11 @@ def _tag_nodes(function: FunctionProto, versions: dict[str, int], functions: set
 def _differs(node: NodeProto, version: int, other: int) -> bool:
     if node.op_type in _ONLY_TYPES or version == other:
         return False
-    since = [_since(node, v) for v in (version, other)]
+    since = [_since_version(node, v) for v in (version, other)]
     return since[0] != since[1] and not (node.op_type == "Scan" and min(since) >= 9)
 
 
-def _since(node: NodeProto, version: int) -> int:
+def _since_version(node: NodeProto, version: int) -> int:
     """Version that introduced the operator as it is in `version`; 0 if it is unknown."""
     schema = schema_of(node, {standard(node.domain): version})
     return 0 if schema is None else schema.since_version

@@ -116,7 +116,7 @@ def loop_states(node: NodeProto, scope: Scope, times: int, runs: int = MAX_TENSO
 
     Each may still be unknown. Empty if the body does not fit the node, or if `times` exceeds `runs`.
     """
-    scope = _around(node, scope)
+    scope = _read_scope(node, scope)
     states, run = _first_states(node, scope) if times <= runs else {}, 0
     while states and run < times:
         counter = of_constant(onnx.helper.make_tensor("", TensorProto.INT64, (), [run]))
@@ -130,13 +130,13 @@ def _loop(node: NodeProto, scope: Scope, runs: int) -> list[Value | None]:
     trips = trip_count(node, scope)
     states = {} if trips is None else loop_states(node, scope, trips, runs)
     if not states:  # known only if they never change
-        scope = _around(node, scope)
+        scope = _read_scope(node, scope)
         first = _first_states(node, scope)
         states = first if first and _next_states(node, scope, first, UNKNOWN, runs) == first else {}
     return [states.get(info.name) for info in subgraphs(node)["body"].input[2:]] if states else []
 
 
-def _around(node: NodeProto, scope: Scope) -> Scope:
+def _read_scope(node: NodeProto, scope: Scope) -> Scope:
     """The part of a scope that a node reads; each run of its body copies it."""
     return {name: scope[name] for name in reads_of(node) if name in scope}
 

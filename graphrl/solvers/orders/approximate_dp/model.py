@@ -102,7 +102,7 @@ Slots = list[tuple[int, int]]  # (buffer, bytes)
 def model(flow: Flow, seed: int) -> Model:
     """The beam's model of a graph on one device; `seed` draws the hashes."""
     n = flow.num_ops
-    earliest, latest = _reach(flow)
+    earliest, latest = _step_range(flow)
     ops = np.argsort(earliest + latest, kind="stable")
     number = np.empty(n, np.int64)
     number[ops] = np.arange(n)
@@ -139,7 +139,7 @@ def model(flow: Flow, seed: int) -> Model:
     return Model(tables, ops, unit)
 
 
-def _reach(flow: Flow) -> tuple[np.ndarray, np.ndarray]:
+def _step_range(flow: Flow) -> tuple[np.ndarray, np.ndarray]:
     """Range of steps at which an op can run: the number of its ancestors, and that of all ops but its descendants: two
     `[n]` int64.
     """
@@ -267,12 +267,12 @@ def initial(tables: Tables, width: int) -> States:
 def ready(states: States) -> jax.Array:
     """The ops that can run next: sets `[w, k]` uint32."""
     real = jnp.arange(len(states.live)) < states.size
-    return jnp.where(real[None], ~_or(states.waits), jnp.uint32(0))
+    return jnp.where(real[None], ~_nonzero(states.waits), jnp.uint32(0))
 
 
 def last_uses(states: States) -> jax.Array:
     """The buffers with exactly one user left, which frees them: sets `[x, k]` uint32."""
-    return states.users[:, 0] & ~_or(states.users[:, 1:])
+    return states.users[:, 0] & ~_nonzero(states.users[:, 1:])
 
 
 def sum_of_last_uses(
@@ -347,7 +347,7 @@ def _less_one(planes: jax.Array, parent: jax.Array, sets: jax.Array, op: jax.Arr
     return lax.fori_loop(0, words[0] * count, row, (rows, jnp.zeros_like(planes[0, 0])))[0].reshape(planes.shape)
 
 
-def _or(planes: jax.Array) -> jax.Array:
+def _nonzero(planes: jax.Array) -> jax.Array:
     """Bits of the counters `[w, p, k]` that are not 0: `[w, k]`."""
     result = planes[:, 0]
     for plane in range(1, planes.shape[1]):
