@@ -121,13 +121,13 @@ def _schedules_stages(graph: ComputationGraph, problem: Problem, budget: Budget)
     search, exact = _annealing(graph, problem, budget), _exact_share(graph, problem, budget)
     if lists.supports(problem) and graph.colocation is None:
         yield from _list_stages(search, exact)
-    elif _moves_ops(problem) and problem.transfer == "rendezvous":
+    elif _suits_anneal_ops(problem) and problem.transfer == "rendezvous":
         yield from _rendezvous_stages(search, exact)
     elif exact:
         yield Stage(schedules.solve, SHORT_SHARE, SHORT_SECONDS, options=best_as_hint)
         yield Stage(cp_sat.solve, exact, options=best_as_hint)
         yield Stage(search, options=best_as_hint)
-    elif _moves_ops(problem) and (_is_grouped(graph) or len(graph.ops) >= TRIAL_OPS):
+    elif _suits_anneal_ops(problem) and (_is_grouped(graph) or len(graph.ops) >= TRIAL_OPS):
         yield from _link_stages(search, grouped=_is_grouped(graph))
     else:
         yield Stage(search, options=best_as_hint)
@@ -249,8 +249,8 @@ def _prepare(problem: Problem) -> None:
         return  # each method compiles its own code
     if problem.devices == 1:
         prepare_lists()
-    elif _moves_ops(problem) or lists.supports(problem):
-        search = transfer_rules if _moves_ops(problem) else lists
+    elif _suits_anneal_ops(problem) or lists.supports(problem):
+        search = transfer_rules if _suits_anneal_ops(problem) else lists
         with search.prepared_in_background():
             schedules.prepare(schedules.counts_memory(problem))
         search.prepare_with_lists()
@@ -284,7 +284,7 @@ def _is_grouped(graph: ComputationGraph) -> bool:
     return 2 * int((graph.next_colocated != np.arange(len(graph.ops))).sum()) > len(graph.ops)
 
 
-def _moves_ops(problem: Problem) -> bool:
+def _suits_anneal_ops(problem: Problem) -> bool:
     """True if `anneal-ops` suits such problems; under `free` there are better ways."""
     return problem.devices > 1 and problem.objective == "makespan" and problem.transfer != "free"
 

@@ -104,19 +104,19 @@ class Solver(Method[Task, P, Plan]):
         return super().__call__(task, *args, **options)
 
     def _check(self, problem: Problem) -> None:
-        alike = self.one_device and problem.objective in SCHEDULED
-        if alike and problem.devices != 1:
+        orders_one_device = self.one_device and problem.objective in SCHEDULED
+        if orders_one_device and problem.devices != 1:
             raise ProblemError(
                 f"method {self.name!r} orders the ops of one device: devices must be 1, and is {problem.devices}"
             )
         if problem.objective not in self.objectives:
             same = "on one device every order has the same makespan"
-            fault = same if alike else f"objective must not be {problem.objective}"
+            fault = same if orders_one_device else f"objective must not be {problem.objective}"
             raise ProblemError(f"method {self.name!r} minimises {' or '.join(self.objectives)}: {fault}")
 
     def _check_colocation(self, task: Task) -> None:
-        apart = task.problem.devices > 1 and task.problem.objective in SCHEDULED and not self.colocates
-        if apart and task.graph.colocation is not None:
+        splits_groups = task.problem.devices > 1 and task.problem.objective in SCHEDULED and not self.colocates
+        if splits_groups and task.graph.colocation is not None:
             raise ProblemError(
                 f"method {self.name!r} cannot keep ops together: graph {task.graph.name!r} has colocated ops"
             )

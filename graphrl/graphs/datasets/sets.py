@@ -140,8 +140,7 @@ def is_zoo(model: object) -> bool:
 
 def _is_generated(model: str) -> bool:
     """True if the argument looks like the name of a set of generated graphs, even a wrong one, and is not a file."""
-    is_set_name = model.partition(":")[0] in FAMILIES or _SET.fullmatch(model) is not None
-    return is_set_name and not os.path.exists(model)
+    return (model.partition(":")[0] in FAMILIES or _SET.fullmatch(model) is not None) and not os.path.exists(model)
 
 
 def model_files(model: str) -> list[str]:

@@ -36,7 +36,7 @@ def load_model(
     return _built(model, largest, on, graph, problem, groups)
 
 
-def room_model(graph: ComputationGraph, problem: Problem, groups: Groups, device: np.ndarray) -> Built:
+def memory_model(graph: ComputationGraph, problem: Problem, groups: Groups, device: np.ndarray) -> Built:
     """Minimises the bytes of the fullest accelerator, down to the limit, from a known device of each group, `[b]`."""
     model = Model()
     on, device = _places(model, groups, device)
@@ -68,8 +68,8 @@ def _places(model: Model, groups: Groups, device: np.ndarray) -> tuple[list[list
     on: list[list[Literal]] = [[] for _ in device]
     for place, group in enumerate(order.tolist()):
         for number in range(len(groups.kinds)):
-            may = groups.can_run(group, number) and number - first[number] <= place
-            on[group].append(model.boolean(bool(device[group] == number)) if may else ~model.true)
+            allowed = groups.can_run(group, number) and number - first[number] <= place
+            on[group].append(model.boolean(bool(device[group] == number)) if allowed else ~model.true)
         model.cp.add_exactly_one(on[group])
     return on, device
 

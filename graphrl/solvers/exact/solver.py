@@ -14,7 +14,7 @@ from graphrl.plan import Plan
 from graphrl.process import count_cores
 from graphrl.solvers.base import MAX_EVALUATIONS, PlacedOrder, Task
 from graphrl.solvers.exact.engine import Limits, Quanta, minimise
-from graphrl.solvers.exact.load import load_model, load_quanta, room_model
+from graphrl.solvers.exact.load import load_model, load_quanta, memory_model
 from graphrl.solvers.exact.makespan import MAX_PAIRS, makespan_model, num_pairs
 from graphrl.solvers.exact.memory import check_memory, peak_model
 from graphrl.solvers.exact.model import Built, Lengths, Reference
@@ -172,7 +172,7 @@ class _Search:
         """Minimises the load of the busiest device, without more excess over the limit."""
         groups = Groups.of_ops(self.graph, self.problem)
         if self.excess:
-            self._run(room_model(self.graph, self.problem, groups, self._devices(groups)), COARSE_SHARE)
+            self._run(memory_model(self.graph, self.problem, groups, self._devices(groups)), COARSE_SHARE)
         if self._proved() or self.left() is None:
             return
         quanta = load_quanta(groups)
