@@ -318,7 +318,7 @@ def indexed(graph: "ComputationGraph") -> GraphArrays:
     kept = np.zeros(len(tensors), bool)
     for name in graph.outputs:
         if name not in tensor_index:
-            raise GraphError(f"graph output {name!r} is no tensor of the graph")
+            raise GraphError(f"graph output {name!r} is not a tensor of the graph")
         if tensor_index[name] >= 0:
             kept[tensor_index[name]] = True
     return GraphArrays(
@@ -353,12 +353,12 @@ def _edges(ops: Sequence["Op"], op_index: dict[str, int], tensor_index: dict[str
     for i, op in enumerate(ops):
         for name in op.inputs:
             if name not in tensor_index:
-                raise GraphError(f"op {op.name!r}: input {name!r} is no tensor: no op writes it and it is no input")
+                raise GraphError(f"op {op.name!r}: input {name!r} is not a tensor: neither an output nor an input")
             if tensor_index[name] >= 0:
                 uses.add((tensor_index[name], i))
         for name in op.after:
             if name not in op_index:
-                raise GraphError(f"op {op.name!r}: control predecessor {name!r} is no op of the graph")
+                raise GraphError(f"op {op.name!r}: control predecessor {name!r} is not an op of the graph")
             control.add((op_index[name], i))
     return [np.array(sorted(pairs), np.int32).reshape(-1, 2) for pairs in (uses, control)]
 
@@ -375,9 +375,9 @@ def _shared(
             continue
         where = f"op {ops[producer].name!r}, output {tensor.name!r}"
         if tensor.alias is not None and tensor.reuses is not None:
-            raise GraphError(f"{where}: has both alias and reuses: at most one can hold")
+            raise GraphError(f"{where}: has both alias and reuses: must have at most one")
         if name not in ops[producer].inputs:
-            raise GraphError(f"{where}: {field} names {name!r}, which is no input of this op")
+            raise GraphError(f"{where}: {field} names {name!r}, which is not an input of this op")
         source = tensor_index[name]
         if field == "reuses":
             if (producer, name) in taken:

@@ -64,7 +64,7 @@ def test_one_graph_by_name() -> None:
     assert load_graph("regal-like:") == regal_like(0)
     several = (("layered:20x3", "3", "layered:20@0"), ("regal-like:x2000@7", "2,000", "regal-like:@7"))
     for name, count, one in several:
-        with pytest.raises(ProblemError, match=f"{name} stands for {count} graphs, where one is needed: .* {one}$"):
+        with pytest.raises(ProblemError, match=f"{name} names {count} graphs, where one is needed: .* {one}$"):
             load_graph(name)
     with pytest.raises(ProblemError, match="graphs:5 is no file, no folder and no set of graphs"):
         load_graph("graphs:5")

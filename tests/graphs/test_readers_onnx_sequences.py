@@ -134,7 +134,7 @@ def test_positions_that_depend_on_data() -> None:
         (
             [node("OptionalGetElement", ["o"], ["y"])],
             [helper.make_value_info("o", helper.make_optional_type_proto(X.type))],
-            "input 'o': 'o' is of kind optional: it must be known whether it holds a value",
+            "input 'o': 'o' is of kind optional: it must be known whether it has a value",
         ),
         ([node("SplitToSequence", ["x"], ["y"])], [info("x", (2**40, 1))], "the number (at most 4096)"),
     ],

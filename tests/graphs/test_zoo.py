@@ -126,7 +126,7 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"cut\.json\.xz: broken or truncated"):
         storage.read_program(cut, 8)
     (tmp_path / zoo.INDEX).write_text("[]")
-    with pytest.raises(GraphError, match="no index of the zoo"):
+    with pytest.raises(GraphError, match="not an index of the zoo"):
         zoo.entries(tmp_path)
     with pytest.raises(GraphrlError, match=r"has no model zoo: scripts/build_zoo\.py builds it"):
         zoo.entries(tmp_path / "nowhere")
@@ -161,7 +161,7 @@ def test_sets_by_words(folder: Path) -> None:
         ("vgg16/quux", "no program has 'quux': zoo:vgg16/training/b1/hlo is a program's whole name"),
         ("", "zoo: names no program: give words as in zoo:vgg16/training/b1/hlo"),
         ("vgg16/b1/vgg19", r"without 'vgg19' there are vgg16/training/b1/hlo, vgg16/training/b1/jaxpr$"),
-        ("vgg16", "stands for 4 programs, where one is needed: for example zoo:vgg16/training/b1/hlo"),
+        ("vgg16", "names 4 programs, where one is needed: for example zoo:vgg16/training/b1/hlo"),
     ],
 )
 def test_wrong_names_say_what_there_is(folder: Path, text: str, reason: str) -> None:

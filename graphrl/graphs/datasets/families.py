@@ -161,7 +161,7 @@ def full_options(family: str, options: Options | None = None) -> dict[str, Any]:
         if default is not None and (
             not isinstance(value, kind) or isinstance(value, bool) != isinstance(default, bool)
         ):
-            raise ProblemError(f"option {name} is {value!r}: must be of the kind of its default, {default!r}")
+            raise ProblemError(f"option {name} is {value!r}: must have the type of its default, {default!r}")
     return {**defaults, **(options or {})}
 
 

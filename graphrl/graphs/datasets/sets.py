@@ -52,7 +52,7 @@ def load_graph(
     graphs = generated_set(model)
     if graphs.count > 1:
         raise ProblemError(
-            f"{shown(model)} stands for {graphs.count:,} graphs, where one is needed: for example "
+            f"{shown(model)} names {graphs.count:,} graphs, where one is needed: for example "
             f"{graphs.kind}@{graphs.first}"
         )
     return graphs.graph(graphs.first)

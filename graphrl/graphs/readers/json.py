@@ -176,7 +176,7 @@ def _pipelined(entry: object, where: str) -> Pipelined:
 def _machine(entry: object) -> Machine:
     machine = _checked(entry, "machine", _MACHINE_KEYS)
     if "accelerators" not in machine:
-        raise GraphError('machine has no "accelerators": it is needed')
+        raise GraphError('machine has no "accelerators": it is required')
     return Machine(**{key: whole(value) for key, value in machine.items()})
 
 
@@ -222,7 +222,7 @@ def _names(owner: dict[str, Any], key: str, where: str, what: str) -> tuple[str,
     names = _list(owner, key, where, what)
     for name in names:
         if type(name) is not str:
-            raise GraphError(f"{where}: {key} holds {_describe(name)}: must be a list of {what}")
+            raise GraphError(f"{where}: {key} contains {_describe(name)}: must be a list of {what}")
     return tuple(names)
 
 

@@ -126,7 +126,7 @@ def _op(node: _Node, inputs: list[str], output: _Output) -> Op:
     runtime = 0.0
     if node.supportedOnFpga:
         if node.fpgaLatency is None:
-            raise GraphError(f"node {node.id} has no 'fpgaLatency': it is needed")
+            raise GraphError(f"node {node.id} has no 'fpgaLatency': it is required")
         try:
             runtime = msgspec.convert(node.fpgaLatency, Amount)
         except msgspec.ValidationError as error:

@@ -39,7 +39,7 @@ def parse_stg(data: bytes, source: str) -> ComputationGraph:
         raise GraphError(f"{source}, line {number}: {len(first)} numbers: must be one, the number of tasks")
     if len(tasks) != first[0] + 2:
         raise GraphError(
-            f"{source}, line {number}: says {first[0]} tasks, but {len(tasks)} lines follow: must be "
+            f"{source}, line {number}: {first[0]} tasks, but {len(tasks)} lines follow: must be "
             f"{first[0] + 2}, a dummy entry and a dummy exit task among them"
         )
     lines: dict[int, int] = {}

@@ -129,7 +129,7 @@ def _entries(folder: str) -> tuple[Entry, ...]:
                 return tuple(Entry(*row) for row in value["programs"])
         except (ValueError, KeyError, TypeError):
             pass
-    raise GraphError(f"{files.shown(path)}: no index of the zoo: must be {FORMAT!r}, version {VERSION}")
+    raise GraphError(f"{files.shown(path)}: not an index of the zoo: must be {FORMAT!r}, version {VERSION}")
 
 
 def select(text: str, folder: str | os.PathLike[str] | None = None) -> tuple[Entry, ...]:
@@ -170,7 +170,7 @@ def select_one(text: str, folder: str | os.PathLike[str] | None = None) -> Entry
     matching = select(text, folder)
     if len(matching) > 1:
         raise ProblemError(
-            f"{PREFIX}{text.removeprefix(PREFIX)} stands for {len(matching)} programs, where one is needed: for "
+            f"{PREFIX}{text.removeprefix(PREFIX)} names {len(matching)} programs, where one is needed: for "
             f"example {PREFIX}{matching[0].name}"
         )
     return matching[0]

@@ -362,7 +362,7 @@ def _content(path: str) -> dict[str, Any]:
         except (lzma.LZMAError, ValueError, EOFError) as error:
             raise GraphError(f"{files.shown(path)}: broken or truncated file of the zoo: {error}") from None
     if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (FORMAT, VERSION):
-        raise GraphError(f"{files.shown(path)}: no file of the zoo: must be {FORMAT!r}, version {VERSION}")
+        raise GraphError(f"{files.shown(path)}: not a file of the zoo: must be {FORMAT!r}, version {VERSION}")
     return value
 
 

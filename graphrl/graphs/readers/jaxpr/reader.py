@@ -52,7 +52,7 @@ def from_jax(
       GraphError: the function computes nothing, or shapes are symbolic. Errors of `fn` itself pass through.
     """
     if not callable(fn):
-        raise GraphrlError(f"from_jax: {fn!r} is no function: must be a callable that JAX can trace")
+        raise GraphrlError(f"from_jax: {fn!r} is not a function: must be a callable that JAX can trace")
     static = _argnums("static_argnums", static_argnums, len(abstract_args))
     weights = _argnums("weights_argnums", weights_argnums, len(abstract_args))
     figures = find_chip(chip)

@@ -103,7 +103,7 @@ def check_branches(node: NodeProto, written: Iterable[str], scope: Scope) -> Non
         if len(set(map(_described, values.values()))) > 1 and all(value.bytes is not None for value in values.values()):
             what = ", ".join(f"{_described(value)} in {body}" for body, value in values.items())
             raise GraphError(
-                f"op {node.name!r}: {name!r} is {what}, and {node.input[0]!r} says which when the model runs: make "
+                f"op {node.name!r}: {name!r} is {what}, and {node.input[0]!r} decides which when the model runs: make "
                 f"that a constant{_advice(name, scope.get(name, UNKNOWN), list(values.values()))}"
             )
 
@@ -371,7 +371,7 @@ def _unsized(value: Value) -> str:
             "and splits, positions and trip counts as constants"
         )
     if value.kind == "optional":
-        return "it must be known whether it holds a value, and which: make it a tensor, or leave it out"
+        return "it must be known whether it has a value, and which: make it a tensor, or leave it out"
     if value.kind in ("map", "sequence of maps"):
-        return "ONNX does not say how it lies in memory: export classifiers with zipmap=False"
+        return "ONNX does not define its memory layout: export classifiers with zipmap=False"
     return "only tensors of numbers, sequences of them and constants have a size to plan with"
