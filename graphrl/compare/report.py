@@ -61,7 +61,7 @@ def notes(rows: Sequence[Row], summaries: Sequence[Summary], others: Sequence[Ro
         lines.append(f"a value of {', '.join(names) or case[0]} is below its lower bound: one of them is wrong")
     for method, cases in by_method_and_case(rows).items():
         noted = [row for group in cases.values() for row in group if row.error or row.note]
-        lines += counted((method, row.error or row.note or "") for row in noted)
+        lines += group_faults((method, row.error or row.note or "") for row in noted)
         above_limit = sum(row.error is None and not row.feasible for group in cases.values() for row in group)
         if above_limit:
             lines.append(f"{method}: {above_limit} plan{'s' * (above_limit > 1)} above the memory limit")
@@ -73,7 +73,7 @@ def notes(rows: Sequence[Row], summaries: Sequence[Summary], others: Sequence[Ro
     return lines
 
 
-def counted(faults: Iterable[tuple[str, str]]) -> list[str]:
+def group_faults(faults: Iterable[tuple[str, str]]) -> list[str]:
     """Groups errors of runs, each a method and a text, into one line for equal pairs."""
     counts = Counter(faults)
     return [f"{method}: {text}" + f" ({n} runs)" * (n > 1) for (method, text), n in counts.items()]

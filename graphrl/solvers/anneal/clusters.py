@@ -47,7 +47,7 @@ class Clusters:
         return self._colocated if 2 * count > len(self._colocated) else rings(self.of(placement, count))
 
 
-def clustered(graph: ComputationGraph, problem: Problem) -> Clusters | None:
+def make_clusters(graph: ComputationGraph, problem: Problem) -> Clusters | None:
     """Clusters of a graph that a search should move in clusters, see `moves_clusters`, else None."""
     return Clusters(graph, problem) if moves_clusters(graph, problem) else None
 

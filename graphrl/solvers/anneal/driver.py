@@ -190,7 +190,7 @@ class Annealing(abc.ABC, Generic[C]):
         return None if limit is None else (limit - self.evaluations) // self.pace.evaluations
 
 
-def cooled(hot: float, cold: float, share: float) -> float:
+def temperature_at(hot: float, cold: float, share: float) -> float:
     """The temperature after a share of the run: it falls geometrically."""
     return hot * (cold / hot) ** share
 
@@ -200,11 +200,11 @@ def _split_steps(high: int, count: int, low: int = 0) -> list[int]:
     return [(high + count - 1 - i) // count - (low + count - 1 - i) // count for i in range(count)]
 
 
-def copied(parts: T) -> T:
+def copy_arrays(parts: T) -> T:
     """A named tuple with copies of its arrays."""
     make = type(parts)._make  # type: ignore[attr-defined]
     return cast(
-        T, make(copied(x) if isinstance(x, tuple) else x.copy() if isinstance(x, np.ndarray) else x for x in parts)
+        T, make(copy_arrays(x) if isinstance(x, tuple) else x.copy() if isinstance(x, np.ndarray) else x for x in parts)
     )
 
 

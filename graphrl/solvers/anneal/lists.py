@@ -24,10 +24,10 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
-from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
+from graphrl.solvers.anneal.driver import Annealing, Pace, temperature_at
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.portfolio import SECONDS_ROUNDING
-from graphrl.solvers.rules.plan_builder import placed
+from graphrl.solvers.rules.plan_builder import place_all
 from graphrl.solvers.rules.plan_builder import prepare as prepare_lists
 from graphrl.solvers.rules.plan_state import builder
 from graphrl.solvers.solver import solver
@@ -142,7 +142,7 @@ class _Lists(Annealing[Lists]):
 
     def walk(self, chain: Lists, steps: int, begin: float, end: float) -> int:
         """Evaluates lists between two shares of a round."""
-        hot, cold = (cooled(self._hot, self._cold, share) for share in (begin, end))
+        hot, cold = (temperature_at(self._hot, self._cold, share) for share in (begin, end))
         return anneal(chain, steps, hot, cold, self._bound)
 
     def value(self) -> float:
@@ -190,7 +190,7 @@ def _plan(graph: ComputationGraph, problem: Problem, search: Lists, bound: float
     best = Lists(*(part.copy() for part in search))
     best.restart(search.best)
     anneal(best, 1, 1.0, 1.0, bound)
-    return placed(builder(graph, problem), best.started.astype(np.int64), best.ops["device"][:-1].astype(np.int64))
+    return place_all(builder(graph, problem), best.started.astype(np.int64), best.ops["device"][:-1].astype(np.int64))
 
 
 @entry

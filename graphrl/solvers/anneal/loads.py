@@ -17,7 +17,7 @@ from graphrl.costs.problem import ACCELERATOR, Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
-from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
+from graphrl.solvers.anneal.driver import Annealing, Pace, temperature_at
 from graphrl.solvers.base import Task
 from graphrl.solvers.loads.groups import Blocks, Groups, placed_plan
 from graphrl.solvers.loads.stages import equal_placement
@@ -121,7 +121,7 @@ class _Loads(Annealing[Chain]):
         """Makes moves between two shares of the budget, in the round of the first share."""
         part = self._rounds * begin % 1.0
         shares = part, min(1.0, part + self._rounds * (end - begin))
-        anneal(chain, steps, *(cooled(self._hot, self._cold, share) for share in shares))
+        anneal(chain, steps, *(temperature_at(self._hot, self._cold, share) for share in shares))
         return steps
 
     def value(self) -> float:

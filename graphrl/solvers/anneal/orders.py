@@ -31,7 +31,7 @@ from graphrl.compiled.structures import below, uniform
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
-from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
+from graphrl.solvers.anneal.driver import Annealing, Pace, temperature_at
 from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow, Usage
 from graphrl.solvers.orders.random_orders import Drawing
@@ -137,7 +137,7 @@ class _Orders(Annealing[tuple[Chain, float]]):
     def walk(self, chain: tuple[Chain, float], steps: int, begin: float, end: float) -> int:
         """Makes the moves of some windows of a chain."""
         state, hot = chain
-        temperatures = (cooled(hot, hot / COOLING, share) for share in (begin, end))
+        temperatures = (temperature_at(hot, hot / COOLING, share) for share in (begin, end))
         anneal(state, self._graph, steps, self.pace.evaluations, *temperatures)
         return steps * self.pace.evaluations
 

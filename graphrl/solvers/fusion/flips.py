@@ -22,7 +22,7 @@ MIN_GAIN = 1e-12  # of the time of all kernels: less is rounding
 HOT, COLD = 1e-3, 1e-7  # first and last temperature of annealing, parts of the time of all kernels
 
 
-def annealed(fusion: Fusion, moves: int, seed: int = 0) -> Fusion:
+def anneal_from(fusion: Fusion, moves: int, seed: int = 0) -> Fusion:
     """Simulated annealing from a fusion, followed by a descent."""
     prepare()
     problem = fusion.problem
@@ -31,10 +31,10 @@ def annealed(fusion: Fusion, moves: int, seed: int = 0) -> Fusion:
         rng = np.random.SeedSequence(seed).generate_state(1, np.uint64)
         hot, cold = HOT * fusion.seconds, COLD * fusion.seconds
         _anneal(kernels_of(fusion), legal, best, rng, moves, hot, cold)
-    return descended(fusion_of(problem, best))
+    return descend_from(fusion_of(problem, best))
 
 
-def descended(fusion: Fusion, max_bytes: int = UNLIMITED) -> Fusion:
+def descend_from(fusion: Fusion, max_bytes: int = UNLIMITED) -> Fusion:
     """Descends from a fusion until no flip of one op improves it.
 
     Ops are tried from the last in topological order to the first, so that readers are decided before their inputs.

@@ -61,16 +61,16 @@ def flips(problem: FusionProblem) -> Fusion:
     """Inlines one op or takes it out while that shortens the sum of the kernels' times. The result is the best of two
     starts: `xla_like` and `everything`.
     """
-    from graphrl.solvers.fusion.flips import descended  # numba
+    from graphrl.solvers.fusion.flips import descend_from  # numba
 
-    return min((descended(begin(problem)) for begin in (xla_like, everything)), key=lambda fusion: fusion.seconds)
+    return min((descend_from(begin(problem)) for begin in (xla_like, everything)), key=lambda fusion: fusion.seconds)
 
 
 def anneal(problem: FusionProblem) -> Fusion:
     """Simulated annealing on that sum from the result of `flips`, 2 million flips."""
-    from graphrl.solvers.fusion.flips import annealed  # numba
+    from graphrl.solvers.fusion.flips import anneal_from  # numba
 
-    return annealed(flips(problem), MOVES)
+    return anneal_from(flips(problem), MOVES)
 
 
 RULES: dict[str, Callable[[FusionProblem], Fusion]] = {
@@ -125,12 +125,12 @@ def plan_jointly(
 
 def candidates(fusions: FusionProblem) -> Iterator[Fusion]:
     """Yields the fusions to plan, each once, at most `MAX_FUSIONS`; the first is that of flips."""
-    from graphrl.solvers.fusion.flips import descended  # numba
+    from graphrl.solvers.fusion.flips import descend_from  # numba
 
     yield (first := flips(fusions))
     single, seen = none(fusions), {first.inlined.tobytes()}
     limits = [largest_kernel(first) >> halving for halving in range(1, HALVINGS + 1)]
-    for fusion in (*(descended(single, limit) for limit in limits), xla_like(fusions), single):
+    for fusion in (*(descend_from(single, limit) for limit in limits), xla_like(fusions), single):
         if fusion.inlined.tobytes() not in seen:
             seen.add(fusion.inlined.tobytes())
             yield fusion

@@ -16,7 +16,7 @@ from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan.memory_map import MemoryMap
-from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
+from graphrl.solvers.anneal.driver import Annealing, Pace, temperature_at
 from graphrl.solvers.base import Budget
 from graphrl.solvers.maps.task import Maps, MapTask, cost, map_solver, maps_of
 
@@ -151,7 +151,7 @@ class _Maps(Annealing[Chain]):
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
         """Evaluates maps between two shares of the budget."""
-        hot, cold = (self._first * cooled(self._hot, self._cold, share) for share in (begin, end))
+        hot, cold = (self._first * temperature_at(self._hot, self._cold, share) for share in (begin, end))
         _run(self._task, chain, steps, hot, cold)
         return steps
 

@@ -45,7 +45,7 @@ from graphrl.solvers.rules.plan_builder import (
     earliest_first,
     highest_level_first,
     in_order,
-    placed,
+    place_all,
     prepare,
 )
 from graphrl.solvers.rules.plan_state import Builder, builder
@@ -165,7 +165,7 @@ def _makespan_plans(b: Builder, problem: Problem, orders: list[np.ndarray]) -> I
 
 
 def _on_one_device(b: Builder, order: np.ndarray) -> PlacedOrder:
-    return placed(b, order, np.zeros(len(order), np.int64))
+    return place_all(b, order, np.zeros(len(order), np.int64))
 
 
 def _earliest(problem: Problem, busy: float, delay: float) -> Choice:

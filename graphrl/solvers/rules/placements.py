@@ -27,7 +27,7 @@ from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.compilers import xla_depth_first
-from graphrl.solvers.rules.plan_builder import placed, prepare
+from graphrl.solvers.rules.plan_builder import place_all, prepare
 from graphrl.solvers.rules.plan_state import Builder, builder
 from graphrl.solvers.rules.simple import breadth_first
 from graphrl.solvers.solver import solver
@@ -59,7 +59,7 @@ def solve_expert(task: Task, *, order: str = "fifo") -> Plan:
     plans: list[Plan] = []
     for work in (graph.arrays.runtime, _bytes(graph, task.problem)):
         stage = equal_parts(np.bincount(layer, work), task.problem.devices)
-        plans.append(task.plan(*placed(b, ops, stage[layer]), evaluations=len(plans) + 1))
+        plans.append(task.plan(*place_all(b, ops, stage[layer]), evaluations=len(plans) + 1))
         if plans[-1].excess == 0:
             break
     best = min(plans, key=lambda plan: plan.rank)
@@ -72,7 +72,7 @@ def layer_stages(graph: ComputationGraph, problem: Problem) -> PlacedOrder | Non
     if layer is None:
         return None
     b, stage = builder(graph, problem), equal_parts(np.bincount(layer, graph.arrays.runtime), problem.devices)
-    return placed(b, _by_level(b, graph), stage[layer])
+    return place_all(b, _by_level(b, graph), stage[layer])
 
 
 def equal_parts(work: np.ndarray, parts: int) -> np.ndarray:
@@ -150,7 +150,7 @@ def solve_metis(task: Task) -> Plan:
       MissingExtraError: pymetis is not installed.
     """
     placement = partition(task.graph, task.problem, task.seed)
-    plan = placed(builder(task.graph, task.problem), np.array(xla_depth_first(Flow(task.graph))), placement)
+    plan = place_all(builder(task.graph, task.problem), np.array(xla_depth_first(Flow(task.graph))), placement)
     return task.answer(task.plan(*plan, evaluations=1))
 
 

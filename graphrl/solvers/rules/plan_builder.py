@@ -47,7 +47,7 @@ def in_order(b: Builder, order: np.ndarray, choice: Choice) -> PlacedOrder:
     return _run_build(b, GIVEN, choice, order)
 
 
-def placed(b: Builder, order: np.ndarray, placement: np.ndarray) -> PlacedOrder:
+def place_all(b: Builder, order: np.ndarray, placement: np.ndarray) -> PlacedOrder:
     """Places the ops in an order `[n]` on the devices `[n]`."""
     b.ops["device"][:-1] = placement
     return _run_build(b, GIVEN, Choice(KEPT), order)

@@ -110,7 +110,7 @@ def coarse_graph(graph: ComputationGraph, segment: np.ndarray) -> ComputationGra
     return ComputationGraph(graph.name, ops, outputs=tuple(f"t{t}" for t in np.flatnonzero(a.kept).tolist()))
 
 
-def expanded(
+def expand(
     graph: ComputationGraph, devices: int, order: np.ndarray, segment: np.ndarray, coarse: PlacedOrder
 ) -> PlacedOrder:
     """Expands a plan of `coarse_graph` to the graph: segments `[n]`, of the order `[n]` of its ops, run as the coarse
@@ -192,7 +192,7 @@ class _Search:
             self._best = self._best_with(plan, self._evaluations)
             if number:
                 decisions = plan.decisions(self._part.graph)
-                self._decisions = self._levels[number - 1].expanded(task.problem, decisions)
+                self._decisions = self._levels[number - 1].expand(task.problem, decisions)
 
     def current(self) -> Plan:
         """The best plan so far, of the whole graph."""
@@ -206,7 +206,7 @@ class _Search:
         if self._number:
             decisions = plan.decisions(self._part.graph)
             for level in reversed(self._levels[: self._number]):
-                decisions = level.expanded(self._task.problem, decisions)
+                decisions = level.expand(self._task.problem, decisions)
             whole = self._task.plan(*decisions, evaluations=evaluations)
         else:
             whole = self._task.as_answer(plan, evaluations)
@@ -234,9 +234,9 @@ class _Level(NamedTuple):
     order: np.ndarray  # [n] ops
     segment: np.ndarray  # [n]
 
-    def expanded(self, problem: Problem, coarse: PlacedOrder) -> PlacedOrder:
+    def expand(self, problem: Problem, coarse: PlacedOrder) -> PlacedOrder:
         """Expands a plan of the next smaller graph to this graph."""
-        return expanded(self.graph, problem.devices, self.order, self.segment, coarse)
+        return expand(self.graph, problem.devices, self.order, self.segment, coarse)
 
 
 def _levels(graph: ComputationGraph, problem: Problem, coarse: int) -> list[_Level]:

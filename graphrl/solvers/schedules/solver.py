@@ -27,8 +27,8 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
 from graphrl.process import count_cores
-from graphrl.solvers.anneal.clusters import Clusters, clustered
-from graphrl.solvers.anneal.driver import Annealing, Pace, cooled, copied, copy_into
+from graphrl.solvers.anneal.clusters import Clusters, make_clusters
+from graphrl.solvers.anneal.driver import Annealing, Pace, copy_arrays, copy_into, temperature_at
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.random_orders import Drawing
@@ -125,7 +125,7 @@ def start_chain(graph: ComputationGraph, problem: Problem, plan: PlacedOrder, se
 
 def _copy_chain(chain: Chain, seed: np.random.SeedSequence) -> Chain:
     """A copy of a chain with its own seed: building one from scratch takes as long as the first did."""
-    copy = copied(chain)
+    copy = copy_arrays(chain)
     copy.rng[:] = seed.generate_state(1, np.uint64)
     return copy
 
@@ -156,7 +156,7 @@ def temperature(
     """
     coarse = max(1.0, min(FINE_OPS / ops, MAX_FACTOR), SMALL_OPS / ops)
     first = max(min(max(hot * math.sqrt(moves_per_op / USUAL_MOVES), cold), max(MAX_HOT, hot)) * coarse, least)
-    return cooled(first, cold * max(1.0, coarse / 3), share)
+    return temperature_at(first, cold * max(1.0, coarse / 3), share)
 
 
 def initial_temperature(problem: Problem) -> float:
@@ -228,7 +228,7 @@ class _Schedules(Annealing[Chain]):
         super().__init__(task, [chain, *(_copy_chain(chain, seed) for seed in seeds[1:])], PACE, evaluations=1)
         # Seconds to cost the answer exactly: about as long as building a chain, if the costs of the hint are known.
         self.reserve = max(cost_seconds, time.perf_counter() - start)
-        self.clusters = clustered(task.graph, task.problem)
+        self.clusters = make_clusters(task.graph, task.problem)
         self._effective_ops, self._min_temperature = effective_ops(task.graph), min_temperature(task.problem, decisions)
         self._unit = max(self.value(), 1e-30)
         task.best = self.plan

@@ -11,7 +11,7 @@ from graphrl.compiled.structures import below, uniform
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.solvers.anneal.clusters import Clusters
-from graphrl.solvers.anneal.driver import copied, copy_into
+from graphrl.solvers.anneal.driver import copy_arrays, copy_into
 from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.transfer_rules.plans import OpPlan, op_plan, set_plan, walk, with_transfers
 
@@ -43,7 +43,7 @@ def chain(graph: ComputationGraph, problem: Problem, start: PlacedOrder, seed: n
 
 def copy_chain(one: Chain, seed: np.random.SeedSequence) -> Chain:
     """Another chain at the same plan, with its own seed."""
-    other = copied(one)
+    other = copy_arrays(one)
     other.rng[:] = seed.generate_state(1, np.uint64)
     return other
 

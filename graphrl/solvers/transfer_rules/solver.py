@@ -22,7 +22,7 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.process import count_cores
 from graphrl.solvers.anneal.clusters import Clusters, has_parts
-from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
+from graphrl.solvers.anneal.driver import Annealing, Pace, temperature_at
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.rules.list_scheduling import affordable, etf, etf_seconds, quick_schedule, schedule
 from graphrl.solvers.rules.placements import layer_stages
@@ -198,7 +198,7 @@ class _Chains(Annealing[Chain]):
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
         """Makes moves of a chain between two shares of the budget."""
         hot = initial_temperature(self.expected / len(self._task.graph.ops), self._hot, self._cold)
-        anneal(chain, steps, *(self._unit * cooled(hot, self._cold, share) for share in (begin, end)))
+        anneal(chain, steps, *(self._unit * temperature_at(hot, self._cold, share) for share in (begin, end)))
         return steps
 
     def value(self) -> float:
