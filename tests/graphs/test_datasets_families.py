@@ -49,7 +49,7 @@ def test_options() -> None:
         ("layered", None, {}, "family 'layered': needs a number of ops"),
         ("planted", 9, {"device": 2}, "family 'planted' has no option 'device': known are devices, inputs, window"),
         ("planted", 9, {"devices": "2"}, "option devices is '2': must have the type of its default, 2"),
-        ("planted", 9, {"devices": True}, "option devices is True: must be"),
+        ("planted", 9, {"devices": True}, "option devices is True: must have"),
         ("layered", 9, {"parameter_cost": 1}, "option parameter_cost is 1: must have the type of its default, True"),
         ("layered", 9, {"weights": (0.5, 0.6, 0.0, 0.0)}, "must be at least 0, with the sum 1, one for each mean"),
         ("layered", 9, {"weights": (0.5, 0.5)}, "must be at least 0, with the sum 1, one for each mean"),

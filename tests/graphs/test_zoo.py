@@ -160,7 +160,7 @@ def test_sets_by_words(folder: Path) -> None:
         ("train", "no program has 'train': similar: training, train-split"),
         ("vgg16/quux", "no program has 'quux': zoo:vgg16/training/b1/hlo is a program's whole name"),
         ("", "zoo: names no program: give words as in zoo:vgg16/training/b1/hlo"),
-        ("vgg16/b1/vgg19", r"without 'vgg19' there are vgg16/training/b1/hlo, vgg16/training/b1/jaxpr$"),
+        ("vgg16/b1/vgg19", r"without 'vgg19': vgg16/training/b1/hlo, vgg16/training/b1/jaxpr$"),
         ("vgg16", "names 4 programs, where one is needed: for example zoo:vgg16/training/b1/hlo"),
     ],
 )
