@@ -171,7 +171,7 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
     Raises:
       GraphrlError: an option is invalid, or no file can be read.
     """
-    from graphrl.compare.cluster import cluster_size, share
+    from graphrl.compare.cluster import share, survey
     from graphrl.compare.runs import make_runs
     from graphrl.graphs.datasets.sets import load_graphs, model_files
 
@@ -190,7 +190,7 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
     check_outputs(outputs, *(file for model in args.models for file in model_files(model)))
     check_pictures(args.plot, args.histogram)
     if args.cluster is not None:
-        workers, cores = cluster_size(args.cluster)
+        workers, cores = survey(args.cluster)
     given = {"chip": args.chip, "dims": dict(args.dim), "limits": args.read_limits}
     graphs, unreadable = readable(lambda left_out: load_graphs(args.models, **given, left_out=left_out))
     problem = problem_of(args, _machine(args, [graph.machine for graph in graphs]))

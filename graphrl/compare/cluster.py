@@ -52,7 +52,7 @@ def share(processes: int) -> int:
     return count_cores() // processes
 
 
-def cluster_size(address: str) -> tuple[int, int]:
+def survey(address: str) -> tuple[int, int]:
     """Number of workers of a cluster, and the cores of the worker with the fewest.
 
     Raises:

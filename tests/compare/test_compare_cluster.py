@@ -23,7 +23,7 @@ from dying_workers import die_of_diamonds, sleep_a_minute
 from processes import environment
 
 from graphrl.cli import main
-from graphrl.compare.cluster import _execute, cluster_size, execute_all, share
+from graphrl.compare.cluster import _execute, execute_all, share, survey
 from graphrl.compare.comparison import Comparison, compare
 from graphrl.compare.runs import Row, Run
 from graphrl.errors import GraphrlError, ProblemError
@@ -184,7 +184,7 @@ def workers(folder: Path, address: str, *options: str) -> Iterator[None]:
         deadline = time.monotonic() + 60
         while True:
             with contextlib.suppress(GraphrlError):
-                if cluster_size(address)[0] == 2:
+                if survey(address)[0] == 2:
                     break
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -212,7 +212,7 @@ def test_a_cluster_of_two_workers_gives_what_one_process_gives(
 def test_a_worker_that_dies_costs_its_run_and_one_that_joins_takes_over(tmp_path: Path, scheduler: str) -> None:
     runs = runs_of("given", "list", seeds=2)
     with workers(tmp_path, scheduler, "--nanny"):
-        assert cluster_size(scheduler) == (2, count_cores())
+        assert survey(scheduler) == (2, count_cores())
         comparison = compare(runs, cluster=scheduler, prepare=die_of_diamonds)
     assert comparison.new == 8
     check_that_only_diamonds_died(comparison, runs, "")

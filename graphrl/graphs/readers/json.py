@@ -93,8 +93,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         keys = [key for key, _ in pairs]
         duplicate = next(key for key in keys if keys.count(key) > 1)
-        owner = f" of {_describe(value['name'])}" if duplicate != "name" and "name" in value else ""
-        raise GraphError(f"key {_describe(duplicate)}{owner} appears twice")
+        owner = f" of {_show(value['name'])}" if duplicate != "name" and "name" in value else ""
+        raise GraphError(f"key {_show(duplicate)}{owner} appears twice")
     return value
 
 
@@ -136,11 +136,11 @@ def _check_header(top: object) -> None:
         return  # rejected next, like any other value of the wrong kind
     format = top.get("format")
     if format != FORMAT:
-        what = f"format is {_describe(format)}" if "format" in top else 'has no "format"'
+        what = f"format is {_show(format)}" if "format" in top else 'has no "format"'
         raise GraphError(f'{what}: must have "format": "{FORMAT}"')
     version = top.get("version")
     if type(version) is not int or version != VERSION:
-        what = f"version is {_describe(version)}" if "version" in top else 'has no "version"'
+        what = f"version is {_show(version)}" if "version" in top else 'has no "version"'
         raise GraphError(f'{what}: this graphrl reads "version": {VERSION}')
 
 
@@ -176,7 +176,7 @@ def _pipelined(entry: object, where: str) -> Pipelined:
 def _machine(entry: object) -> Machine:
     machine = _checked(entry, "machine", _MACHINE_KEYS)
     if "accelerators" not in machine:
-        raise GraphError('machine has no "accelerators": it is required')
+        raise GraphError('machine has no "accelerators": it is needed')
     return Machine(**{key: whole(value) for key, value in machine.items()})
 
 
@@ -195,7 +195,7 @@ def _tensor(entry: object, where: str, what: str, index: int) -> Tensor:
 def _name(owner: dict[str, Any], where: str) -> str:
     name = owner.get("name")
     if type(name) is not str:
-        what = f"its name is {_describe(name)}" if "name" in owner else "it has no name"
+        what = f"its name is {_show(name)}" if "name" in owner else "it has no name"
         raise GraphError(f"{where}: {what}: must be text")
     return name
 
@@ -203,18 +203,18 @@ def _name(owner: dict[str, Any], where: str) -> str:
 def _checked(entry: object, where: str, keys: frozenset[str]) -> dict[str, Any]:
     """Returns `entry` if it is an object without keys outside of `keys`; raises otherwise."""
     if type(entry) is not dict:
-        raise GraphError(f"{where} is {_describe(entry)}: must be an object")
+        raise GraphError(f"{where} is {_show(entry)}: must be an object")
     if not entry.keys() <= keys:
         unknown = next(key for key in entry if key not in keys)
         owner = f"op {entry['name']!r}" if keys is _OP_KEYS and type(entry.get("name")) is str else where
-        raise GraphError(f"{owner}: unknown key {_describe(unknown)}: {near(unknown, sorted(keys))}")
+        raise GraphError(f"{owner}: unknown key {_show(unknown)}: {near(unknown, sorted(keys))}")
     return entry
 
 
 def _list(owner: dict[str, Any], key: str, where: str, what: str) -> list[Any]:
     value = owner.get(key, [])
     if type(value) is not list:
-        raise GraphError(f"{where}: {key} is {_describe(value)}: must be a list of {what}")
+        raise GraphError(f"{where}: {key} is {_show(value)}: must be a list of {what}")
     return value
 
 
@@ -222,18 +222,18 @@ def _names(owner: dict[str, Any], key: str, where: str, what: str) -> tuple[str,
     names = _list(owner, key, where, what)
     for name in names:
         if type(name) is not str:
-            raise GraphError(f"{where}: {key} contains {_describe(name)}: must be a list of {what}")
+            raise GraphError(f"{where}: {key} contains {_show(name)}: must be a list of {what}")
     return tuple(names)
 
 
 def _text(owner: dict[str, Any], key: str, where: str, default: str) -> str:
     value = owner.get(key, default)
     if type(value) is not str:
-        raise GraphError(f"{where}: {key} is {_describe(value)}: must be text")
+        raise GraphError(f"{where}: {key} is {_show(value)}: must be text")
     return value
 
 
-def _describe(value: object) -> str:
+def _show(value: object) -> str:
     """The value in a few words: containers by their kind, long text by its start."""
     if isinstance(value, list | dict):
         return "an object" if isinstance(value, dict) else "a list"
