@@ -297,6 +297,4 @@ def test_classifiers() -> None:
     assert read(model([classify, zip_map], [X])).ops[0].outputs == (Tensor("label", 40), Tensor("y", 60))
     assert read(model([text], [X])).ops[0].outputs == (Tensor("y", 60),)
     assert "'label' is of kind text" in refused(model([text], [X], ["label", "y"]))
-    assert "'map' is of kind sequence of maps: ONNX does not define" in refused(
-        model([classify, zip_map], [X], ["map"])
-    )
+    assert "'map' is of kind sequence of maps: ONNX does not" in refused(model([classify, zip_map], [X], ["map"]))
