@@ -209,6 +209,6 @@ def test_comparisons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_a_file_whose_ops_run_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "cpu.json"
     path.write_text(json.dumps(file_of([node(1, 1.0), node(2, 1.0, supportedOnFpga=0)], [edge(1, 2, 1.0)], cpus=0)))
-    fault = "op '2:node2' can run on none of the devices, 2 accelerators and 0 CPUs"
+    fault = "op '2:node2' can run on none of the devices: 2 accelerators and 0 CPUs"
     for method in ("auto", "stage-dp", "anneal-load", "cp-sat", "equal-stages"):
         check_failure(["optimize", str(path), "--objective", "max_load", "--method", method], 2, fault, capsys)
