@@ -65,7 +65,7 @@ def test_a_graph_a_path_and_a_function(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "arguments", "options", "fault"),
     [
-        (TINY, (1,), {}, "no function"),
+        (TINY, (1,), {}, "not a function"),
         (3, (), {}, "must be a graph, a path or a JAX function"),
         ("no/such/file", (), {}, "no/such/file"),
         (TINY, (), {"objective": "speed"}, "objective"),

@@ -64,7 +64,7 @@ def test_every_cut_of_the_last_line_is_tolerated(tmp_path: Path) -> None:
     ("text", "fault"),
     [
         ("hello", "line 1: it is no JSON"),
-        ('{"format": "graphrl-plan", "version": 1}', "line 1: it is no run"),
+        ('{"format": "graphrl-plan", "version": 1}', "line 1: not a run"),
         ('{"format": "graphrl-run", "version": 7}\n', "version is 7"),
         ('{"format": "graphrl-run", "version": 1}\n', "missing"),
         ('{"format": "graphrl-ru\n{}\n', "line 1: it is no JSON"),
