@@ -119,7 +119,7 @@ class Settings:
                 raise ProblemError(f"sizes has {size}: must be from {MIN_OPS} to {MAX_OPS} ops")
         for name, values in (("sizes", self.sizes), ("transfers", self.transfers)):
             if not values or len(set(values)) < len(values):
-                raise ProblemError(f"{name} is {clipped(', '.join(map(str, values))) or 'empty'}: must name each once")
+                raise ProblemError(f"{name} is {clipped(', '.join(map(str, values))) or 'empty'}: must list each once")
         for transfer in self.transfers:
             if transfer not in TRANSFERS:
                 raise ProblemError(f"transfers has {transfer!r}: {suggest(transfer, TRANSFERS)}")

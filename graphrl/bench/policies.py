@@ -41,8 +41,8 @@ from graphrl.learning.ppo.settings import likeliest
 from graphrl.solvers.flow import Flow, Usage
 from graphrl.solvers.orders.random_orders import LANES, Drawing
 
-MOST_GRAPHS = 4096
-DECIDING, LEARNING = "deciding", "learning"
+MAX_GRAPHS = 4096
+DECISIONS_WORK, LEARNING = "deciding", "learning"
 
 Decoder = Literal["greedy", "sample", "beam"]
 DECODERS: tuple[Decoder, ...] = get_args(Decoder)
@@ -72,7 +72,7 @@ class OrderRow(Timing):
 class DecisionRow(Timing):
     """Measurement of decisions, or of policy updates (without the first, which compiles), on a batch of graphs."""
 
-    work: str  # `DECIDING` or `LEARNING`
+    work: str  # `DECISIONS_WORK` or `LEARNING`
     n: int  # ops of each graph
     graphs: int  # in a batch
     per_s: float  # decisions of a graph, or updates, by the median
@@ -138,7 +138,7 @@ def _drawing(graph: ComputationGraph, seed: int) -> Callable[[int], Sample]:
 def _decision_programs(settings: Settings, n: int, count: int, mesh: Mesh, first: bool) -> Prepared:
     """Programs of decisions by an untrained network and, up to `DECISIONS_LEARNT` ops, of learning."""
     graphs = [layered(n, settings.seed + i) for i in range(count)]
-    programs = {DECIDING: _deciding(graphs, mesh, settings.seed)}
+    programs = {DECISIONS_WORK: _deciding(graphs, mesh, settings.seed)}
     if n <= DECISIONS_LEARNT:
         sizes = compile_instances(graphs, [GO.problem] * count).graph.sizes
         programs[LEARNING] = _learning(go.learner(GO), go.batch(GO, graphs, sizes), mesh, settings.seed, 1)
@@ -190,7 +190,7 @@ ORDERS = Bench(
     option="orders",
     what="orders",
     unit="graph",
-    most=MOST_GRAPHS,
+    largest=MAX_GRAPHS,
     prepare=_order_programs,
     row=_order_row,
     table=Table(
@@ -216,7 +216,7 @@ DECISIONS = Bench(
     option="decisions",
     what="decisions",
     unit="graph",
-    most=MOST_GRAPHS,
+    largest=MAX_GRAPHS,
     prepare=_decision_programs,
     row=_decision_row,
     table=Table(

@@ -60,7 +60,7 @@ class Inlining:
             if name not in number:
                 raise PlanError(f"inlined names op {name!r}, which graph {graph.name!r} does not have")
             if chosen[number[name]]:
-                raise PlanError(f"inlined names op {name!r} twice: once is enough")
+                raise PlanError(f"inlined names op {name!r} twice: must name it once")
             chosen[number[name]] = True
         return fused_graph(fusion_of(fusion_problem(graph, self.chip), chosen))
 
@@ -188,7 +188,7 @@ def _check_keys(data: dict[str, Any], where: str, needed: tuple[str, ...], optio
             raise PlanError(f"{where} has the unknown key {_short(key)}: {suggest(key, needed + optional)}")
     for key in needed:
         if key not in data:
-            raise PlanError(f"{where} has no key {key!r}: it is needed")
+            raise PlanError(f"{where} has no key {key!r}: it is required")
 
 
 def _problem(data: dict[str, Any]) -> Problem:

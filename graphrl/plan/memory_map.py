@@ -171,10 +171,10 @@ class MemoryMap:
         problem = self.problem(graph)
         weights, outputs = self.memories(problem)
         costs = evaluate(problem, weights, outputs)
-        for what, asked, given in (("weights", weights, costs.weights), ("outputs", outputs, costs.outputs)):
-            moved = np.flatnonzero(asked != given)
+        for what, requested, assigned in (("weights", weights, costs.weights), ("outputs", outputs, costs.outputs)):
+            moved = np.flatnonzero(requested != assigned)
             if len(moved):
-                name, memory = self.order[moved[0]], self.chip.memories[asked[moved[0]]]
+                name, memory = self.order[moved[0]], self.chip.memories[requested[moved[0]]]
                 raise PlanError(f"the map is not valid: {what} of op {name!r} do not fit into memory {memory.name!r}")
         true = {"latency": costs.latency, "compiler_latency": compiler(problem).latency}
         for key, value in true.items():

@@ -155,7 +155,7 @@ def mark_donated(serialized: bytes, aliases: Sequence[OutputAlias]) -> bytes:
             output_shape_index=alias.output_index,
             parameter_number=alias.parameter,
             parameter_shape_index=alias.parameter_index,
-            kind=_MUST if alias.must else _MAY,
+            kind=_MUST if alias.is_required else _MAY,
         )
     return head + message.SerializeToString()
 

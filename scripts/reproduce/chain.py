@@ -12,8 +12,8 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.schedules.solver import (
     effective_ops,
-    first_heat,
-    least_heat,
+    initial_temperature,
+    min_temperature,
     prepare_with_lists,
     run_chain,
     start_chain,
@@ -44,7 +44,7 @@ def anneal(
     chain, makespan = start_chain(graph, problem, start, np.random.SeedSequence(seed)), 0.0
     run_chain(chain, 0, 1.0, 1.0, mix)  # loads compiled code before the clock starts
     makespan = evaluate(graph, problem, *start).makespan
-    ops, first, least = effective_ops(graph), first_heat(problem), least_heat(problem, start)
+    ops, first, least = effective_ops(graph), initial_temperature(problem), min_temperature(problem, start)
     total, share, moves, started = 0, 0.0, 100, time.thread_time()
     while share < 1:
         each = total / share / len(graph.ops) if total else 0.0

@@ -221,7 +221,7 @@ def test_wrong_policies_and_settings_are_one_line(
     nowhere = file_of([node(1, 1.0), node(2, 1.0, supportedOnFpga=0)], [edge(1, 2, 1.0)], cpus=0)
     path.write_text(json.dumps(nowhere))
     load = ["optimize", str(path), "--objective", "max_load", "--method", "go"]
-    check_failure(load, 2, "op '2:node2' can run on none of the devices, 2 accelerators and 0 CPUs", capsys)
+    check_failure(load, 2, "op '2:node2' can run on none of the devices: 2 accelerators and 0 CPUs", capsys)
     for setting, message in (
         ({"network": NETWORK, "problem": Problem("max_load", 4)}, "must be placement alone"),
         ({"problem": Problem("peak_memory", 4)}, "problem.objective is peak_memory: must be makespan or max_load"),

@@ -39,7 +39,7 @@ from graphrl.learning.learner import Learner, on_mesh
 from graphrl.mesh import make_mesh
 from graphrl.methods import find_solver
 from graphrl.solvers.base import Budget, Task
-from graphrl.solvers.sending.solver import quick_plan
+from graphrl.solvers.transfer_rules.solver import quick_plan
 from graphrl.training.config import parsed
 from graphrl.training.run import run_config
 

@@ -102,7 +102,7 @@ def test_a_generated_graph_by_name(folder: Path, capsys: pytest.CaptureFixture[s
     assert main(["optimize", "layered:20@7", "--method", "list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["graph"] == read_graph(folder / "graph.json").name
     for command in (["optimize", "layered:20x3"], ["convert", "layered:20x3", str(folder / "x.json")]):
-        check_failure(command, 2, "stands for 3 graphs, where one is needed: for example layered:20@0", capsys)
+        check_failure(command, 2, "names 3 graphs, where one is needed: for example layered:20@0", capsys)
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:

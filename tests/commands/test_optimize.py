@@ -39,10 +39,10 @@ def test_bad_seconds(seconds: Any) -> None:
 
 
 def test_remaining_budget() -> None:
-    assert Budget(10, 5.0).less(4, 2.0) == Budget(6, 3.0)
-    assert Budget(10).less(10, 2.0) is None
-    assert Budget(None, 5.0).less(10**6, 5.0) is None
-    assert Budget(None, 5.0).less(10**6, 1.0) == Budget(None, 4.0)
+    assert Budget(10, 5.0).minus(4, 2.0) == Budget(6, 3.0)
+    assert Budget(10).minus(10, 2.0) is None
+    assert Budget(None, 5.0).minus(10**6, 5.0) is None
+    assert Budget(None, 5.0).minus(10**6, 1.0) == Budget(None, 4.0)
 
 
 # Arguments of `optimize`
@@ -65,7 +65,7 @@ def test_a_graph_a_path_and_a_function(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "arguments", "options", "fault"),
     [
-        (TINY, (1,), {}, "no function"),
+        (TINY, (1,), {}, "not a function"),
         (3, (), {}, "must be a graph, a path or a JAX function"),
         ("no/such/file", (), {}, "no/such/file"),
         (TINY, (), {"objective": "speed"}, "objective"),

@@ -27,7 +27,7 @@ from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import Sizes, common_sizes
 from graphrl.solvers.rules.list_scheduling import quick_schedule
-from graphrl.solvers.sending.plans import with_sends
+from graphrl.solvers.transfer_rules.plans import with_transfers
 
 GRAPH = regal_like(3, num_ops=20)
 WIDER = common_sizes([regal_like(3, num_ops=44)])
@@ -227,7 +227,7 @@ def expected(graph: ComputationGraph, transfer: Any, sends: str, choices: Choice
     placement, keys = np.asarray(choices.placement, np.int64), keys_of(graph, choices.priority)
     if sends == "rule":
         alone = order_of(graph, dataclasses.replace(problem, devices=1), np.zeros(n, np.int64), keys)
-        order = with_sends(graph, problem, placement, alone)
+        order = with_transfers(graph, problem, placement, alone)
     else:
         order = order_of(graph, problem, placement, keys)
     ran, (end, place), costs = order < n, np.empty((2, n)), exact.evaluate(graph, problem, placement, order)

@@ -120,12 +120,12 @@ import numba
 import numpy as np
 from graphrl.compiled import ready
 from graphrl.solvers.rules import plan_builder as build
-with build.prepared_beside():
+with build.prepared_in_background():
     while not ready(build.build, build.NAME).exists():
         pass
 build.prepare()
 assert build.build.stats.cache_hits and not build.build.stats.cache_misses
-with build.prepared_beside():  # nothing is left to do
+with build.prepared_in_background():  # nothing is left to do
     pass
 assert "scipy.linalg" not in sys.modules
 assert numba.njit(lambda x, y: np.dot(x, y))(np.ones(3), np.ones(3)) == 3  # needs it

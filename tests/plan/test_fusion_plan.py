@@ -88,8 +88,8 @@ def _with(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
     ("change", "message"),
     [
         (_with("inlined", ["1", "2", "nine"]), "inlined names op 'nine', which graph 'chain' does not have"),
-        (_with("inlined", ["1", "1", "2", "3"]), "inlined names op '1' twice: once is enough"),
-        (_with("inlined", ["0", "1", "2", "3"]), "op '0' of type 'dot_general' is inlined: it may not be"),
+        (_with("inlined", ["1", "1", "2", "3"]), "inlined names op '1' twice: must name it once"),
+        (_with("inlined", ["0", "1", "2", "3"]), "op '0' of type 'dot_general' cannot be inlined"),
         (_with("inlined", ["1", "2"]), "placement misses op '3'"),
         (_with("inlined", [1]), "inlined has 1: must be a list of op names"),
         (_with("chip", {"name": "x"}), "chip has no key 'flops_per_second'"),

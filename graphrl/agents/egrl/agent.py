@@ -159,7 +159,7 @@ def solve_policy(task: MapTask, *, checkpoint: str = "", alone: bool = False) ->
     """
     maps = Policy.chosen(task.problem, checkpoint).checked(task.problem).ask(task.problem)
     task.evaluate(maps[:1] if alone else maps)
-    return task.answer(task.answered())
+    return task.answer(task.best_map())
 
 
 def _discounts(text: str) -> tuple[float, ...]:
@@ -179,7 +179,7 @@ def _search(task: MapTask, config: EgrlConfig, policy: Any) -> MemoryMap:
     while not task.spent():
         state, _, actions = _generation(config, state, instances, root)
         task.evaluate(rows_of(actions, task.problem.steps))
-    return task.answered()
+    return task.best_map()
 
 
 def rows_of(actions: jax.Array, steps: int) -> np.ndarray:

@@ -173,7 +173,7 @@ def solve(
         if not least <= value <= most:
             raise ProblemError(f"{name} is {value}: must be from {least} to {most:,}")
     policy, decoder = _policy(task.problem, checkpoint), DECODERS[task.problem.objective]
-    with task.uncounted():
+    with task.paused_clock():
         decoder.prepare()
     seconds = math.inf if task.budget.seconds is None else task.budget.seconds
     start = decoder.start(task.graph, task.problem, HINT_SHARE * seconds)
@@ -183,7 +183,7 @@ def solve(
     if finetune:
         search.learn(finetune)
     for number in range(rounds):
-        if task.over(search.evaluations):
+        if task.is_spent(search.evaluations):
             break
         search.draw(samples, tries, number)
     return task.answer(search.plan())
@@ -201,9 +201,9 @@ def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoin
     compiling the network, which may take 8 s: below 80 s this is `auto`. Args and errors: as `solve`.
     """
     _policy(task.problem, checkpoint)  # raises here, since a portfolio skips methods that cannot run
-    with task.uncounted():
+    with task.paused_clock():
         DECODERS[task.problem.objective].prepare()
-    portfolio, budget = auto.begun(task), task.budget
+    portfolio, budget = auto.initial_portfolio(task), task.budget
     go = Stage(solve, options=lambda _: {"samples": samples, "rounds": rounds, "checkpoint": checkpoint})
     plays = budget.seconds is None or PLAY_SHARE * budget.seconds >= COMPILE_SECONDS
     return portfolio.run([*[go] * plays, *auto.stages(task.graph, task.problem, budget)])
@@ -296,14 +296,14 @@ class _Search:
             before = self._rank
             self._pass(changes[:tries], climb)
             tries -= len(changes)
-            if self._rank == before or self._task.over(self.evaluations):
+            if self._rank == before or self._task.is_spent(self.evaluations):
                 return
 
     def _pass(self, changes: np.ndarray, climb: Climb) -> None:
         step = max(1, min(CHUNK, WALKED // self._decoder.walked))
         for begin in range(0, len(changes), step):
             chunk = changes[begin : begin + self._most(step)]
-            if self._task.over(self.evaluations) or not len(chunk):
+            if self._task.is_spent(self.evaluations) or not len(chunk):
                 return
             self.evaluations += len(chunk)
             candidate = climb(*self._best, chunk), self._best[1]

@@ -33,9 +33,9 @@ from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.loads import stages
 from graphrl.solvers.loads.groups import Groups, placed_order
 from graphrl.solvers.loads.rules import quick_plan
-from graphrl.solvers.sending.plans import in_order_of, placed, with_sends
-from graphrl.solvers.sending.search import changed_makespans, climb, makespan
-from graphrl.solvers.sending.solver import prepare_with_lists, quick_start
+from graphrl.solvers.transfer_rules.plans import op_plan, order_by_keys, with_transfers
+from graphrl.solvers.transfer_rules.search import climb, makespan, neighbour_makespans
+from graphrl.solvers.transfer_rules.solver import prepare_with_lists, quick_start
 
 Rank = tuple[int, float]  # bytes over the memory limit, seconds
 
@@ -57,7 +57,7 @@ class Decoder:
 
     def __init__(self, graph: ComputationGraph, problem: Problem, instance: CompileParams) -> None:
         n = len(graph.ops)
-        self._graph, self._problem, self._plan = graph, problem, placed(graph, problem)
+        self._graph, self._problem, self._plan = graph, problem, op_plan(graph, problem)
         self._heap, self._waits = np.zeros((2, n), np.int64)
         self._leader, self._step = np.asarray(instance.leader)[:n], float(instance.reach) * n
         self._shape = np.shape(instance.runs_on)
@@ -88,7 +88,7 @@ class Decoder:
     def plan_of(graph: ComputationGraph, problem: Problem, start: Start) -> PlacedOrder:
         """The plan of a start."""
         assert start.order is not None
-        return start.placement, with_sends(graph, problem, start.placement, start.order)
+        return start.placement, with_transfers(graph, problem, start.placement, start.order)
 
     def together(self, placement: np.ndarray) -> np.ndarray:
         """A placement `[n]` with every group on the device of its first op in the order."""
@@ -102,7 +102,7 @@ class Decoder:
         seconds = makespan(self._plan)
         if self._problem.memory_limit is None or (best is not None and best <= (0, seconds)):
             return 0, seconds
-        nodes = with_sends(self._graph, self._problem, placement, ops)
+        nodes = with_transfers(self._graph, self._problem, placement, ops)
         return exact.evaluate(self._graph, self._problem, placement, nodes).rank(self._problem)
 
     def run(self, placement: np.ndarray, priority: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -125,8 +125,8 @@ class Decoder:
         """
         self._ordered(placement, priority)
         now, makespans = makespan(self._plan), np.empty((len(self._keys), self._problem.devices))
-        self._plan.ops["mate"][:-1] = self._graph.mates
-        changed_makespans(self._plan, np.empty(len(self._keys), np.int64), makespans)
+        self._plan.ops["next_member"][:-1] = self._graph.next_colocated
+        neighbour_makespans(self._plan, np.empty(len(self._keys), np.int64), makespans)
         decides = self._leader == np.arange(len(self._keys))
         return np.where(decides[:, None], saved(now, makespans), 0)
 
@@ -142,14 +142,14 @@ class Decoder:
         """
         group = self._graph.leaders if group is None else group
         self._ordered(placement, priority)
-        self._plan.ops["mate"][:-1] = rings(group)
+        self._plan.ops["next_member"][:-1] = rings(group)
         climb(self._plan, changes, np.empty(len(self._keys), np.int64))
         return self._plan.ops["device"][:-1].astype(np.int64)
 
     def plan(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:
         """The plan that choices `[n]` encode."""
         placement, ops = self._ordered(placement, priority)
-        return placement, with_sends(self._graph, self._problem, placement, ops)
+        return placement, with_transfers(self._graph, self._problem, placement, ops)
 
     def _ordered(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:
         """The placement with groups on one device, and the ops in the order of the priorities; also sets
@@ -157,7 +157,7 @@ class Decoder:
         """
         placement = self.together(placement)
         self._plan.ops["device"][:-1] = placement
-        in_order_of(self._plan, -(self._keys + self._step * priority), self._heap, self._waits)
+        order_by_keys(self._plan, -(self._keys + self._step * priority), self._heap, self._waits)
         return placement, self._plan.order.copy()
 
 

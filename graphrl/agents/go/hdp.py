@@ -357,7 +357,7 @@ def rewards(task: Instance, values: jax.Array) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
-def begin_anew(config: HdpConfig, state: State, task: Instance) -> State:
+def restart(config: HdpConfig, state: State, task: Instance) -> State:
     """Restarts with new parameters, but keeps the best placement so far."""
     return begin(config, state.key, task)._replace(placement=state.placement, value=state.value)
 
@@ -405,7 +405,7 @@ def _advanced(config: HdpConfig, state: State, task: Instance, steps: int) -> St
     """Runs updates, with restarts when they are due."""
     while steps:
         if (done := int(state.step)) == config.updates:
-            state, done = begin_anew(config, state, task), 0
+            state, done = restart(config, state, task), 0
         some = min(steps, config.updates - done)
         state, steps = advance(config, state, task, some), steps - some
     return state

@@ -10,7 +10,6 @@ There are two agents: the published one, and one with a list schedule as a hint.
 """
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,7 +100,8 @@ def solve_portfolio(task: Task, *, checkpoint: str = "") -> Plan:
         return {"checkpoint": checkpoint, "starts": [plan.decisions(task.graph) for plan in plans]}
 
     others = auto.stages(task.graph, task.problem, task.budget)
-    return auto.begun(task).run(itertools.chain([Stage(solve_hint, SEARCH_SHARE, options=proposing)], others))
+    search = Stage(solve_hint, SEARCH_SHARE, options=proposing)
+    return auto.initial_portfolio(task).run([search, *others])
 
 
 def _policy(task: Task, checkpoint: str, hint: Hint) -> Policy:

@@ -112,7 +112,7 @@ class Graph(NamedTuple):
     readers: np.ndarray  # [e] uint32, ops by the tensor that they read
     waiters: np.ndarray  # [f] uint32, ops by the control predecessor that they have
     read: np.ndarray  # [e] uint32, the tensor that each of the readers reads
-    sent: np.ndarray  # [t * (d - 1)] uint32, the tensor of each transfer
+    transfer_tensor: np.ndarray  # [t * (d - 1)] uint32, the tensor of each transfer
     now: np.ndarray  # [n] NOW
     heap: np.ndarray  # [N + 2] int32
     clocks: np.ndarray  # [2, d] float32, seconds, see `clocks`
@@ -154,7 +154,7 @@ def host_graph(graph: ComputationGraph, problem: Problem, *, timed: bool, memory
         readers=a.use_op.astype(np.uint32),
         waiters=a.control_target.astype(np.uint32),
         read=a.use_tensor.astype(np.uint32),
-        sent=np.repeat(np.arange(t, dtype=np.uint32), d - 1),
+        transfer_tensor=np.repeat(np.arange(t, dtype=np.uint32), d - 1),
         now=np.zeros(n, NOW),
         heap=np.zeros(places, np.int32),
         clocks=np.zeros((2, d), np.float32),
@@ -173,9 +173,9 @@ def _check_supported(graph: ComputationGraph, problem: Problem) -> None:
       GraphrlError: an alias, a reuse, resident weights or a memory limit.
     """
     if (graph.arrays.alias >= 0).any() or (graph.arrays.reuses >= 0).any():
-        raise GraphrlError(f"graph {graph.name!r} has aliases or reuses: the compiled decoder knows none")
+        raise GraphrlError(f"graph {graph.name!r} has aliases or reuses: the compiled decoder does not support them")
     if problem.resident_weights or problem.memory_limit is not None:
-        raise GraphrlError("resident weights and memory limits: the compiled decoder knows none")
+        raise GraphrlError("resident weights and memory limits: the compiled decoder does not support them")
 
 
 _0 = np.float32(0)
@@ -259,10 +259,10 @@ def _start(g: Graph, genes: np.ndarray, begin: int, memory: bool) -> int:
     """Places all ops, resets the arrays that decoding writes, pushes the ready ops; returns the heap's size."""
     n, d, size = len(g.now), g.devices, 0
     for v in range(n):
-        x, device, most = g.now[v], 0, genes[begin + v]
+        x, device, highest = g.now[v], 0, genes[begin + v]
         for other in range(1, d):
-            if genes[begin + other * n + v] > most:
-                device, most = other, genes[begin + other * n + v]
+            if genes[begin + other * n + v] > highest:
+                device, highest = other, genes[begin + other * n + v]
         x.device, x.ready, x.waits = device, _0, g.ops[v].waits
         x.key = _packed(g, genes[begin + d * n + v], v)
     for v in range(n):
@@ -304,19 +304,19 @@ def _run_op(
     for tensor in range(op.writes, g.ops[v + 1].writes):
         if memory:
             g.last[tensor * d + here] = place
-        elsewhere = 0  # bits of devices
+        remote = 0  # bits of devices
         for e in range(g.tensors[tensor].readers, g.tensors[tensor + 1].readers):
             there = g.now[g.readers[e]].device
-            elsewhere |= 1 << there
+            remote |= 1 << there
             size, hole = _release(g, size, hole, g.readers[e], there == here, end, timed)
-        elsewhere &= ~(1 << here)
+        remote &= ~(1 << here)
         to = 0
-        while elsewhere != 0:
-            if elsewhere & 1:
+        while remote != 0:
+            if remote & 1:
                 node = n + tensor * (d - 1) + to - (to > here)
                 key = genes[begin + (d + 1) * n + to * t + tensor]
                 size, hole = push(g.heap, size, hole, _packed(g, key, node)), False
-            elsewhere >>= 1
+            remote >>= 1
             to += 1
     for e in range(op.waiters, g.ops[v + 1].waiters):
         size, hole = _release(g, size, hole, g.waiters[e], True, end, timed)
@@ -326,7 +326,7 @@ def _run_op(
 @inlined
 def _run_transfer(g: Graph, size: int, index: int, place: int, timed: bool, memory: bool) -> tuple[int, bool]:
     """Runs the transfer of that index; returns the heap's new size, and whether it still has its hole."""
-    d, hole, t = g.devices, True, g.sent[index]
+    d, hole, t = g.devices, True, g.transfer_tensor[index]
     tensor = g.tensors[t]
     producer = g.now[tensor.producer]
     here, to, end = producer.device, index - t * (d - 1), _0
@@ -342,13 +342,13 @@ def _run_transfer(g: Graph, size: int, index: int, place: int, timed: bool, memo
 
 
 @inlined
-def _release(g: Graph, size: int, hole: bool, op: int, came: bool, end: np.float32, timed: bool) -> tuple[int, bool]:
-    """Counts one input of an op as arrived if `came`, without a branch, which would often be mispredicted."""
+def _release(g: Graph, size: int, hole: bool, op: int, arrived: bool, end: np.float32, timed: bool) -> tuple[int, bool]:
+    """Counts one input of an op as arrived if `arrived`, without a branch, which would often be mispredicted."""
     x = g.now[op]
     if timed:
-        x.ready = max(x.ready, end if came else _0)
-    x.waits -= came
-    if came and x.waits == 0:
+        x.ready = max(x.ready, end if arrived else _0)
+    x.waits -= arrived
+    if arrived and x.waits == 0:
         return push(g.heap, size, hole, x.key), False
     return size, hole
 
@@ -379,8 +379,8 @@ def _set_peaks(g: Graph, places: int) -> None:
             freed = tensor.freed if device == home else tensor.bytes
             g.change[device * rows + g.last[t * d + device] + 1] -= freed
     for device in range(d):
-        live = most = 0
+        live = peak = 0
         for place in range(device * rows + 1, device * rows + places + 1):
             live += g.change[place]
-            most = max(most, live + (g.extra[place] if len(g.extra) else 0))
-        g.peak[device] = most
+            peak = max(peak, live + (g.extra[place] if len(g.extra) else 0))
+        g.peak[device] = peak

@@ -61,8 +61,8 @@ class CompileEnv:
       tasks: the decisions: one or more of "placement", "priority" and "fusion", the last on instances with fusion.
       episode_steps: number of steps; with more than 1, later steps refine the last choices.
       sends: "urgent": a transfer has the priority of the most urgent op that waits for it. "rule": transfers follow
-        from the order of ops alone (`solvers.sending.plans`), as in plans of `anneal-ops` and `go`: right before the
-        first op that waits, under `rendezvous` bundled with all transfers that are ready between the same two devices.
+        from the order of ops alone (`solvers.transfer_rules.plans`), as in plans of `anneal-ops` and `go`: right before
+        the first op that waits, under `rendezvous` bundled with all that are ready between the same two devices.
 
     Version history: v0, the first.
 

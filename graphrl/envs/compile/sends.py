@@ -1,7 +1,7 @@
 """Keys of transfers in `Compile-v0`: when each tensor is sent, given placement and priorities.
 
 `transfer_keys` sends a tensor when its most urgent reader is due. `by_rule` is the device version of
-`solvers.sending.plans`: sends follow from the order of ops, bundled under `rendezvous`.
+`solvers.transfer_rules.plans`: sends follow from the order of ops, bundled under `rendezvous`.
 """
 
 from typing import Literal, NamedTuple
@@ -21,8 +21,8 @@ Sends = Literal["urgent", "rule"]
 def by_rule(
     graph: PaddedGraph, placement: jax.Array, op_keys: jax.Array, devices: int, transfer: Transfer
 ) -> Decisions:
-    """Decisions whose transfers follow the rule of `solvers.sending.plans`: bundled under `rendezvous`, else right
-    before the first op that waits for them; up to the resolution of keys for thousands of ops (`costs.device.lanes`).
+    """Decisions whose transfers follow the rule of `solvers.transfer_rules.plans`: bundled under `rendezvous`, else
+    right before the first op that waits; up to the resolution of keys for thousands of ops (`costs.device.lanes`).
 
     Args:
       graph: a batch of graphs (leading axis g).

@@ -115,8 +115,8 @@ def pipeline(num_ops: int, seed: int) -> ComputationGraph:
                 pipelined=extra,
             )
         )
-    held = sum(op.weight_bytes for op in ops)
-    machine = Machine(accelerators, 1, int(limit * held / accelerators) + 1)
+    weights_total = sum(op.weight_bytes for op in ops)
+    machine = Machine(accelerators, 1, int(limit * weights_total / accelerators) + 1)
     return ComputationGraph(f"pipeline-{num_ops}-{seed}", tuple(ops), machine=machine)
 
 
@@ -157,11 +157,11 @@ def full_options(family: str, options: Options | None = None) -> dict[str, Any]:
         if name not in defaults:
             raise ProblemError(f"family {family!r} has no option {name!r}: {suggest(name, defaults)}")
         default = defaults[name]
-        wanted = (int, float) if type(default) is float else type(default)
+        kind = (int, float) if type(default) is float else type(default)
         if default is not None and (
-            not isinstance(value, wanted) or isinstance(value, bool) != isinstance(default, bool)
+            not isinstance(value, kind) or isinstance(value, bool) != isinstance(default, bool)
         ):
-            raise ProblemError(f"option {name} is {value!r}: must be of the kind of its default, {default!r}")
+            raise ProblemError(f"option {name} is {value!r}: must have the type of its default, {default!r}")
     return {**defaults, **(options or {})}
 
 

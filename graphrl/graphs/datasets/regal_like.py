@@ -130,10 +130,10 @@ class RegalLike:
             check_count(name, getattr(self, name), 0)
         for name in ("er_probability", "ws_rewired", "sbm_within", "sbm_across", "control"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ProblemError(f"{name} is {getattr(self, name)}: must be a probability")
+                raise ProblemError(f"{name} is {getattr(self, name)}: must be from 0 to 1")
         if not (abs(self.mean) < math.inf and 0 <= self.deviation < math.inf):
             raise ProblemError(
-                f"mean is {self.mean} and deviation is {self.deviation}: must be finite, the latter from 0"
+                f"mean is {self.mean} and deviation is {self.deviation}: must be finite, and the deviation at least 0"
             )
 
 

@@ -117,4 +117,4 @@ def read_graph(
             *(f for f in FORMATS if named.endswith(f.suffixes)),
         ):
             return reader.parse(data, source, DEFAULT_CHIP if chip is None else chip, dims or {}, limits)
-    raise GraphError(f"{source}: no graph that graphrl can read: {', '.join(f.name for f in FORMATS)}")
+    raise GraphError(f"{source}: not a graph that graphrl can read: {', '.join(f.name for f in FORMATS)}")

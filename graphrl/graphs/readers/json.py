@@ -60,13 +60,13 @@ def strict_json(data: bytes) -> object:
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except UnicodeEncodeError:
-        raise GraphError("a text has half of a surrogate pair: no text may") from None
+        raise GraphError("a text has half of a surrogate pair: must be valid Unicode") from None
     except UnicodeDecodeError as error:
         raise GraphError(f"not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}") from None
     except json.JSONDecodeError as error:
         raise GraphError(f"broken or truncated JSON: {error}") from None
     except RecursionError:
-        raise GraphError("JSON nested too deeply: no format here has more than five levels") from None
+        raise GraphError("JSON nested too deeply: must have at most five levels") from None
     except GraphError:
         raise
     except ValueError:  # Python refuses to convert integers of more than 4300 digits
@@ -92,9 +92,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
         keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        owner = f" of {_show(value['name'])}" if twice != "name" and "name" in value else ""
-        raise GraphError(f"key {_show(twice)}{owner} appears twice")
+        duplicate = next(key for key in keys if keys.count(key) > 1)
+        owner = f" of {_show(value['name'])}" if duplicate != "name" and "name" in value else ""
+        raise GraphError(f"key {_show(duplicate)}{owner} appears twice")
     return value
 
 
@@ -137,7 +137,7 @@ def _check_header(top: object) -> None:
     format = top.get("format")
     if format != FORMAT:
         what = f"format is {_show(format)}" if "format" in top else 'has no "format"'
-        raise GraphError(f'{what}: a graph says "format": "{FORMAT}"')
+        raise GraphError(f'{what}: must have "format": "{FORMAT}"')
     version = top.get("version")
     if type(version) is not int or version != VERSION:
         what = f"version is {_show(version)}" if "version" in top else 'has no "version"'
@@ -222,7 +222,7 @@ def _names(owner: dict[str, Any], key: str, where: str, what: str) -> tuple[str,
     names = _list(owner, key, where, what)
     for name in names:
         if type(name) is not str:
-            raise GraphError(f"{where}: {key} holds {_show(name)}: must be a list of {what}")
+            raise GraphError(f"{where}: {key} contains {_show(name)}: must be a list of {what}")
     return tuple(names)
 
 

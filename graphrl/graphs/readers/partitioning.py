@@ -79,8 +79,8 @@ def partitioning_graph(value: Mapping[str, Any], source: str) -> ComputationGrap
         inputs: dict[int, list[str]] = {node.id: [] for node in file.nodes}
         if len(inputs) < len(file.nodes):
             ids = [node.id for node in file.nodes]
-            twice = next(number for number in ids if ids.count(number) > 1)
-            raise GraphError(f"node {twice} appears twice: ids must be unique")
+            duplicate = next(number for number in ids if ids.count(number) > 1)
+            raise GraphError(f"node {duplicate} appears twice: ids must be unique")
         outputs = _read_edges(file.edges, inputs)
         ops = tuple([_op(node, inputs[node.id], outputs.get(node.id, _Output(0.0, 0))) for node in file.nodes])
         name = os.path.basename(source).removesuffix(".gz").removesuffix(".json")
@@ -126,7 +126,7 @@ def _op(node: _Node, inputs: list[str], output: _Output) -> Op:
     runtime = 0.0
     if node.supportedOnFpga:
         if node.fpgaLatency is None:
-            raise GraphError(f"node {node.id} has no 'fpgaLatency': it is needed")
+            raise GraphError(f"node {node.id} has no 'fpgaLatency': it is required")
         try:
             runtime = msgspec.convert(node.fpgaLatency, Amount)
         except msgspec.ValidationError as error:

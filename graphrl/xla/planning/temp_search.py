@@ -289,7 +289,7 @@ class _Search:
         return seconds - seconds_then > patience and turn - turn_then > PATIENT_TURNS
 
     def _over(self) -> bool:
-        return self._task.over(len(self._predicted))
+        return self._task.is_spent(len(self._predicted))
 
     def _try_nearby(self, flow: Flow, passes: Passes, rng: np.random.Generator) -> None:
         """Predicts a random order near the best, if one of low peak is found within `TRIES`."""

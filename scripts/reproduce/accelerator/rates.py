@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding
 from graphrl.bench import machine
 from graphrl.bench.cases import PARAMETERS, Case, Settings, Work, problem, random_graphs
 from graphrl.bench.measure import graphrl_search
-from graphrl.bench.timing import BY_GRAPH, compile_program, graphrl_evaluation, interleaved, over_and_over
+from graphrl.bench.timing import BY_GRAPH, compile_program, graphrl_evaluation, interleaved, repeated_calls
 from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.problem import map_problem
 from graphrl.envs import specs
@@ -111,7 +111,7 @@ def _rates(episode: _Episode, count: int, settings: Settings) -> Row:
     compiled, compile_s = compile_program(spread, *arguments)
     if not bool(jnp.all(compiled(*arguments)[-1])):
         raise GraphrlError(f"{episode.env}: an episode has not ended after its {episode.steps} steps")
-    (samples,) = interleaved([over_and_over(compiled, arguments, count)], settings.repeats, settings.seconds)
+    (samples,) = interleaved([repeated_calls(compiled, arguments, count)], settings.repeats, settings.seconds)
     rate = samples.per_second("wall")
     rates = {"rollouts_per_s": rate, "steps_per_s": episode.steps * rate, "compile_s": compile_s}
     return {"n": episode.n, "steps": episode.steps, "threads": settings.threads, **rates}

@@ -31,9 +31,9 @@ from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.features import node_features, type_features
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, common_sizes
-from graphrl.solvers.sending.plans import placed, put
-from graphrl.solvers.sending.search import makespan, prepare
-from graphrl.solvers.sending.solver import quick_plan
+from graphrl.solvers.transfer_rules.plans import op_plan, set_plan
+from graphrl.solvers.transfer_rules.search import makespan, prepare
+from graphrl.solvers.transfer_rules.solver import quick_plan
 from reproduce.go.settings import Settings, difference_interval
 from reproduce.results import Table, here
 
@@ -55,13 +55,13 @@ class Case:
         self.graph, self.problem, self.devices, self.ops = graph, problem, problem.devices, len(graph.ops)
         self.placement = np.asarray(placement, np.int64)  # [n]
         self.order = nodes[nodes < self.ops].astype(np.int64)  # [n]
-        self._plan = placed(graph, problem)
+        self._plan = op_plan(graph, problem)
         self.makespan = self.seconds(self.placement)
         self.end = self._plan.ops["end"][:-1].copy()  # [n]
 
     def seconds(self, placement: np.ndarray) -> float:
         """Makespan of another placement `[n]` in the same order."""
-        put(self._plan, placement, self.order)
+        set_plan(self._plan, placement, self.order)
         return makespan(self._plan)
 
     @property

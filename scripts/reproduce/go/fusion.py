@@ -32,7 +32,7 @@ from graphrl.plan import Plan
 from graphrl.solvers.fusion.flips import prepare
 from graphrl.solvers.fusion.rules import DEFAULT_RULE, fuse_by
 from graphrl.solvers.rules.list_scheduling import schedule
-from graphrl.solvers.sending.solver import quick_start
+from graphrl.solvers.transfer_rules.solver import quick_start
 from reproduce.go.settings import Settings
 from reproduce.measurements import Figures, call_seconds
 from reproduce.results import Table

@@ -45,6 +45,6 @@ def load(model: str) -> ComputationGraph:
     """
     names = select(model)
     if len(names) > 1:
-        raise ProblemError(f"{model} stands for {len(names)} workloads, where one is needed: for example {names[0]}")
+        raise ProblemError(f"{model} names {len(names)} workloads, where one is needed: for example {names[0]}")
     name, _, chip = names[0].removeprefix(PREFIX).partition("/")
     return egrl.WORKLOADS[name]() if name in egrl.WORKLOADS else go.load(name, chip or go.CHIP).graph
