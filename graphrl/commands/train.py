@@ -33,7 +33,7 @@ Ctrl-C or SIGTERM ends a run with a checkpoint, after the update that is under w
 the checkpoint before. --resume goes on from the last one, also after a crash or kill -9, with the same parameters at
 the end as if nothing had happened; only training.* may be set anew. Where there is nothing to resume it starts.
 
---set agent.start=FOLDER begins with the policy of another run (or of a file), as for a second stage with more
+--set agent.init_checkpoint=FOLDER begins with the policy of another run (or of a file), as for a second stage with more
 evaluations; the network must be the same. The folder is needed only to begin with: --resume does without.
 
 --distributed joins other processes, each started with the same command and a folder that all see: the environment of
@@ -43,11 +43,11 @@ JAX_PROCESS_ID. data.graphs, the graphs of a batch, are spread over all devices 
 examples:
   graphrl train regal --out out/regal
   graphrl train regal --out out/regal --resume --set training.steps=1000
-  graphrl train regal --set agent.start=out/regal --set agent.evaluations=5000 --out out/regal-5000
+  graphrl train regal --set agent.init_checkpoint=out/regal --set agent.evaluations=5000 --out out/regal-5000
   graphrl train regal --config regal.toml --set agent.problem.objective=peak_memory --out out/memory
   graphrl train topoformer --set training.steps=2000 --set data.train=layered:100x128@10000
   graphrl train go --set agent.learning=imitation --out out/imitated
-  graphrl train go --set agent.start=out/imitated --out out/go
+  graphrl train go --set agent.init_checkpoint=out/imitated --out out/go
   graphrl train egrl --set data.train=workloads:resnet50 --set training.steps=200 --out out/egrl
   graphrl train egrl --set agent.chip=chip.json --set agent.variant=egrl --out out/egrl-chip
 """
@@ -91,14 +91,14 @@ def run(args: argparse.Namespace) -> int:
     from graphrl.training import devices
     from graphrl.training.run import train
 
-    devices.start(*agent.shared(config), distributed=args.distributed)
+    devices.configure(*agent.work_items(config), distributed=args.distributed)
     keep_compiled()
     if args.resume and not resumes and devices.is_main():
         print(f"graphrl: no run in {folder}: starting one", file=sys.stderr)
     try:
         result = train(args.agent, agent, config, folder, resume=args.resume)
     except KeyboardInterrupt:
-        devices.leave()
+        devices.disconnect()
         _say_left(args.agent, folder)
         return 1
     if devices.is_main():
@@ -125,18 +125,18 @@ def _go_on(agent: str, folder: Path) -> str:
 def _report(result: "Result", args: argparse.Namespace, folder: Path) -> None:
     from graphrl.training.checkpoints import read_info
 
-    step, interrupted, looks = result.outcome
+    step, interrupted, validation = result.outcome
     best, last = read_info(result.best), read_info(result.latest)
     if args.json:
-        outcome = {"step": step, "interrupted": interrupted, "seconds": last.seconds, "validation": looks}
+        outcome = {"step": step, "interrupted": interrupted, "seconds": last.seconds, "validation": validation}
         print_json({**outcome, "best": str(result.best), "best_score": best.score, "last": str(result.latest)})
     elif not interrupted:
         print(f"trained: {step} steps in {format_seconds(last.seconds)}")
-        first, chosen = looks[0], next(look for look in looks if look["step"] == best.step)
-        print(f"on the held-out graphs, before training and at step {best.step}, the best:")
+        first, chosen = validation[0], next(means for means in validation if means["step"] == best.step)
+        print(f"{'held-out graphs':20} {'untrained':>11} {f'step {best.step}':>11} (best)")
         for name in (key for key in chosen if key != "step"):
-            print(f"  {name:20} {first[name]:10.4g} {chosen[name]:10.4g}")
-        print(f"best checkpoint: {result.best} (graphrl evaluate {folder})")
+            print(f"  {name:18} {first[name]:11.4g} {chosen[name]:11.4g}")
+        print(f"best checkpoint: {result.best} (compare it with other methods: graphrl evaluate {folder})")
     if interrupted:
         go_on = _go_on(args.agent, folder)
         print(f"graphrl: stopped at step {step}, with a checkpoint: {go_on}", file=sys.stderr)

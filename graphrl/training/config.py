@@ -2,6 +2,7 @@
 
 - `RunConfig`: all settings of a run; `Schedule`: the steps at which the loop validates and saves.
 - `read_values`, `parsed`, `merged`, `updated`: from files and texts to a dataclass; `as_dict`: back to JSON.
+- `RENAMED`: old names of settings, and `renamed`, which converts them.
 
 Tyro is not used: it prints multi-line errors and needs control of the command line. Here argparse parses it, with
 errors of one line.
@@ -10,6 +11,7 @@ errors of one line.
 import dataclasses
 import json
 import math
+import sys
 import tomllib
 import types
 import typing
@@ -32,8 +34,9 @@ class Schedule:
       steps: total number of parameter updates.
       validate_every: steps between two validations; the first takes place before any training.
       checkpoint_every: steps between two checkpoints, in addition to those at every validation.
-      ahead: updates that are dispatched before the loop waits for the metrics of the first, so that the device is never
-        idle. A metric that is not finite ends the run up to this many steps later, but before the next checkpoint.
+      max_in_flight: updates that are dispatched before the loop waits for the metrics of the first, so that the device
+        is never idle. A metric that is not finite ends the run up to this many steps later, but before the next
+        checkpoint.
       keep: number of latest checkpoints to keep; the best by validation is kept in addition.
 
     Raises:
@@ -43,13 +46,13 @@ class Schedule:
     steps: int = 300
     validate_every: int = 25
     checkpoint_every: int = 10
-    ahead: int = 2
+    max_in_flight: int = 2
     keep: int = 2
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            least = 0 if field.name == "ahead" else 1
+            least = 0 if field.name == "max_in_flight" else 1
             if not least <= value < 2**31:
                 raise ProblemError(f"{field.name} is {value!r}: must be at least {least}")
 
@@ -89,6 +92,48 @@ class RunConfig(Generic[C]):
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:
             raise ProblemError(f"seed is {self.seed!r}: must be an integer from 0 to 2^32 - 1")
+
+
+# old -> new names of settings; version 0.2 still reads the old ones
+RENAMED = {
+    "agent.network.played": "agent.network.plan_features",
+    "agent.slowness": "agent.communication_ratios",
+    "agent.start": "agent.init_checkpoint",
+    "data.ahead": "data.prefetch",
+    "training.ahead": "training.max_in_flight",
+}
+
+
+def renamed(
+    values: Mapping[str, Any], prefix: str = "", names: Mapping[str, str] = RENAMED
+) -> tuple[dict[str, Any], list[str]]:
+    """Settings by their new names, and those that had old ones. A setting under both names has the value of the new.
+
+    Args:
+      values: nested dict of settings.
+      prefix: prefix of their names, as "agent." for the settings of an agent alone.
+      names: old -> new names.
+    """
+    result, old = {}, []
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        new = names.get(key, key).removeprefix(prefix)
+        if isinstance(value, Mapping):
+            value, inner = renamed(value, f"{key}.", names)
+            old += inner
+        old += [key] if new != name else []
+        if new == name or new not in values:
+            result[new] = value
+    return result, old
+
+
+def current_names(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Settings by their new names; one line on standard error names the old ones, with their origin."""
+    result, old = renamed(values)
+    if old:
+        new = ", ".join(f"{name} is now {RENAMED[name]}" for name in old)
+        print(f"graphrl: {where}: deprecated names of settings: {new}", file=sys.stderr, flush=True)
+    return result
 
 
 class Text(str):
@@ -153,7 +198,8 @@ def keys_of(config: Any, prefix: str = "") -> Iterator[str]:
 
 
 def read_values(path: str) -> dict[str, Any]:
-    """Reads the settings of a TOML file, or of a JSON file if its name ends in .json, as nested dicts.
+    """Reads the settings of a TOML file, or of a JSON file if its name ends in .json, as nested dicts
+    (`current_names`).
 
     Raises:
       GraphrlError: the file cannot be read, or its contents are not settings in that format.
@@ -167,12 +213,12 @@ def read_values(path: str) -> dict[str, Any]:
     except ValueError as error:
         raise GraphrlError(f"{shown(path)}: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
-        raise GraphrlError(f"{shown(path)}: must hold settings by name, as in {{'agent': {{...}}}}")
-    return values
+        raise GraphrlError(f"{shown(path)}: must have settings by name, as in {{'agent': {{...}}}}")
+    return current_names(values, shown(path))
 
 
 def parsed(settings: Sequence[str]) -> dict[str, Any]:
-    """Parses texts such as "agent.rounds=4" into a nested dict.
+    """Parses texts such as "agent.rounds=4" into a nested dict (`current_names`).
 
     Raises:
       ProblemError: a text is not key=value, or a name is both a value and a group.
@@ -189,7 +235,7 @@ def parsed(settings: Sequence[str]) -> dict[str, Any]:
             if not isinstance(place, dict):
                 raise ProblemError(f"{group} in {setting[:60]!r} is set to a value and to a group of settings")
         place[name] = Text(text)
-    return values
+    return current_names(values, "--set")
 
 
 def merged(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:

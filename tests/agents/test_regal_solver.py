@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from search_graphs import random_dag
 
 from graphrl.agents.regal.config import Hint, RegalConfig
-from graphrl.agents.regal.network import Policy, networks, smallest
+from graphrl.agents.regal.network import Policy, networks, tiny_instance
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem, Transfer
@@ -37,7 +37,7 @@ PROBLEM = Problem("makespan", 2)
 
 def untrained(config: RegalConfig = CONFIG, preferred: int = 0) -> Policy:
     """A policy that chooses option `preferred` everywhere (0 is the uniform of "moments")."""
-    params = jax.jit(networks(config).policy.init)(jax.random.key(0), observe(smallest(config)))
+    params = jax.jit(networks(config).policy.init)(jax.random.key(0), observe(tiny_instance(config)))
     last = params["choices"]["Dense_1"]
     bias = np.zeros((config.problem.devices + 1, 16), np.float32)
     bias[:, preferred] = 100.0  # no two samples are equal

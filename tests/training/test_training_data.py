@@ -25,7 +25,7 @@ from graphrl.training.config import (
     read_values,
     updated,
 )
-from graphrl.training.data import Batch, Data, DataConfig, made_ahead
+from graphrl.training.data import Batch, Data, DataConfig, prefetched
 from graphrl.training.run import default_config
 from graphrl.units import format_end
 
@@ -99,7 +99,9 @@ def test_a_fresh_graph_that_is_too_large_gets_larger_arrays() -> None:
 
 
 def test_fresh_graphs_stay_apart_from_those_of_validation() -> None:
-    with pytest.raises(ProblemError, match=r"layered:30x5@50 of data\.validation is where .* walk on from 3"):
+    with pytest.raises(
+        ProblemError, match=r"layered:30x5@50 of data\.validation would be among the fresh graphs .* increase from 3"
+    ):
         data(fresh=True, train=("layered:30x1@3",), validation=("layered:30x5@50",))
     with pytest.raises(ProblemError, match=r"layered:30x5@50 of data\.test is where .* walk on from 9"):
         data(fresh=True, train=("layered:30x1@9",), test=("layered:30x5@50",))
@@ -117,20 +119,20 @@ def test_what_is_made_ahead_comes_in_order_and_stops_when_told() -> None:
         return 10 * number
 
     for ahead in (0, 1, 3):
-        with made_ahead(make, range(1, 6), ahead) as items:
+        with prefetched(make, range(1, 6), ahead) as items:
             assert list(items) == [10, 20, 30, 40, 50]
     numbers.clear()
-    with made_ahead(make, range(100), 2) as items:
+    with prefetched(make, range(100), 2) as items:
         assert [next(items) for _ in range(3)] == [0, 10, 20]
     assert len(numbers) <= 6
-    with pytest.raises(ProblemError, match="seven"), made_ahead(make, range(6, 100), 2) as items:
+    with pytest.raises(ProblemError, match="seven"), prefetched(make, range(6, 100), 2) as items:
         list(items)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ahead": -1}, r"data\.ahead is -1: must be at least 0"),
+        ({"prefetch": -1}, r"data\.prefetch is -1: must be at least 0"),
         ({"validation": ("layered:20x9@100",)}, "in data.train and in data.validation"),
         ({"test": ("layered:40x9@103",)}, "layered:40@103 is in data.train and in data.test"),
         ({"test": ("layered:20x9@3",)}, "layered:20@3 is in data.validation and in data.test"),
@@ -248,4 +250,4 @@ def test_devices_that_cannot_share_a_batch_are_refused() -> None:
 def test_other_processes_need_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
     with pytest.raises(ProblemError, match="JAX_NUM_PROCESSES is 'two'"):
-        devices.start(4, distributed=True)
+        devices.configure(4, distributed=True)

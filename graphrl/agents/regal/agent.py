@@ -110,7 +110,7 @@ def _policy(task: Task, checkpoint: str, hint: Hint) -> Policy:
     Raises:
       GraphrlError: the policy cannot be read, is for another number of devices, or has another kind of hint.
     """
-    policy, devices = POLICIES[hint].chosen(task.problem, checkpoint), task.problem.devices
+    policy, devices = POLICIES[hint].load_or_default(task.problem, checkpoint), task.problem.devices
     if policy.config.hint != hint:
         raise ProblemError(
             f"method {task.method!r} has a policy with agent.hint={policy.config.hint}: must be one with "

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import jraph
 
-from graphrl.envs.compile.features import Played
+from graphrl.envs.compile.features import PlanFeatures
 from graphrl.envs.compile.generator import Choices, CompileParams
 from graphrl.envs.compile.reward import Outcome, outcome, possible_choices
 from graphrl.envs.compile.sends import Sends
@@ -28,29 +28,33 @@ class Observation(NamedTuple):
         str, jax.Array
     ]  # [n, o] bool; only option 0 for padding, devices of all but a group's first op, and fusion where it is illegal
     previous: dict[str, jax.Array]  # [n] int32, the last choices
-    played: Played  # features of their run
+    plan_features: PlanFeatures  # of their run
 
 
-def seen(params: CompileParams, chosen: Choices, tasks: Sequence[str], sends: Sends) -> Observation:
-    """Observation after some choices, which are simulated here. See `CompileEnv`."""
-    params, chosen = jax.tree.map(jnp.asarray, (params, chosen))
-    return observe(params, chosen, tasks, outcome(params, possible_choices(params, chosen), sends))
+def observe(
+    params: CompileParams,
+    chosen: Choices,
+    tasks: Sequence[str],
+    features: PlanFeatures | None = None,
+    *,
+    sends: Sends = "urgent",
+) -> Observation:
+    """Observation after some choices, for a policy of the given tasks.
 
-
-def observe(params: CompileParams, chosen: Choices, tasks: Sequence[str], came: Outcome) -> Observation:
-    """Observation after some choices with a known outcome, for a policy of the given tasks."""
-    mask = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
-    is_chosen = jnp.where(mask, chosen.placement, 0).min() >= 0
-    played = Played(*(_rows(of, mask & is_chosen) for of in came.played))
-    return shown(params, chosen, tasks, played)
-
-
-def shown(params: CompileParams, chosen: Choices, tasks: Sequence[str], played: Played) -> Observation:
-    """Observation after some choices with known features of their run, for a policy of the given tasks."""
+    Args:
+      params: the instance.
+      chosen: the choices.
+      tasks: names of the policy's tasks.
+      features: features of the run of the choices; None simulates it here.
+      sends: see `CompileEnv`; for the simulation.
+    """
+    if features is None:
+        params, chosen = jax.tree.map(jnp.asarray, (params, chosen))
+        features = plan_features(params, chosen, outcome(params, possible_choices(params, chosen), sends))
     n = params.order.shape[0]
     mask = jnp.arange(n, dtype=jnp.int32) < params.graph.num_ops
     options = options_of(params, tasks)
-    may = {task: jnp.ones((1, features.shape[0]), bool) for task, features in options.items()}
+    may = {task: jnp.ones((1, rows.shape[0]), bool) for task, rows in options.items()}
     may["placement"] = jnp.asarray(params.runs_on)
     decides = {"placement": mask & (params.leader == jnp.arange(n, dtype=jnp.int32)), "priority": mask}
     if params.fusion is not None:
@@ -63,8 +67,15 @@ def shown(params: CompileParams, chosen: Choices, tasks: Sequence[str], played: 
         options=options,
         action_mask={task: allowed(may[task], decides[task]) for task in tasks},
         previous={task: jnp.asarray(was) for task, was in chosen.of(tasks).items()},
-        played=played,
+        plan_features=features,
     )
+
+
+def plan_features(params: CompileParams, chosen: Choices, result: Outcome) -> PlanFeatures:
+    """Features of the run of some choices; 0 for padding, and everywhere before the first choice."""
+    mask = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
+    is_chosen = jnp.where(mask, chosen.placement, 0).min() >= 0
+    return PlanFeatures(*(_rows(of, mask & is_chosen) for of in result.features))
 
 
 def _rows(values: jax.Array, are: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.errors import ProblemError
-from graphrl.learning.learner import MOST, check_ranges
+from graphrl.learning.learner import MAX_COUNT, check_ranges
 from graphrl.networks.base import NEVER, Network
 
 Ratio = Literal["joint", "choice"]
@@ -59,7 +59,7 @@ class PpoSettings:
         counts = ("steps", "environments", "epochs", "minibatches")
         check_ranges(
             self,
-            integers=dict.fromkeys(counts, (1, MOST)),
+            integers=dict.fromkeys(counts, (1, MAX_COUNT)),
             above_zero=("clip", "rate", "gradient_norm"),
             not_below_zero=("entropy", "value"),
             options={"ratio": Ratio},

@@ -17,16 +17,16 @@ from itertools import chain
 import jax
 import numpy as np
 
-from graphrl.agents.go.agent import SEEN
+from graphrl.agents.go.agent import TRAINING_KINDS
 from graphrl.agents.go.config import SENDS, GoSettings
-from graphrl.agents.go.decode import hinted
-from graphrl.agents.go.learner import NATS, problem_of
+from graphrl.agents.go.decode import hint_instance
+from graphrl.agents.go.learner import NATS_PER_PERCENT, problem_of
 from graphrl.agents.go.network import Policy, networks
 from graphrl.compare.report import markdown
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.features import played_on_host
+from graphrl.envs.compile.features import schedule_features_on_host
 from graphrl.envs.compile.generator import CompileParams
-from graphrl.envs.compile.observation import seen
+from graphrl.envs.compile.observation import observe
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.features import node_features, type_features
 from graphrl.graphs.graph import ComputationGraph
@@ -78,10 +78,13 @@ def changes(settings: Settings) -> Iterator[Table]:
     """Table of the best drawn plans, with a row for each source of scores and number of changes."""
     prepare()
     few = settings.quick
-    learned = _cases(SEEN, 10_000, 1 if few else LEARNED)
-    chosen = _cases(SEEN, 7_000, 1 if few else CHOSEN)
+    learned = _cases(TRAINING_KINDS, 10_000, 1 if few else LEARNED)
+    chosen = _cases(TRAINING_KINDS, 7_000, 1 if few else CHOSEN)
     count = 1 if few else PLAYED
-    sets = {"seen": _cases(SEEN, 5_000, count), "held out": _cases((HELD_OUT,), 5_000, len(SEEN) * count)}
+    sets = {
+        "seen": _cases(TRAINING_KINDS, 5_000, count),
+        "held out": _cases((HELD_OUT,), 5_000, len(TRAINING_KINDS) * count),
+    }
     scores: dict[str, Scores] = {"chance": lambda case: np.zeros((case.ops, case.devices))}
     views: dict[str, View] = {"shown": shown, "played": played}
     views["both"] = lambda case: np.concatenate([shown(case), played(case)], -1)
@@ -123,13 +126,13 @@ def expected(policy: Policy, to: Sizes) -> Scores:
 
     @jax.jit
     def logits(instance: CompileParams) -> jax.Array:
-        observation = seen(instance, instance.start, config.network.tasks, SENDS)
+        observation = observe(instance, instance.start, config.network.tasks, sends=SENDS)
         return network.apply(policy.params, observation)["placement"]
 
     def scores(case: Case) -> np.ndarray:
-        instance = hinted(case.graph, case.problem, to, config)
+        instance = hint_instance(case.graph, case.problem, to, config)
         rows = np.asarray(logits(instance), np.float64)[: case.ops, : case.devices]
-        return (rows - rows[np.arange(case.ops), case.placement][:, None]) / NATS
+        return (rows - rows[np.arange(case.ops), case.placement][:, None]) / NATS_PER_PERCENT
 
     return scores
 
@@ -204,7 +207,7 @@ def played(case: Case) -> np.ndarray:
     """Features of the simulated schedule, as `Compile-v0` observes it."""
     place = np.empty(case.ops, np.int64)
     place[case.order] = np.arange(case.ops)
-    seen = played_on_host(case.graph, case.placement, place, case.end, case.devices, case.ops)
+    seen = schedule_features_on_host(case.graph, case.placement, place, case.end, case.devices, case.ops)
     return _joined(case, np.asarray(seen.ops, float), np.asarray(seen.devices, float))
 
 

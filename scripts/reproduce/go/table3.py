@@ -22,15 +22,15 @@ import numpy as np
 import optax
 
 from graphrl.agents.go.config import GoSettings
-from graphrl.agents.go.learner import tuned
+from graphrl.agents.go.learner import fine_tune
 from graphrl.agents.go.network import networks
 from graphrl.compare.report import markdown
 from graphrl.costs.fusion.exact import Fusion
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.generator import Choices, CompileParams, fusion_sizes
-from graphrl.envs.compile.observation import shown
-from graphrl.envs.compile.reward import nothing_played
+from graphrl.envs.compile.observation import observe
+from graphrl.envs.compile.reward import no_features
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.padding import common_sizes
 from graphrl.learning import learner
@@ -167,7 +167,7 @@ def _learned(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
 def _after_updates(problem: FusionProblem, instance: CompileParams, seed: int) -> Fusion:
     """Best plan drawn during updates of an untrained policy on an instance."""
     policy = untrained(FusingPolicy, settings_of("fusion"), seed)
-    return fused(problem, tuned(policy.config, policy.params, instance, jax.random.key(seed), UPDATES)[1])
+    return fused(problem, fine_tune(policy.config, policy.params, instance, jax.random.key(seed), UPDATES)[1])
 
 
 def _begun(fusion: Fusion) -> CompileParams:
@@ -248,7 +248,7 @@ def _step(settings: GoSettings, steps: int, params: Any, moments: Any, lesson: L
 def imitation_loss(settings: GoSettings, params: Any, lesson: Lesson) -> jax.Array:
     """Weighted cross-entropy of the policy against the choices to imitate, in nats: `[]` float32."""
     instance = jax.tree.map(jnp.asarray, lesson.instance)
-    observation = shown(instance, instance.start, settings.network.tasks, nothing_played(instance))
+    observation = observe(instance, instance.start, settings.network.tasks, no_features(instance))
     logits: Any = networks(settings.network).policy.apply(params, observation)
     likely = jnp.take_along_axis(jax.nn.log_softmax(logits["fusion"]), lesson.inlined[:, None], -1)[:, 0]
     return -(likely * lesson.weight).sum()
