@@ -209,8 +209,8 @@ def _whole_set_config(config: DataConfig) -> DataConfig:
     for name in ("curriculum", "augment", "fresh"):
         if getattr(config, name):
             raise ProblemError(
-                f"data.{name} is {getattr(config, name)}: must be {getattr(DataConfig(), name)}, as this agent trains on all "
-                "graphs in every step"
+                f"data.{name} is {getattr(config, name)}: must be {getattr(DataConfig(), name)} for an agent that "
+                "trains on all graphs in every step"
             )
     return dataclasses.replace(config, buckets=1)
 

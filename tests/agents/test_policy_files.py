@@ -54,6 +54,12 @@ def test_what_ships_fits_its_settings(kind: type[Policy[Any]], path: Path, tmp_p
     assert kind.load(tmp_path / "policy").digest == kind.load(path).digest
 
 
+def test_files_with_old_names_of_settings_have_the_same_digest(tmp_path: Path) -> None:
+    policy().save(tmp_path / "policy")
+    harmed(tmp_path, lambda value: {**value, "config": value["config"].replace("init_checkpoint", "start")})
+    assert TinyPolicy.load(tmp_path / "policy").digest == policy().digest
+
+
 def without(field: str) -> Callable[[dict[str, Any]], Any]:
     return lambda value: {name: item for name, item in value.items() if name != field}
 

@@ -10,11 +10,13 @@ import pytest
 from jax.sharding import PartitionSpec
 from tiny_agent import TINY, TinyConfig, tiny_batch
 
+from graphrl.agents import AGENTS, find_agent
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.padding import Sizes
 from graphrl.mesh import check_shares, make_mesh, most_that_share
 from graphrl.training import devices
 from graphrl.training.config import (
+    RENAMED,
     RunConfig,
     Schedule,
     as_dict,
@@ -103,7 +105,9 @@ def test_fresh_graphs_stay_apart_from_those_of_validation() -> None:
         ProblemError, match=r"layered:30x5@50 of data\.validation would be among the fresh graphs .* increase from 3"
     ):
         data(fresh=True, train=("layered:30x1@3",), validation=("layered:30x5@50",))
-    with pytest.raises(ProblemError, match=r"layered:30x5@50 of data\.test is where .* walk on from 9"):
+    with pytest.raises(
+        ProblemError, match=r"layered:30x5@50 of data\.test would be among the fresh graphs .* increase from 9"
+    ):
         data(fresh=True, train=("layered:30x1@9",), test=("layered:30x5@50",))
     with pytest.raises(ProblemError, match="workloads:bert is no file, no folder and no set of graphs"):
         data(fresh=True, train=("workloads:bert",))
@@ -187,6 +191,28 @@ def test_a_wrong_setting_is_one_line(setting: str, message: str) -> None:
     with pytest.raises(ProblemError, match=message) as caught:
         updated(default_config(TINY), parsed([setting]))
     assert "\n" not in str(caught.value)
+
+
+def test_old_names_of_settings_are_read_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"{name}={number}" for number, name in enumerate(("data.ahead", "training.ahead", "agent.start"))]
+    values = parsed(names)
+    config = updated(default_config(TINY), values)
+    assert (config.data.prefetch, config.training.max_in_flight, config.agent.init_checkpoint) == (0, 1, "2")
+    assert capsys.readouterr().err == (
+        "graphrl: --set: deprecated names of settings: data.ahead is now data.prefetch, "
+        "training.ahead is now training.max_in_flight, agent.start is now agent.init_checkpoint\n"
+    )
+    (tmp_path / "a.toml").write_text("[training]\nahead = 3\nmax_in_flight = 4\n")
+    assert read_values(str(tmp_path / "a.toml")) == {"training": {"max_in_flight": 4}}
+    assert "a.toml: deprecated names of settings: training.ahead is now" in capsys.readouterr().err
+    assert parsed(["training.max_in_flight=1"]) == {"training": {"max_in_flight": "1"}}
+    assert capsys.readouterr().err == ""
+
+
+def test_every_old_name_has_a_setting_now() -> None:
+    known = {key for name in AGENTS for key in keys_of(default_config(find_agent(name)))}
+    assert set(RENAMED.values()) <= known
+    assert not set(RENAMED) & known
 
 
 def test_files_of_settings(tmp_path: Path) -> None:

@@ -78,6 +78,26 @@ def test_more_steps_go_on_as_if_they_had_been_asked_for_at_once(whole: Path, tmp
     assert all(isinstance(look["step"], int) for look in read(tmp_path).info.validation)
 
 
+def test_a_run_with_old_names_of_settings_and_metrics_goes_on(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    train_tiny(run, "training.steps=7")
+    for path in (run / "run.json", *run.glob("step-*/checkpoint.json"), run / "metrics.jsonl"):
+        text = path.read_text()
+        for new, old in (("max_in_flight", "ahead"), ("prefetch", "ahead"), ("init_checkpoint", "start")):
+            text = text.replace(f'"{new}"', f'"{old}"')
+        path.write_text(text.replace('"negative_error"', '"speedup_least"'))
+    capsys.readouterr()
+    assert [look["speedup_min"] for look in read(run).info.validation]
+    assert "speedup_min" in read_metrics(run)[0]["validation"]  # type: ignore[operator]
+    assert read(run).info.config["data"]["prefetch"] == 2
+    train_tiny(run, "training.steps=12", resume=True)
+    assert f"graphrl: {run}/run.json: deprecated names of settings: agent.start is now" in capsys.readouterr().err
+    assert_same(final_state(run), final_state(whole))
+    assert '"prefetch"' in (run / "run.json").read_text()
+
+
 def test_a_run_is_not_begun_twice_and_keeps_its_settings(whole: Path) -> None:
     with pytest.raises(ProblemError, match="has a run"):
         train_tiny(whole)
@@ -359,7 +379,7 @@ def test_a_refused_set_of_graphs_leaves_no_folder(
 
 def test_a_refusal_after_the_record_was_begun_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(TinyPolicy, "start", refuse)
+        patched.setattr(TinyPolicy, "load_params", refuse)
         with pytest.raises(GraphrlError, match="no policy there"):
             train_tiny(tmp_path / "tensorboard" / "run", "agent.init_checkpoint=there")
     assert not list(tmp_path.iterdir())
