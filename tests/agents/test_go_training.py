@@ -337,9 +337,9 @@ def test_one_program_serves_all_transfer_models() -> None:
 def test_what_was_drawn_is_looked_at_also_where_compiling_took_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, clock = Policy.logits, time.perf_counter
 
-    def slow(*args: Any, fast: bool) -> dict[str, np.ndarray]:
+    def slow(*args: Any, fast_compile: bool) -> dict[str, np.ndarray]:
         monkeypatch.setattr(time, "perf_counter", lambda: clock() + 1e6)
-        return logits(*args, fast=fast)
+        return logits(*args, fast_compile=fast_compile)
 
     monkeypatch.setattr(Policy, "logits", slow)
     problem = {"objective": "makespan", "devices": 4, "latency": 0.1, "bandwidth": 50_000.0}

@@ -34,12 +34,20 @@ def learner(config: EgrlConfig, mesh: Mesh, instances: Layers) -> Learner:
       mesh: the devices.
       instances: the training graphs, the batch of every step: the replay refers to them by index.
     """
-    score = functools.partial(evaluate, config)
     if config.learning == "ppo":
-        init, update = functools.partial(init_ppo, config, instances), functools.partial(update_ppo, config)
-        return Learner(init, update, score, "speedup")
-    init, update = functools.partial(init_search, config, instances), functools.partial(update_search, config, mesh)
-    return Learner(init, update, score, "speedup", shardings=collaborative.shardings(config.settings, mesh))
+        return Learner(
+            functools.partial(init_ppo, config, instances),
+            functools.partial(update_ppo, config),
+            functools.partial(evaluate, config),
+            score="speedup",
+        )
+    return Learner(
+        functools.partial(init_search, config, instances),
+        functools.partial(update_search, config, mesh),
+        functools.partial(evaluate, config),
+        score="speedup",
+        shardings=collaborative.shardings(config.settings, mesh),
+    )
 
 
 def init_search(config: EgrlConfig, instances: Layers, key: jax.Array, policy: Any = None) -> collaborative.State:

@@ -242,7 +242,7 @@ def _optimiser(settings: GoSettings, steps: int) -> optax.GradientTransformation
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _step(settings: GoSettings, steps: int, params: Any, moments: Any, lesson: Lesson) -> tuple[Any, Any]:
     gradient = jax.grad(functools.partial(imitation_loss, settings))(params, lesson)
-    return learner.moved(_optimiser(settings, steps), params, moments, gradient)
+    return learner.apply_gradient(_optimiser(settings, steps), params, moments, gradient)
 
 
 def imitation_loss(settings: GoSettings, params: Any, lesson: Lesson) -> jax.Array:
