@@ -38,8 +38,8 @@ def buffers(graph: PaddedGraph) -> GraphBuffers:
     own = jnp.arange(t, dtype=jnp.int32)
     pinned = graph.kept
     if not shares:
-        nothing = jnp.zeros(0, jnp.int32)
-        return GraphBuffers(own, pinned, nothing, nothing)
+        empty = jnp.zeros(0, jnp.int32)
+        return GraphBuffers(own, pinned, empty, empty)
     # [t + 1] the tensor of which each is an alias
     aliases = jnp.where(graph.share_reuses, t, graph.share_tensor)
     of = jnp.arange(t + 1, dtype=jnp.int32).at[aliases].set(graph.share_of).at[t].set(t)

@@ -185,4 +185,4 @@ def _close(a: Any, b: Any, tolerance: float) -> bool:
 
 def _require(condition: bool, fault: str) -> None:
     if not condition:
-        raise EnvError(f"the environment breaks the contract: {fault}")
+        raise EnvError(f"the environment violates the interface: {fault}")

@@ -159,8 +159,8 @@ def select(key: jax.Array, fitness: jax.Array, elites: int, tournament: int) -> 
     draw_key, first_key, second_key = jax.random.split(key, 3)
     k = fitness.shape[0]
     order = jnp.argsort(-fitness, stable=True).astype(jnp.int32)
-    drawn = jax.random.randint(draw_key, (k - elites, tournament), 0, k).min(1)  # ranks
-    winners = order[drawn]
+    samples = jax.random.randint(draw_key, (k - elites, tournament), 0, k).min(1)  # ranks
+    winners = order[samples]
     elite = jnp.zeros(k, bool).at[order[:elites]].set(True)
     is_winner = jnp.zeros(k, bool).at[winners].set(True)
     first = order[jax.random.randint(first_key, (k,), 0, elites)]

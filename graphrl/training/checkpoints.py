@@ -150,7 +150,9 @@ class Info:
         try:
             return jax.random.wrap_key_data(jnp.asarray(np.array(self.key, np.uint32)), impl=self.key_impl)
         except (TypeError, ValueError, OverflowError):
-            raise BrokenError(f"the checkpoint of step {self.step} is broken: {str(self.key)[:60]} is no key") from None
+            raise BrokenError(
+                f"the checkpoint of step {self.step} is broken: {str(self.key)[:60]} is not a key"
+            ) from None
 
 
 @dataclasses.dataclass(frozen=True)

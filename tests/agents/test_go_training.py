@@ -247,7 +247,7 @@ def test_faults_are_one_line(checkpoint: str, capsys: pytest.CaptureFixture[str]
     assert "devices is 0: must be one or more numbers from 1 to 64" in told("agent.devices=0")
     assert "transfers is empty: must be one or more of rendezvous, free, link" in told("agent.transfers=")
     assert "network.tasks has fusion: must be placement" in told("agent.network.tasks=placement,fusion")
-    assert "ppo.steps is 2: must be 1, an episode's; see rounds" in told("agent.ppo.steps=2")
+    assert "ppo.steps is 2: must be 1, the steps of an episode; set rounds instead" in told("agent.ppo.steps=2")
     assert "changes is 1.0: must be at least 0 and below 1" in told("agent.network.changes=1")
     graph, options = layered(30, 1), {"devices": 2, "evaluations": 10}
     for method, text in (

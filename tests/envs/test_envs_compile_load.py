@@ -145,11 +145,11 @@ def test_the_default_baseline_is_a_quick_rule() -> None:
     [
         (
             lambda: CompileEnv().reset(KEY, params_of(graph_of(0), problem_of(0))),
-            "the task 'priority' needs instances whose objective an order decides",
+            "the task 'priority' needs an objective that depends on the order",
         ),
         (
             lambda: instance(FUSION.graph, Problem("max_load", 2), fusion=FUSION),
-            "fusion goes with the objective makespan",
+            "fusion needs the objective makespan",
         ),
         (
             lambda: instances([graph_of(0)] * 2, [problem_of(0), Problem("makespan", 2)], TO),

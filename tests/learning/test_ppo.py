@@ -232,7 +232,7 @@ def test_an_environment_of_gymnax_is_one_of_ours() -> None:
     gymnax = pytest.importorskip("gymnax")
     env, params = gymnax.make("CartPole-v1")
     check_env(from_gymnax(env), params)
-    with pytest.raises(GraphrlError, match="tuple is no gymnax environment: give the first"):
+    with pytest.raises(GraphrlError, match="tuple is not a gymnax environment: must be the first"):
         from_gymnax((env, params))
 
 

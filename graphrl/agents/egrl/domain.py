@@ -61,8 +61,8 @@ def _page_features(problem: MapProblem) -> np.ndarray:
     """
     live = live_pages(problem, np.ones(len(problem.writer), bool))
     weights = problem.weight_pages
-    everything = np.full(problem.steps, weights.sum())
-    pages = np.stack([weights, _output_pages(problem), live, weights.cumsum(), everything], 1)
+    total = np.full(problem.steps, weights.sum())
+    pages = np.stack([weights, _output_pages(problem), live, weights.cumsum(), total], 1)
     share = pages[:, :, None] / np.maximum(_capacity(problem), 1)
     return (np.log1p(share / _SHARE) / 3 - 1).reshape(problem.steps, -1)
 
@@ -99,8 +99,8 @@ def _value_features(problem: MapProblem) -> np.ndarray:
     taken = np.empty_like(saved)
     np.put_along_axis(taken, order, room[order].cumsum(0), 0)
     share = taken / (np.maximum(_capacity(problem), 1) * n)
-    worth = np.concatenate([np.log1p(saved / _SECOND) / 4 - 1, np.log(share + _SHARE) / 2], 1)
-    return np.concatenate([worth[:n], worth[n:]], 1)
+    columns = np.concatenate([np.log1p(saved / _SECOND) / 4 - 1, np.log(share + _SHARE) / 2], 1)
+    return np.concatenate([columns[:n], columns[n:]], 1)
 
 
 def _lifetimes(problem: MapProblem) -> np.ndarray:

@@ -165,9 +165,11 @@ class GoSettings:
             raise ProblemError(f"problem.objective is {self.problem.objective}: must be {' or '.join(OBJECTIVES)}")
         if self.problem.objective == "max_load" and self.network.tasks != ("placement",):
             tasks = ", ".join(self.network.tasks)
-            raise ProblemError(f"network.tasks is {tasks}: must be placement alone, for max_load knows no order")
+            raise ProblemError(
+                f"network.tasks is {tasks}: must be placement alone, as max_load does not depend on the order"
+            )
         if self.ppo.steps != 1:
-            raise ProblemError(f"ppo.steps is {self.ppo.steps}: must be 1, an episode's; see rounds")
+            raise ProblemError(f"ppo.steps is {self.ppo.steps}: must be 1, the steps of an episode; set rounds instead")
         if not self.transfers or not set(self.transfers) <= set(get_args(Transfer)):
             text = f"must be one or more of {', '.join(get_args(Transfer))}"
             raise ProblemError(f"transfers is {clipped(', '.join(self.transfers)) or 'empty'}: {text}")

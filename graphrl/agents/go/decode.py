@@ -71,12 +71,12 @@ class Decoder:
         """Compiles the functions for costs and quick plans, or loads them, once per process."""
         exact.prepare()
         prepare_with_lists()
-        graph, problem, nothing = ComputationGraph("one", (Op("a"),)), Problem("makespan", 2), np.zeros(1, np.int64)
+        graph, problem, zero = ComputationGraph("one", (Op("a"),)), Problem("makespan", 2), np.zeros(1, np.int64)
         with announced(climb, "go", seconds=4):
             decoder = Decoder(graph, problem, instance(graph, problem))
-            decoder.plan_features(nothing, nothing)
-            decoder.climb(nothing, nothing, np.empty((0, 2), np.int64))
-            decoder.rank(nothing, nothing)
+            decoder.plan_features(zero, zero)
+            decoder.climb(zero, zero, np.empty((0, 2), np.int64))
+            decoder.rank(zero, zero)
 
     @staticmethod
     def start(graph: ComputationGraph, problem: Problem, seconds: float) -> Start:

@@ -87,7 +87,7 @@ def imitation_target(
 
 def _padded(rows: np.ndarray, to: tuple[int, ...]) -> np.ndarray:
     """Pads all axes but the first with zeros at the end."""
-    return np.pad(rows, [(0, 0), *((0, size - had) for size, had in zip(to, rows.shape[1:], strict=True))])
+    return np.pad(rows, [(0, 0), *((0, size - size_now) for size, size_now in zip(to, rows.shape[1:], strict=True))])
 
 
 def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], target: ImitationTarget) -> jax.Array:
@@ -318,8 +318,8 @@ def _fine_tune(
         state, best_state = jax.lax.scan(functools.partial(_round, settings), carry, keys)[0]
         return state, jax.tree.map(lambda leaf: leaf[0], best_state)
 
-    one, everywhere = make_mesh(1, jax.devices()[:1]), PartitionSpec()
-    return jax.shard_map(all_rounds, mesh=one, in_specs=everywhere, out_specs=everywhere, check_vma=False)(
+    one, no_axis = make_mesh(1, jax.devices()[:1]), PartitionSpec()
+    return jax.shard_map(all_rounds, mesh=one, in_specs=no_axis, out_specs=no_axis, check_vma=False)(
         policy, key, best_state
     )
 

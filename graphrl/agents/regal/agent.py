@@ -114,11 +114,11 @@ def _policy(task: Task, checkpoint: str, hint: Hint) -> Policy:
     if policy.config.hint != hint:
         raise ProblemError(
             f"method {task.method!r} has a policy with agent.hint={policy.config.hint}: must be one with "
-            f"agent.hint={hint}; {'regal' if hint == 'list' else 'regal-hint'} plays it"
+            f"agent.hint={hint}; method {'regal' if hint == 'list' else 'regal-hint'} is for this one"
         )
     if policy.config.problem.devices != devices:
         raise ProblemError(
-            f"method {task.method!r} has a policy for {policy.config.problem.devices} devices: must not be {devices}"
+            f"method {task.method!r} has a policy for {policy.config.problem.devices} devices: the problem has {devices}"
         )
     return policy
 

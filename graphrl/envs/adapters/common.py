@@ -20,7 +20,7 @@ def import_library(module: str, package: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise GraphrlError(f"no {error.name} here: this adapter needs it (pip install {package})") from None
+        raise GraphrlError(f"{error.name} is not installed: this adapter needs it (pip install {package})") from None
 
 
 def as_dictionaries(value: Any) -> Any:

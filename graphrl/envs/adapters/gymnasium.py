@@ -44,7 +44,7 @@ def to_gymnasium(env: Environment[Any, Any, Any], params: Any) -> Any:
 
         def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
             if self._state is None:
-                raise gymnasium.error.ResetNeeded("no episode is under way: call reset first, also after each end")
+                raise gymnasium.error.ResetNeeded("no episode has started: call reset first, also after the end of one")
             chosen = _action(action_spec, action)
             self._key, now = jax.random.split(self._key)
             state, timestep = compiled_step(now, self._state, chosen, params)

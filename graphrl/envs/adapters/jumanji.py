@@ -76,9 +76,9 @@ def _without_none(value: Any) -> Any:
     parts = fields(value)
     if parts is None:
         return value
-    kept = {key: _without_none(part) for key, part in parts.items() if part is not None}
-    kind = type(value) if len(kept) == len(parts) else _named(type(value).__name__, tuple(kept))
-    return kind(**kept)
+    present = {key: _without_none(part) for key, part in parts.items() if part is not None}
+    kind = type(value) if len(present) == len(parts) else _named(type(value).__name__, tuple(present))
+    return kind(**present)
 
 
 @functools.cache

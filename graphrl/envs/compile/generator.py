@@ -309,7 +309,7 @@ def _check(
     if fusion is not None and fusion.graph is not graph:
         raise ProblemError(f"the fusion problem is of another graph than {graph.name!r}: it must be of this one")
     if fusion is not None and problem.objective == "max_load":
-        raise ProblemError("fusion goes with the objective makespan: under max_load kernels are not placed")
+        raise ProblemError("fusion needs the objective makespan: kernels are not placed under max_load")
 
 
 def _rows(rows: np.ndarray, count: int) -> np.ndarray:

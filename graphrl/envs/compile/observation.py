@@ -54,8 +54,8 @@ def observe(
     n = params.order.shape[0]
     mask = jnp.arange(n, dtype=jnp.int32) < params.graph.num_ops
     options = options_of(params, tasks)
-    may = {task: jnp.ones((1, rows.shape[0]), bool) for task, rows in options.items()}
-    may["placement"] = jnp.asarray(params.runs_on)
+    permitted = {task: jnp.ones((1, rows.shape[0]), bool) for task, rows in options.items()}
+    permitted["placement"] = jnp.asarray(params.runs_on)
     decides = {"placement": mask & (params.leader == jnp.arange(n, dtype=jnp.int32)), "priority": mask}
     if params.fusion is not None:
         decides["fusion"] = mask & params.fusion.problem.legal[:n]
@@ -65,8 +65,8 @@ def observe(
         mask=mask,
         order=jnp.asarray(params.order),
         options=options,
-        action_mask={task: allowed(may[task], decides[task]) for task in tasks},
-        previous={task: jnp.asarray(was) for task, was in chosen.of(tasks).items()},
+        action_mask={task: allowed(permitted[task], decides[task]) for task in tasks},
+        previous={task: jnp.asarray(choice) for task, choice in chosen.of(tasks).items()},
         plan_features=features,
     )
 
@@ -93,17 +93,17 @@ def options_of(params: CompileParams, tasks: Sequence[str]) -> dict[str, jax.Arr
     if params.levels is not None:
         features["priority"] = params.levels
     elif "priority" in tasks:
-        raise ProblemError("the task 'priority' needs instances whose objective an order decides: max_load is none")
+        raise ProblemError("the task 'priority' needs an objective that depends on the order: max_load does not")
     if params.fusion is not None:
         features["fusion"] = params.fusion.levels
     elif "fusion" in tasks:
-        raise ProblemError("the task 'fusion' needs instances with a fusion problem, and this one has none")
+        raise ProblemError("the task 'fusion' needs an instance with a fusion problem: this one has none")
     return {task: jnp.asarray(features[task]) for task in tasks}
 
 
-def allowed(may: jax.Array, decides: jax.Array) -> jax.Array:
+def allowed(permitted: jax.Array, decides: jax.Array) -> jax.Array:
     """Allowed options of every op: `[n, o]` bool, from the options `[n, o]`, or `[1, o]` for all ops; ops that do not
     decide (`decides` `[n]`) have only the first.
     """
-    first = jnp.arange(may.shape[1], dtype=jnp.int32) == 0
-    return jnp.where(decides[:, None], may, first)
+    first = jnp.arange(permitted.shape[1], dtype=jnp.int32) == 0
+    return jnp.where(decides[:, None], permitted, first)

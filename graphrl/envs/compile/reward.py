@@ -170,8 +170,8 @@ def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisi
         return leaf.reshape(*leaf.shape[:axis], size * leaf.shape[axis + 1], *leaf.shape[axis + 2 :])
 
     def unfold(leaf: jax.Array) -> jax.Array:
-        apart = leaf.reshape(*leaf.shape[:axis], size, leaf.shape[axis] // size, *leaf.shape[axis + 1 :])
-        return jnp.moveaxis(apart, axis, 0)
+        split = leaf.reshape(*leaf.shape[:axis], size, leaf.shape[axis] // size, *leaf.shape[axis + 1 :])
+        return jnp.moveaxis(split, axis, 0)
 
     decisions = jax.tree.map(lambda *pair: fold(broadcast(*pair)), mapped[2], decisions)
     if axis == 0:
