@@ -118,7 +118,7 @@ def _policy(task: Task, checkpoint: str, hint: Hint) -> Policy:
         )
     if policy.config.problem.devices != devices:
         raise ProblemError(
-            f"method {task.method!r} has a policy for {policy.config.problem.devices} devices: the problem has {devices}"
+            f"method {task.method!r} has a policy for {policy.config.problem.devices} devices, not for {devices}"
         )
     return policy
 
