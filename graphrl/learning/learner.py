@@ -171,14 +171,12 @@ def descend(optimiser: optax.GradientTransformation, state: Any, gradient: Any) 
       The new state, and the norm of the summed gradient before clipping, `[]` float32.
     """
     gradient = jax.lax.psum(gradient, AXIS)
-    params, moments = apply_gradient(optimiser, state.params, state.optimiser, gradient)
+    params, moments = gradient_step(optimiser, state.params, state.optimiser, gradient)
     length = jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(gradient)))
     return state._replace(params=params, optimiser=moments, step=state.step + 1), length
 
 
-def apply_gradient(
-    optimiser: optax.GradientTransformation, params: Any, moments: Any, gradient: Any
-) -> tuple[Any, Any]:
+def gradient_step(optimiser: optax.GradientTransformation, params: Any, moments: Any, gradient: Any) -> tuple[Any, Any]:
     """Parameters and the optimiser's moments after one step with a gradient."""
     with jax.numpy_dtype_promotion("standard"):  # Optax raises floats to the power of its integer count
         updates, moments = optimiser.update(gradient, moments, params)

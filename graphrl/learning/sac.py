@@ -171,7 +171,7 @@ def _targets(
 
 def _gradient_step(settings: SacSettings, state: State, name: str, gradient: Params) -> State:
     optimiser = _optimisers(settings)[name]
-    params, moments = learner.apply_gradient(optimiser, state.params[name], state.optimiser[name], gradient)
+    params, moments = learner.gradient_step(optimiser, state.params[name], state.optimiser[name], gradient)
     return state._replace(
         params=state.params | {name: params},
         optimiser=state.optimiser | {name: moments},

@@ -361,9 +361,8 @@ class DecisionLogits(nn.Module):
                 f"the network decides {', '.join(tasks)}: the observation must have these, and has {has}"
             )
         chosen = last_chosen(observation)
-        prior = {
-            task: jnp.where(observation.action_mask[task], self.preference * chosen[task], NEVER) for task in tasks
-        }
+        mask = observation.action_mask
+        prior = {task: jnp.where(mask[task], self.preference * chosen[task], NEVER) for task in tasks}
         logits = self._iterate(observation, chosen, prior)
         for _ in range(self.iterations - 1):
             logits = self._iterate(observation, {task: jax.nn.softmax(logits[task]) for task in tasks}, prior)
@@ -395,7 +394,5 @@ class DecisionLogits(nn.Module):
 
 def last_chosen(observation: DecisionObservation) -> ByTask:
     """For each task `[n, o]` float32: 1 for the last choice, 0 elsewhere."""
-    return {
-        task: jax.nn.one_hot(choice, observation.options[task].shape[0])
-        for task, choice in observation.previous.items()
-    }
+    counts = {task: len(options) for task, options in observation.options.items()}
+    return {task: jax.nn.one_hot(choice, counts[task]) for task, choice in observation.previous.items()}

@@ -49,11 +49,9 @@ class ChoiceLogits(nn.Module):
         """`[n, *choices]` float32."""
         nodes, options = self.encoder(observation), self.choices[-1]
         size, shape = math.prod(self.choices), (nodes.shape[0], *self.choices)
-        preferred_one_hot = jax.nn.one_hot(self.preferred(observation), options)
+        one_hot = jax.nn.one_hot(self.preferred(observation), options)
         nats = jnp.where(jnp.arange(self.choices[0]) < self.fixed, _CERTAIN, self.preference)
-        bias = jnp.broadcast_to(nats.reshape(-1, *[1] * (len(shape) - 2)), shape) * jnp.broadcast_to(
-            preferred_one_hot, shape
-        )
+        bias = jnp.broadcast_to(nats.reshape(-1, *[1] * (len(shape) - 2)), shape) * jnp.broadcast_to(one_hot, shape)
         if self.shared:
             logits = MLP(self.width, size, SMALL, name="choices")(nodes)
         else:

@@ -87,9 +87,9 @@ class MaskedAttention(nn.Module):
         counts = [group.heads for group in self.groups]
         senders = [sum(1 << code for code in set(group.codes)) for group in self.groups]  # one bit per code
         sender_bits = jnp.asarray(np.repeat(senders, counts), jnp.uint16)
-        head_index = np.concatenate([np.arange(count) for count in counts]) if self.tied else np.arange(sum(counts))
-        values = self._project("value", nodes, head_index)
-        left, right = self._score_factors(nodes, values, head_index)
+        index = np.concatenate([np.arange(count) for count in counts]) if self.tied else np.arange(sum(counts))
+        values = self._project("value", nodes, index)
+        left, right = self._score_factors(nodes, values, index)
 
         def head(one: tuple[jax.Array, ...]) -> jax.Array:
             return _head(self.scoring, relation, *one)
@@ -97,25 +97,21 @@ class MaskedAttention(nn.Module):
         each = jax.lax.map(head, (sender_bits, left, right, values))
         return jnp.moveaxis(each, 0, 1).reshape(len(nodes), -1)
 
-    def _score_factors(
-        self, nodes: jax.Array, values: jax.Array, head_index: np.ndarray
-    ) -> tuple[jax.Array, jax.Array]:
+    def _score_factors(self, nodes: jax.Array, values: jax.Array, index: np.ndarray) -> tuple[jax.Array, jax.Array]:
         """Factors `[heads, n, head_width]` or summands `[heads, n, 1]` of the scores, for receivers and for senders."""
         if self.scoring == "dot":
-            queries = self._project("query", nodes, head_index) * np.asarray(self.head_width**-0.5, self.dtype)
-            return queries, self._project("key", nodes, head_index)
+            queries = self._project("query", nodes, index) * np.asarray(self.head_width**-0.5, self.dtype)
+            return queries, self._project("key", nodes, index)
         init = nn.initializers.lecun_normal(in_axis=1, out_axis=0)
-        ends = [self.param(name, init, (int(head_index.max()) + 1, self.head_width)) for name in ("receiver", "sender")]
-        left, right = (jnp.einsum("hnd,hd->hn", values.astype(jnp.float32), end[head_index])[..., None] for end in ends)
+        ends = [self.param(name, init, (int(index.max()) + 1, self.head_width)) for name in ("receiver", "sender")]
+        left, right = (jnp.einsum("hnd,hd->hn", values.astype(jnp.float32), end[index])[..., None] for end in ends)
         return left, right
 
-    def _project(self, name: str, nodes: jax.Array, head_index: np.ndarray) -> jax.Array:
+    def _project(self, name: str, nodes: jax.Array, index: np.ndarray) -> jax.Array:
         """`[heads, n, head_width]` of `dtype`."""
-        dense = nn.DenseGeneral(
-            (int(head_index.max()) + 1, self.head_width), use_bias=False, dtype=self.dtype, name=name
-        )
+        dense = nn.DenseGeneral((int(index.max()) + 1, self.head_width), use_bias=False, dtype=self.dtype, name=name)
         heads = jnp.moveaxis(dense(nodes), 1, 0)
-        return heads[head_index] if self.tied else heads
+        return heads[index] if self.tied else heads
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -138,22 +134,22 @@ def _head_forward(
 
 
 def _head_backward(
-    scoring: Scoring, residuals: tuple[jax.Array, ...], cotangent: jax.Array
+    scoring: Scoring, saved: tuple[jax.Array, ...], cotangent: jax.Array
 ) -> tuple[jax.Array | None, ...]:
     """Gradient as by autodiff, but without summing the weights again and with fewer passes over all pairs."""
-    relation, bits, left, right, values, out, share = residuals
+    relation, bits, left, right, values, out, share = saved
     scores = _scores(scoring, left, right)
     weights = _weights(scores, relation, bits)
     scaled = cotangent * share
-    value_gradient = _transposed_dot(weights.astype(values.dtype), scaled.astype(values.dtype)).astype(values.dtype)
+    to_values = _transposed_dot(weights.astype(values.dtype), scaled.astype(values.dtype)).astype(values.dtype)
     # (values - output) times the slope: the output's part is an additional column of the product
     extended = jnp.concatenate([scaled, -(scaled * out).sum(1, keepdims=True)], 1).astype(values.dtype)
     score_gradient = weights * _dot(extended, _with_ones(values).T)
     if scoring == "additive":
-        return None, None, *jax.vjp(functools.partial(_scores, scoring), left, right)[1](score_gradient), value_gradient
+        return None, None, *jax.vjp(functools.partial(_scores, scoring), left, right)[1](score_gradient), to_values
     score_gradient = jnp.where(jnp.abs(scores) < _BOUND, score_gradient, 0.0).astype(left.dtype)
     left_gradient, right_gradient = _dot(score_gradient, right), _transposed_dot(score_gradient, left)
-    return None, None, left_gradient.astype(left.dtype), right_gradient.astype(right.dtype), value_gradient
+    return None, None, left_gradient.astype(left.dtype), right_gradient.astype(right.dtype), to_values
 
 
 def _transposed_dot(pairs: jax.Array, vectors: jax.Array) -> jax.Array:

@@ -122,7 +122,7 @@ class Policy(ABC, Generic[C]):
     def digest(self) -> str:
         """16 hexadecimal digits that identify the settings and parameters."""
         old_names = {new: old for old, new in RENAMED.items()}  # so that digests in earlier results stay valid
-        config, _ = renamed(as_dict(self.config), "agent.", old_names)
+        config = renamed(as_dict(self.config), "agent.", old_names)
         parts = [json.dumps(config, sort_keys=True).encode()]
         parts += [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(self.params)]
         return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
@@ -267,14 +267,12 @@ class Policy(ABC, Generic[C]):
         if not isinstance(values, dict):
             raise GraphrlError(f"{shown(path)}: the policy is broken: it has no settings")
         try:
-            config = updated(cls.settings(), renamed(values, "agent.")[0])
+            config = updated(cls.settings(), renamed(values, "agent."))
         except GraphrlError as error:
             raise GraphrlError(f"{shown(path)}: {error}") from None
         # shipped policies fit; the check traces the network, which takes most of a second
         if not Path(path).is_relative_to(cls.defaults) and not cls.fits(params, config):
-            raise GraphrlError(
-                f"{shown(path)}: its parameters do not fit its settings: another version of graphrl wrote it"
-            )
+            raise GraphrlError(f"{shown(path)}: its parameters do not fit its settings: of another graphrl version")
         return cls(config, jax.tree.map(lambda x: np.asarray(x, np.float32), params), note)
 
 

@@ -101,16 +101,9 @@ Values = dict[str, int | float]  # metrics by name; a "step" among them is an in
 T = TypeVar("T")
 
 # old -> new names of metrics; version 0.2 still reads the old ones
-RENAMED_METRICS = {
-    "alone": "policy",
-    "by_chance": "random",
-    "matched": "not_worse",
-    **{
-        f"{name}_{old}": f"{name}_{new}"
-        for name in ("greedy", "improvement", "speedup")
-        for old, new in (("least", "min"), ("most", "max"))
-    },
-}
+RENAMED_METRICS = {"alone": "policy", "by_chance": "random", "matched": "not_worse"}
+for _name in ("greedy", "improvement", "speedup"):
+    RENAMED_METRICS |= {f"{_name}_least": f"{_name}_min", f"{_name}_most": f"{_name}_max"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +249,7 @@ def read_info(path: Path) -> Info:
     """
     info = read_document(path / INFO, Info, FORMAT, VERSION)
     validation = [current_metrics(values) for values in info.validation]
-    return dataclasses.replace(info, config=renamed(info.config)[0], validation=validation)
+    return dataclasses.replace(info, config=renamed(info.config), validation=validation)
 
 
 def current_metrics(values: Mapping[str, T]) -> dict[str, T]:

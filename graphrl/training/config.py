@@ -104,36 +104,26 @@ RENAMED = {
 }
 
 
-def renamed(
-    values: Mapping[str, Any], prefix: str = "", names: Mapping[str, str] = RENAMED
-) -> tuple[dict[str, Any], list[str]]:
-    """Settings by their new names, and those that had old ones. A setting under both names has the value of the new.
-
-    Args:
-      values: nested dict of settings.
-      prefix: prefix of their names, as "agent." for the settings of an agent alone.
-      names: old -> new names.
+def renamed(values: Mapping[str, Any], prefix: str = "", names: Mapping[str, str] = RENAMED) -> dict[str, Any]:
+    """Nested settings by their new names; `prefix` is that of their names. A setting given by both names has the value
+    of the new one.
     """
-    result, old = {}, []
+    result: dict[str, Any] = {}
     for name, value in values.items():
         key = f"{prefix}{name}"
         new = names.get(key, key).removeprefix(prefix)
-        if isinstance(value, Mapping):
-            value, inner = renamed(value, f"{key}.", names)
-            old += inner
-        old += [key] if new != name else []
         if new == name or new not in values:
-            result[new] = value
-    return result, old
+            result[new] = renamed(value, f"{key}.", names) if isinstance(value, Mapping) else value
+    return result
 
 
 def current_names(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Settings by their new names; one line on standard error names the old ones, with their origin."""
-    result, old = renamed(values)
+    old = [name for name in keys_of(values) if name in RENAMED]
     if old:
         new = ", ".join(f"{name} is now {RENAMED[name]}" for name in old)
         print(f"graphrl: {where}: deprecated names of settings: {new}", file=sys.stderr, flush=True)
-    return result
+    return renamed(values)
 
 
 class Text(str):
@@ -188,13 +178,14 @@ def as_dict(config: Any) -> dict[str, Any]:
 
 
 def keys_of(config: Any, prefix: str = "") -> Iterator[str]:
-    """Yields the names of all settings, as in "agent.problem.devices"."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from keys_of(value, f"{prefix}{field.name}.")
+    """Yields the names of all settings of a dataclass or a nested dict, as in "agent.problem.devices"."""
+    names = config if isinstance(config, Mapping) else [field.name for field in dataclasses.fields(config)]
+    for name in names:
+        value = config[name] if isinstance(config, Mapping) else getattr(config, name)
+        if dataclasses.is_dataclass(value) or isinstance(value, Mapping):
+            yield from keys_of(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{field.name}"
+            yield f"{prefix}{name}"
 
 
 def read_values(path: str) -> dict[str, Any]:

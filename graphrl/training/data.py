@@ -142,10 +142,8 @@ class Data:
             )
         self._config, self._seed, self._build, self._own = config, seed, build, own
         self._common = common
-        self._buckets = (
-            _fresh_buckets(config, common) if config.fresh else _split_by_size(train, config.buckets, common)
-        )
-        self._held_out = _split_by_size(held_out, len(held_out) // config.graphs, common)
+        self._buckets = _fresh_buckets(config, common) if config.fresh else _split(train, config.buckets, common)
+        self._held_out = _split(held_out, len(held_out) // config.graphs, common)
         self._whole = self._whole_batch() if is_whole else None
         self.prefetch = config.prefetch
         self.training_graphs, self.validation_graphs = len(train), config.graphs * len(self._held_out)
@@ -215,7 +213,7 @@ def _whole_set_config(config: DataConfig) -> DataConfig:
     return dataclasses.replace(config, buckets=1)
 
 
-def _split_by_size(graphs: Sequence[ComputationGraph], groups: int, common: Common) -> list[_Bucket]:
+def _split(graphs: Sequence[ComputationGraph], groups: int, common: Common) -> list[_Bucket]:
     """Splits graphs into groups of nearly equal numbers of graphs, smallest number of ops first."""
     by_size = sorted(graphs, key=lambda graph: (len(graph.ops), graph.name))
     ends = [len(by_size) * i // groups for i in range(groups + 1)]

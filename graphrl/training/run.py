@@ -255,8 +255,7 @@ def run_config(
 
 
 def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resume: bool = False) -> Result:
-    """Trains in a folder until the last step or a signal to stop; creates the folder if necessary, see
-    `folder.locked_folder`.
+    """Trains in a folder (see `folder.locked_folder`) until the last step or a signal to stop.
 
     Args:
       name: name of the agent.
@@ -301,7 +300,7 @@ def run_data(agent: Agent, config: RunConfig[Any], mesh: Mesh) -> Data:
         own = devices.own_rows(mesh, config.data.graphs)
     elif jax.process_count() > 1:
         raise ProblemError(
-            "--distributed divides the graphs of a batch, but each process of this agent needs all: leave it out"
+            "--distributed divides a batch, but this agent needs all graphs in each process: leave it out"
         )
     build = functools.partial(agent.batch, config.agent)
     return Data(config.data, config.seed, build, own, load=agent.load, common=agent.sizes, shared=agent.shares)

@@ -32,16 +32,8 @@ _SECOND, _SHARE = 1e-7, 1 / 64  # units of times (seconds) and of shares of a me
 def step_features(problem: MapProblem) -> np.ndarray:
     """Features of each step: `[n, 24 + 3 M + 9 (M - 1)]` float32."""
     table = (layer_features(problem.graph, problem.order) - _SHIFT) / _SCALE
-    return np.concatenate(
-        [
-            table,
-            _time_features(problem),
-            _page_features(problem),
-            _lifetime_features(problem),
-            _value_features(problem),
-        ],
-        1,
-    ).astype(np.float32)
+    more = [each(problem) for each in (_time_features, _page_features, _lifetime_features, _value_features)]
+    return np.concatenate([table, *more], 1).astype(np.float32)
 
 
 def _time_features(problem: MapProblem) -> np.ndarray:
@@ -217,9 +209,8 @@ def observe(problem: Layers, before: jax.Array) -> Observation:
     last = jax.nn.one_hot(before, problem.problem.memories).reshape(n, -1)
     nodes = jnp.concatenate([jnp.asarray(problem.graph.nodes), jnp.pad(last, ((0, 1), (0, 0)))], -1)
     mask = jnp.arange(n, dtype=jnp.int32) < problem.problem.num_steps
-    return Observation(
-        problem.graph._replace(nodes=nodes), mask, jnp.asarray(problem.placed), jnp.asarray(problem.preferred)
-    )
+    graph = problem.graph._replace(nodes=nodes)
+    return Observation(graph, mask, jnp.asarray(problem.placed), jnp.asarray(problem.preferred))
 
 
 def evaluate(problem: Layers, action: jax.Array, reward: Reward = "valid") -> jax.Array:

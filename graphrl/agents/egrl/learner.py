@@ -3,7 +3,7 @@
 PPO trains one policy on maps of many graphs. Each map is an episode of one step.
 """
 
-import functools
+from functools import partial
 from typing import Any
 
 import jax
@@ -35,19 +35,11 @@ def learner(config: EgrlConfig, mesh: Mesh, instances: Layers) -> Learner:
       instances: the training graphs, the batch of every step: the replay refers to them by index.
     """
     if config.learning == "ppo":
-        return Learner(
-            functools.partial(init_ppo, config, instances),
-            functools.partial(update_ppo, config),
-            functools.partial(evaluate, config),
-            score="speedup",
-        )
-    return Learner(
-        functools.partial(init_search, config, instances),
-        functools.partial(update_search, config, mesh),
-        functools.partial(evaluate, config),
-        score="speedup",
-        shardings=collaborative.shardings(config.settings, mesh),
-    )
+        init = partial(init_ppo, config, instances)
+        return Learner(init, partial(update_ppo, config), partial(evaluate, config), "speedup")
+    shardings = collaborative.shardings(config.settings, mesh)
+    search, update = partial(init_search, config, instances), partial(update_search, config, mesh)
+    return Learner(search, update, partial(evaluate, config), "speedup", shardings=shardings)
 
 
 def init_search(config: EgrlConfig, instances: Layers, key: jax.Array, policy: Any = None) -> collaborative.State:
@@ -83,9 +75,9 @@ def update_ppo(config: EgrlConfig, state: LearnerState, key: jax.Array, batch: L
     try_key, learn_key = jax.random.split(key)
     settings, both, graphs = ppo_settings(config), _networks(config, batch), batch.placed.shape[0]
 
-    def one(key: jax.Array, problem: Layers) -> ppo.SampledActions:
-        reward_of = functools.partial(evaluate_maps, problem, reward=config.reward)
-        return ppo.sample_and_evaluate(settings, both, state.params, key, observe(problem, start(problem)), reward_of)
+    def one(key: jax.Array, problem: Layers) -> ppo.Samples:
+        reward_of = partial(evaluate_maps, problem, reward=config.reward)
+        return ppo.sample_rewards(settings, both, state.params, key, observe(problem, start(problem)), reward_of)
 
     maps = jax.vmap(one)(learning.keys(try_key, graphs), batch)
     state, metrics = ppo.learn(settings, both, state, learning.keys(learn_key, graphs), maps)

@@ -128,10 +128,7 @@ MAX_PLANS = 4096  # maximum number of plans per round
 MAX_UPDATES = 1000
 MAX_TRIES = 1_000_000
 FIRST_CLUSTERS, FACTOR = 300, 4  # clusters in the first round, and the factor from one round to the next
-CHUNK, MAX_VISITS = (
-    128,
-    4_000_000,
-)  # between two checks of the time: maximum number of changes, and of ops and uses visited
+CHUNK, MAX_VISITS = 128, 4_000_000  # maximum number of changes, and of visits to ops and uses, between checks of time
 HINT_SHARE = 0.5  # share of the time for quick plans; rules that would take longer are skipped
 ROUND_SECONDS = 2e-6  # time of a round on one core before its first plan, per op and use
 FAST_COMPILE_SECONDS = 30.0  # searches with less time compile the network with few optimisations

@@ -165,9 +165,7 @@ class GoSettings:
             raise ProblemError(f"problem.objective is {self.problem.objective}: must be {' or '.join(OBJECTIVES)}")
         if self.problem.objective == "max_load" and self.network.tasks != ("placement",):
             tasks = ", ".join(self.network.tasks)
-            raise ProblemError(
-                f"network.tasks is {tasks}: must be placement alone, as max_load does not depend on the order"
-            )
+            raise ProblemError(f"network.tasks is {tasks}: must be placement alone: max_load ignores the order")
         if self.ppo.steps != 1:
             raise ProblemError(f"ppo.steps is {self.ppo.steps}: must be 1, the steps of an episode; set rounds instead")
         if not self.transfers or not set(self.transfers) <= set(get_args(Transfer)):

@@ -30,7 +30,7 @@ from graphrl.graphs.features import node_features, type_features
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 from graphrl.learning import reinforce
-from graphrl.learning.learner import MAX_COUNT, apply_gradient, check_ranges
+from graphrl.learning.learner import MAX_COUNT, check_ranges, gradient_step
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
 from graphrl.solvers.chromosomes.brkga_solver import search_population
@@ -320,7 +320,7 @@ def update(config: HdpConfig, state: State, task: Instance) -> State:
     values = costs(task, placements)
     reward = rewards(task, values)
     (gradient,) = pull(-(reward - state.baseline) / config.children)
-    params, moments = apply_gradient(optimiser(config), state.params, state.moments, gradient)
+    params, moments = gradient_step(optimiser(config), state.params, state.moments, gradient)
     best = jnp.argmin(values)
     better = values[best] < state.value
     return State(

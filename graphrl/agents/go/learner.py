@@ -11,9 +11,9 @@
 """
 
 import dataclasses
-import functools
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -108,11 +108,9 @@ def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], targ
             mask = observation.action_mask[task]
             previous = jax.nn.one_hot(observation.previous[task], mask.shape[-1], dtype=bool)
             relative = logits[task] - jnp.where(previous, logits[task], 0.0).sum(-1, keepdims=True)
-            difference = relative / NATS_PER_PERCENT - jnp.clip(getattr(gains, task), 0.0, MAX_GAIN)
+            wrong = relative / NATS_PER_PERCENT - jnp.clip(getattr(gains, task), 0.0, MAX_GAIN)
             changes = mask & ~previous & (mask.sum(-1, keepdims=True) > 1)
-            error += jnp.square(jnp.where(changes, difference, 0.0)).sum() / jnp.maximum(
-                changes.sum(dtype=jnp.float32), 1.0
-            )
+            error += jnp.square(jnp.where(changes, wrong, 0.0)).sum() / jnp.maximum(changes.sum(dtype=jnp.float32), 1.0)
         return error / len(tasks)
 
     return jax.vmap(of_stop)(target.starts, target.gains, target.plan_features).mean()
@@ -156,11 +154,10 @@ def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer
     """
     which = zlib.crc32(graph.name.encode())
     devices = settings.devices[which % len(settings.devices)]
-    communication_ratio = settings.communication_ratios[
-        which // len(settings.devices) % len(settings.communication_ratios)
-    ]
+    ratios = settings.communication_ratios
+    ratio = ratios[which // len(settings.devices) % len(ratios)]
     a = graph.arrays
-    seconds = communication_ratio * (a.runtime.mean() if a.num_ops else 0.0)
+    seconds = ratio * (a.runtime.mean() if a.num_ops else 0.0)
     size = float(a.tensor_bytes.mean()) if a.num_tensors else 0.0
     slow = {} if seconds <= 0 or size <= 0 else {"latency": 0.2 * seconds, "bandwidth": size / (0.8 * seconds)}
     objective = settings.problem.objective
@@ -172,7 +169,7 @@ def batch(settings: GoSettings, graphs: Sequence[ComputationGraph], to: Sizes) -
     """Converts graphs to instances under each transfer model, or to targets for imitation."""
     machines = [graph.machine for graph in graphs if graph.machine is not None]
     max_devices = max((machine.accelerators + machine.cpus for machine in machines), default=1)
-    get = functools.partial(_CACHE.get, settings, to, max_devices)
+    get = partial(_CACHE.get, settings, to, max_devices)
     rows = {transfer: [get(graph, transfer) for graph in graphs] for transfer in settings.models}
     return {transfer: jax.tree.map(lambda *leaves: np.stack(leaves), *each) for transfer, each in rows.items()}
 
@@ -216,12 +213,7 @@ class _RoundState(NamedTuple):
 
 def learner(settings: GoSettings) -> Learner:
     """The functions below for one configuration."""
-    return Learner(
-        functools.partial(init, settings),
-        functools.partial(update, settings),
-        functools.partial(evaluate, settings),
-        score="sampled",
-    )
+    return Learner(partial(init, settings), partial(update, settings), partial(evaluate, settings), score="sampled")
 
 
 def init(settings: GoSettings, key: jax.Array, policy: Any = None) -> LearnerState:
@@ -243,8 +235,8 @@ def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Bat
         graphs = instances.order.shape[0]
         round_keys = jax.random.split(jax.random.fold_in(key, number), settings.rounds)
         keys = jax.vmap(learning.keys, (0, None))(round_keys, graphs)
-        carry = state, jax.vmap(functools.partial(_initial_state, settings))(instances)
-        (state, _), metrics = jax.lax.scan(functools.partial(_round, settings), carry, keys)
+        carry = state, jax.vmap(partial(_initial_state, settings))(instances)
+        (state, _), metrics = jax.lax.scan(partial(_round, settings), carry, keys)
         each.append({name: value.mean() for name, value in metrics.items()} | {"best": metrics["best"][-1]})
     return state, _mean(each)
 
@@ -254,7 +246,7 @@ def _imitate(settings: GoSettings, state: LearnerState, batch: Batch) -> tuple[L
     policy = networks(dataclasses.replace(settings.network, changes=0.0)).policy  # the number of changes is not learned
 
     def loss(params: dict[str, Any]) -> tuple[jax.Array, Metrics]:
-        of_graph = functools.partial(imitation_loss, policy, params["policy"], settings.network.tasks)
+        of_graph = partial(imitation_loss, policy, params["policy"], settings.network.tasks)
         losses = jnp.concatenate([jax.vmap(of_graph)(targets) for targets in batch.values()])
         return losses.mean() / jax.lax.psum(1, AXIS), {"loss": learning.mean(losses)}
 
@@ -287,7 +279,7 @@ def evaluate(settings: GoSettings, params: Any, key: jax.Array, batch: Batch) ->
     for number, (transfer, rows) in enumerate(batch.items()):
         instances = rows.instance if isinstance(rows, ImitationTarget) else rows
         keys = learning.keys(jax.random.fold_in(key, number), instances.order.shape[0])
-        play = jax.vmap(functools.partial(_play, settings, params["policy"]), (0, 0, None))
+        play = jax.vmap(partial(_play, settings, params["policy"]), (0, 0, None))
         rewards = jax.vmap(play, (None, None, 0))(keys, instances, jnp.array([False, True]))
         names = {"sampled": rewards[0][0], "random": rewards[0][1], "greedy": rewards[1][0]}
         each.append({name: learning.mean(gain(reward)) for name, reward in names.items()})
@@ -307,7 +299,7 @@ def fine_tune(
     return jax.tree.map(np.asarray, state.params["policy"]), best_state.instance.start
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4))
+@partial(jax.jit, static_argnums=(0, 4))
 def _fine_tune(
     settings: GoSettings, policy: Any, best_state: _RoundState, key: jax.Array, updates: int
 ) -> tuple[LearnerState, _RoundState]:
@@ -315,7 +307,7 @@ def _fine_tune(
         init_key, play_key = jax.random.split(key)
         carry = init(settings, init_key, policy), jax.tree.map(lambda leaf: leaf[None], best_state)
         keys = jax.vmap(learning.keys, (0, None))(jax.random.split(play_key, updates), 1)
-        state, best_state = jax.lax.scan(functools.partial(_round, settings), carry, keys)[0]
+        state, best_state = jax.lax.scan(partial(_round, settings), carry, keys)[0]
         return state, jax.tree.map(lambda leaf: leaf[0], best_state)
 
     one, no_axis = make_mesh(1, jax.devices()[:1]), PartitionSpec()
@@ -349,10 +341,8 @@ def _play(
         reward = jax.vmap(env.step, (None, None, 0, None))(sample_key, state, action, best_state.instance)[1].reward
         return _update_best(best_state, action, reward), reward[0]
 
-    best_state, most_likely = jax.lax.scan(
-        play_round, _initial_state(settings, instance), jax.random.split(key, settings.rounds)
-    )
-    return best_state.reward, most_likely[0]
+    last, likely = jax.lax.scan(play_round, _initial_state(settings, instance), jax.random.split(key, settings.rounds))
+    return last.reward, likely[0]
 
 
 def _initial_state(settings: GoSettings, instance: CompileParams) -> _RoundState:

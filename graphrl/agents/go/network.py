@@ -13,10 +13,9 @@ from graphrl.agents.go.config import GDP_NETWORK, GoConfig, GoSettings
 from graphrl.costs.device.decisions import DeviceProblem
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.features import PlanFeatures
+from graphrl.envs.compile.features import PlanFeatures, no_features
 from graphrl.envs.compile.generator import Choices, CompileParams, instance
 from graphrl.envs.compile.observation import Observation, observe
-from graphrl.envs.compile.reward import no_features
 from graphrl.learning.ppo import PolicyValue
 from graphrl.networks.base import NEVER, Network, network
 from graphrl.networks.decisions import (
@@ -60,10 +59,8 @@ def changing(policy: Network, share: float) -> Network:
 
     def apply(params: Any, observation: Any) -> dict[str, jax.Array]:
         logits = policy.apply(params, observation)
-        return {
-            task: _shifted(logits[task], observation.previous[task], observation.action_mask[task], share)
-            for task in logits
-        }
+        previous, mask = observation.previous, observation.action_mask
+        return {task: _shifted(logits[task], previous[task], mask[task], share) for task in logits}
 
     return Network(policy.init, apply)  # type: ignore[arg-type]  # gives a dict of arrays
 
@@ -147,16 +144,14 @@ def tiny_observation(settings: GoSettings) -> Observation:
     return observe(params, params.start, settings.network.tasks, no_features(params))
 
 
-def _logits_of(
-    settings: GoSettings, policy: Any, params: CompileParams, features: PlanFeatures
-) -> dict[str, jax.Array]:
+def _apply(settings: GoSettings, policy: Any, params: CompileParams, features: PlanFeatures) -> dict[str, jax.Array]:
     observation = observe(params, params.start, settings.network.tasks, features)
     logits: Any = networks(settings.network).policy.apply(policy, observation)
     return dict(logits)
 
 
-_logits = jax.jit(_logits_of, static_argnums=0)
-_fast_compile_logits = jax.jit(_logits_of, static_argnums=0, compiler_options=FAST_COMPILE)
+_logits = jax.jit(_apply, static_argnums=0)
+_fast_compile_logits = jax.jit(_apply, static_argnums=0, compiler_options=FAST_COMPILE)
 
 
 def sample_choices(logits: dict[str, np.ndarray], start: Choices, samples: int, rng: np.random.Generator) -> Choices:

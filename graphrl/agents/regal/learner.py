@@ -1,6 +1,6 @@
 """REGAL's learner: contextual-bandit REINFORCE on `Proposal-v0`."""
 
-import functools
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,12 +18,7 @@ from graphrl.learning.learner import Learner, LearnerState
 
 def learner(config: RegalConfig) -> Learner:
     """The functions below for one configuration."""
-    return Learner(
-        functools.partial(init, config),
-        functools.partial(update, config),
-        functools.partial(evaluate, config),
-        score="improvement",
-    )
+    return Learner(partial(init, config), partial(update, config), partial(evaluate, config), score="improvement")
 
 
 def init(config: RegalConfig, key: jax.Array, policy: Any = None) -> LearnerState:
@@ -46,9 +41,9 @@ def update(
       The new state, and the metrics of `reinforce.loss`, "improvement" (percent by which the sampled actions are better
       than standard BRKGA), "baseline" (mean of the learned one) and "gradient_norm".
     """
-    sample = jax.vmap(functools.partial(_sample_actions, config, state.params["policy"]))
+    sample = jax.vmap(partial(_act, config, state.params["policy"]))
     observation, actions, reward = sample(learning.keys(key, batch.nodes.shape[0]), batch)
-    loss = functools.partial(_loss, config)
+    loss = partial(_loss, config)
     gradient, metrics = jax.grad(loss, has_aux=True)(state.params, observation, actions, reward)
     state, metrics["gradient_norm"] = learning.descend(_optimiser(config), state, gradient)
     return state, metrics | {"improvement": 100 * (1 + metrics["reward"])}
@@ -78,9 +73,7 @@ def evaluate(config: RegalConfig, params: Any, key: jax.Array, batch: ProposalPa
     return improvement | {"not_worse": not_worse, "entropy": learning.mean(entropy)}
 
 
-def _sample_actions(
-    config: RegalConfig, params: Any, key: jax.Array, graph: ProposalParams
-) -> tuple[Any, jax.Array, jax.Array]:
+def _act(config: RegalConfig, params: Any, key: jax.Array, graph: ProposalParams) -> tuple[Any, jax.Array, jax.Array]:
     """Samples actions for one graph: its observation, actions `[a, n, d + 1, ...]` and rewards `[a]`."""
     reset_key, action_key, step_key = jax.random.split(key, 3)
     env = _env(config)

@@ -5,8 +5,8 @@ the peak relative to the baseline's, so that graphs of all sizes and units have 
 their root mean square and clipped (`reinforce.policy_term`).
 """
 
-import functools
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,9 +24,7 @@ from graphrl.learning import learner as learning
 from graphrl.learning import reinforce
 from graphrl.learning.learner import Learner
 
-RANDOM_ORDERS = (
-    100  # orders by random priorities, the best of which is the reference for policies: the paper's "random order"
-)
+RANDOM_ORDERS = 100  # by random priorities; the best is the reference for policies: the paper's "random order"
 
 INITIAL_SCORE = -1e9  # score before the first validation
 
@@ -43,13 +41,8 @@ class LearnerState(NamedTuple):
 
 def learner(config: TopoformerConfig) -> Learner:
     """The functions below for one configuration."""
-    return Learner(
-        functools.partial(init, config),
-        functools.partial(update, config),
-        functools.partial(evaluate, config),
-        score="greedy",
-        after_validation=functools.partial(after_validation, config),
-    )
+    later = partial(after_validation, config)
+    return Learner(partial(init, config), partial(update, config), partial(evaluate, config), "greedy", later)
 
 
 def init(config: TopoformerConfig, key: jax.Array, policy: Any = None) -> LearnerState:
@@ -70,7 +63,7 @@ def update(
       The new state, and the metrics of `reinforce.policy_term`, "peak" (mean over the sampled orders, as a share of all
       bytes that their graph's ops write) and "gradient_norm".
     """
-    loss = functools.partial(_loss, config)
+    loss = partial(_loss, config)
     keys = learning.keys(key, batch.nodes.shape[0])
     gradient, metrics = jax.grad(loss, has_aux=True)(state.params, state.baseline, keys, batch)
     state, metrics["gradient_norm"] = learning.descend(_optimiser(config), state, gradient)

@@ -115,10 +115,8 @@ def _map_graphs(apply: Any, batch: OrderingParams) -> Any:
     On a CPU the graphs are processed one after the other, since the attention weights of several would not fit into a
     core's caches. At 500 ops vmap takes a quarter longer, up to 200 no less.
     """
-    observation = jax.vmap(_observe)(batch)
-    return jax.lax.platform_dependent(
-        observation, cpu=lambda observation: jax.lax.map(apply, observation), default=jax.vmap(apply)
-    )
+    inputs = jax.vmap(_observe)(batch)
+    return jax.lax.platform_dependent(inputs, cpu=lambda inputs: jax.lax.map(apply, inputs), default=jax.vmap(apply))
 
 
 def _observe(params: OrderingParams) -> Observation:

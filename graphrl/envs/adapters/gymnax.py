@@ -169,9 +169,7 @@ def from_gymnax(env: Any) -> FromGymnax:
     """
     base = import_library("gymnax.environments.environment", "gymnax")
     if not isinstance(env, base.Environment):
-        raise GraphrlError(
-            f"{type(env).__name__} is not a gymnax environment: must be the first value that gymnax.make returns"
-        )
+        raise GraphrlError(f"{type(env).__name__} is not a gymnax environment: must be the first value of gymnax.make")
     return FromGymnax(env)
 
 

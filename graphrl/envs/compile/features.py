@@ -21,6 +21,7 @@ import numpy as np
 from graphrl.compiled import late_entry
 from graphrl.costs.device.loads import PaddedPipeline, loads, moves
 from graphrl.costs.problem import CPU
+from graphrl.envs.compile.generator import CompileParams
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph
 
@@ -221,10 +222,16 @@ def load_features(pipeline: PaddedPipeline, placement: jax.Array) -> LoadFeature
     norm_increase = jnp.where(is_home, 0.0, _root(total) - _root(powers.sum()))
     transfer_increase = jnp.where(is_home, 0.0, entered - load - runtime)
     pairs = [load, entered, jnp.maximum(pair_load, others), norm_increase, runtime, transfer_increase, filled, is_over]
-    features = PlanFeatures(
-        jnp.stack([*ops, left[:, 0]], -1), jnp.stack([jnp.broadcast_to(of, (n, d)) for of in pairs], -1)
-    )
+    columns = [jnp.broadcast_to(of, (n, d)) for of in pairs]
+    features = PlanFeatures(jnp.stack([*ops, left[:, 0]], -1), jnp.stack(columns, -1))
     return LoadFeatures(largest, cost.excess <= 0, features)
+
+
+def no_features(params: CompileParams) -> PlanFeatures:
+    """Features before any run: zeros."""
+    pipelined, rows = isinstance(params.problem, PaddedPipeline), params.runs_on.shape
+    of_op, of_device = (OP_LOADS, DEVICE_LOADS) if pipelined else (OP_TIMES, DEVICE_TIMES)
+    return PlanFeatures(jnp.zeros((rows[0], of_op)), jnp.zeros((*rows, of_device)))
 
 
 def _largest_of_others(load: jax.Array) -> jax.Array:

@@ -39,14 +39,8 @@ def observe(
     *,
     sends: Sends = "urgent",
 ) -> Observation:
-    """Observation after some choices, for a policy of the given tasks.
-
-    Args:
-      params: the instance.
-      chosen: the choices.
-      tasks: names of the policy's tasks.
-      features: features of the run of the choices; None simulates it here.
-      sends: see `CompileEnv`; for the simulation.
+    """Observation after some choices, for a policy of the given tasks; without features of their run, the choices are
+    simulated here, with `sends` as of `CompileEnv`.
     """
     if features is None:
         params, chosen = jax.tree.map(jnp.asarray, (params, chosen))

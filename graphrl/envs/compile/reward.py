@@ -20,15 +20,7 @@ from jax.custom_batching import custom_vmap
 from graphrl.costs.device.decisions import Decisions, DeviceProblem
 from graphrl.costs.device.evaluate import measured
 from graphrl.costs.device.loads import PaddedPipeline
-from graphrl.envs.compile.features import (
-    DEVICE_LOADS,
-    DEVICE_TIMES,
-    OP_LOADS,
-    OP_TIMES,
-    PlanFeatures,
-    load_features,
-    schedule_features,
-)
+from graphrl.envs.compile.features import PlanFeatures, load_features, schedule_features
 from graphrl.envs.compile.generator import Choices, CompileParams, kernels_of
 from graphrl.envs.compile.sends import Sends, by_rule, places_of_ops, transfer_keys
 from graphrl.graphs.padding import PaddedGraph
@@ -75,19 +67,10 @@ def outcome(params: CompileParams, chosen: Choices, sends: Sends) -> Outcome:
     """Result of choices from `possible_choices`. Args: see `run`."""
     if isinstance(params.problem, PaddedPipeline):
         return Outcome(*load_features(params.problem, jnp.asarray(chosen.placement)))
-    simulated = run(params, chosen, sends)
-    times = schedule_features(
-        simulated.graph, simulated.placement, simulated.place, simulated.end, params.runs_on.shape[1]
-    )
-    by_op = jax.tree.map(lambda of: jnp.zeros_like(of).at[simulated.op].set(of, mode="drop"), times)
-    return Outcome(simulated.makespan, simulated.valid, by_op)
-
-
-def no_features(params: CompileParams) -> PlanFeatures:
-    """Features before any run: zeros."""
-    pipelined, rows = isinstance(params.problem, PaddedPipeline), params.runs_on.shape
-    of_op, of_device = (OP_LOADS, DEVICE_LOADS) if pipelined else (OP_TIMES, DEVICE_TIMES)
-    return PlanFeatures(jnp.zeros((rows[0], of_op)), jnp.zeros((*rows, of_device)))
+    result = run(params, chosen, sends)
+    times = schedule_features(result.graph, result.placement, result.place, result.end, params.runs_on.shape[1])
+    by_op = jax.tree.map(lambda of: jnp.zeros_like(of).at[result.op].set(of, mode="drop"), times)
+    return Outcome(result.makespan, result.valid, by_op)
 
 
 class Run(NamedTuple):

@@ -13,27 +13,18 @@ Letters: t steps of a roll-out, g instances (graphs), a environments per instanc
 
 from graphrl.learning.ppo.rollout import PolicyValue, play
 from graphrl.learning.ppo.settings import PpoSettings
-from graphrl.learning.ppo.update import (
-    SampledActions,
-    improve,
-    init,
-    learn,
-    sample_actions,
-    sample_and_evaluate,
-    train,
-    update,
-)
+from graphrl.learning.ppo.update import Samples, improve, init, learn, sample_actions, sample_rewards, train, update
 
 __all__ = [
     "PolicyValue",
     "PpoSettings",
-    "SampledActions",
+    "Samples",
     "improve",
     "init",
     "learn",
     "play",
     "sample_actions",
-    "sample_and_evaluate",
+    "sample_rewards",
     "train",
     "update",
 ]

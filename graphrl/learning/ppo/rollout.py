@@ -80,11 +80,9 @@ def rollout(
         state, timestep = AutoReset(env).step(step_key, runner.state, action, instance)
         next_value = networks.value.apply(params["value"], timestep.info[FINAL]) * timestep.discount
         value, log_prob = networks.value.apply(params["value"], observation), log_probs(logits, action)
-        episode_return = runner.episode_return + timestep.reward
-        transition = Trajectory(
-            observation, action, log_prob, value, next_value, timestep.reward, timestep.done, episode_return
-        )
-        return Runner(state, timestep.observation, jnp.where(timestep.done, 0.0, episode_return)), transition
+        total, done = runner.episode_return + timestep.reward, timestep.done
+        transition = Trajectory(observation, action, log_prob, value, next_value, timestep.reward, done, total)
+        return Runner(state, timestep.observation, jnp.where(done, 0.0, total)), transition
 
     def step(runner: Runner, number: jax.Array) -> tuple[Runner, Trajectory]:
         now = jax.vmap(jax.random.fold_in, (0, None))(keys, number)

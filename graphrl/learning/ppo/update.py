@@ -176,19 +176,19 @@ def improve(
     target = advantage + trajectory.value
     if settings.normalised:
         advantage = normalised(advantage)
-    steps = _Samples(trajectory.observation, trajectory.action, trajectory.log_prob, advantage, target)
+    steps = _LossInputs(trajectory.observation, trajectory.action, trajectory.log_prob, advantage, target)
     rows = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(leaf.shape[1], -1, *leaf.shape[3:]), steps)
 
     def terms(params: dict[str, Any], places: jax.Array) -> Metrics:
         chosen = _gather(rows, places)
-        single = _Samples(chosen.observation, *jax.tree.map(lambda leaf: leaf[:, :, None], tuple(chosen[1:])))
+        single = _LossInputs(chosen.observation, *jax.tree.map(lambda leaf: leaf[:, :, None], tuple(chosen[1:])))
         return jax.vmap(jax.vmap(functools.partial(_terms, settings, networks, params)))(single)
 
     state, means = _optimise(settings, state, keys, terms)
     return state, _return_metrics(trajectory) | means
 
 
-class SampledActions(NamedTuple):
+class Samples(NamedTuple):
     """Rewards of a sampled actions for each of g instances."""
 
     observation: Any  # [g, ...]
@@ -205,7 +205,7 @@ def sample_actions(
     params: dict[str, Any],
     keys: jax.Array,
     instances: Any,
-) -> SampledActions:
+) -> Samples:
     """Samples actions, each as the first step of its own episode.
 
     Args:
@@ -216,26 +216,26 @@ def sample_actions(
       instances: `[g, ...]` each.
     """
 
-    def one(key: jax.Array, instance: Any) -> SampledActions:
+    def one(key: jax.Array, instance: Any) -> Samples:
         reset_key, action_key, step_key = jax.random.split(key, 3)
         state, first = env.reset(reset_key, instance)
 
         def reward_of(action: Any) -> jax.Array:
             return env.step(step_key, state, action, instance)[1].reward
 
-        return sample_and_evaluate(settings, networks, params, action_key, first.observation, reward_of)
+        return sample_rewards(settings, networks, params, action_key, first.observation, reward_of)
 
     return jax.vmap(one)(keys, instances)
 
 
-def sample_and_evaluate(
+def sample_rewards(
     settings: PpoSettings,
     networks: PolicyValue,
     params: dict[str, Any],
     key: jax.Array,
     observation: Any,
     reward_of: Callable[[Any], jax.Array],
-) -> SampledActions:
+) -> Samples:
     """Samples actions for one instance and evaluates them; results lack the axis g. `reward_of` returns an action's
     reward, `[]` float32.
     """
@@ -243,11 +243,11 @@ def sample_and_evaluate(
     action = jax.vmap(sample, (0, None))(jax.random.split(key, settings.environments), logits)
     log_prob = jax.vmap(log_probs, (None, 0))(logits, action)
     value = networks.value.apply(params["value"], observation)
-    return SampledActions(observation, action, log_prob, value, jax.vmap(reward_of)(action))
+    return Samples(observation, action, log_prob, value, jax.vmap(reward_of)(action))
 
 
 def learn(
-    settings: PpoSettings, networks: PolicyValue, state: LearnerState, keys: jax.Array, actions: SampledActions
+    settings: PpoSettings, networks: PolicyValue, state: LearnerState, keys: jax.Array, actions: Samples
 ) -> tuple[LearnerState, Metrics]:
     """Epochs of gradient steps on the sampled actions; the metrics are those of `improve`, without "return" and
     "ended". `keys` `[g]` shuffle the actions.
@@ -263,7 +263,7 @@ def learn(
 
     def terms(params: dict[str, Any], places: jax.Array) -> Metrics:
         chosen = _gather((actions.action, actions.log_prob, advantage, actions.reward), places)
-        rows = _Samples(actions.observation, *chosen)
+        rows = _LossInputs(actions.observation, *chosen)
         return jax.vmap(functools.partial(_terms, settings, networks, params))(rows)
 
     state, means = _optimise(settings, state, keys, terms)
@@ -293,7 +293,7 @@ def normalised(advantage: jax.Array) -> jax.Array:
     return centred / jnp.maximum(deviation, 1e-6)
 
 
-class _Samples(NamedTuple):
+class _LossInputs(NamedTuple):
     """Inputs of the loss for one observation and its actions `[a, ...]`; batches have additional leading axes."""
 
     observation: Any
@@ -335,7 +335,7 @@ def _optimise(
     return state, means
 
 
-def _terms(settings: PpoSettings, networks: PolicyValue, params: dict[str, Any], samples: _Samples) -> Metrics:
+def _terms(settings: PpoSettings, networks: PolicyValue, params: dict[str, Any], samples: _LossInputs) -> Metrics:
     """Terms of the loss for one observation: means over its actions, `[]` each."""
     logits = networks.policy.apply(params["policy"], samples.observation)
 

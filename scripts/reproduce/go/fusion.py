@@ -19,10 +19,10 @@ from graphrl.costs.fusion.device import FusionSizes
 from graphrl.costs.fusion.exact import Fusion, fuse, fused_graph
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.features import PlanFeatures
+from graphrl.envs.compile.features import PlanFeatures, no_features
 from graphrl.envs.compile.generator import Choices, CompileParams, Task, instance
 from graphrl.envs.compile.observation import observe
-from graphrl.envs.compile.reward import no_features, op_keys
+from graphrl.envs.compile.reward import op_keys
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.datasets.workloads.go import load
 from graphrl.graphs.graph import ComputationGraph

@@ -28,9 +28,9 @@ from graphrl.compare.report import markdown
 from graphrl.costs.fusion.exact import Fusion
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
+from graphrl.envs.compile.features import no_features
 from graphrl.envs.compile.generator import Choices, CompileParams, fusion_sizes
 from graphrl.envs.compile.observation import observe
-from graphrl.envs.compile.reward import no_features
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.padding import common_sizes
 from graphrl.learning import learner
@@ -242,7 +242,7 @@ def _optimiser(settings: GoSettings, steps: int) -> optax.GradientTransformation
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _step(settings: GoSettings, steps: int, params: Any, moments: Any, lesson: Lesson) -> tuple[Any, Any]:
     gradient = jax.grad(functools.partial(imitation_loss, settings))(params, lesson)
-    return learner.apply_gradient(_optimiser(settings, steps), params, moments, gradient)
+    return learner.gradient_step(_optimiser(settings, steps), params, moments, gradient)
 
 
 def imitation_loss(settings: GoSettings, params: Any, lesson: Lesson) -> jax.Array:
