@@ -113,17 +113,18 @@ def renamed(values: Mapping[str, Any], prefix: str = "", names: Mapping[str, str
         key = f"{prefix}{name}"
         new = names.get(key, key).removeprefix(prefix)
         if new == name or new not in values:
-            result[new] = renamed(value, f"{key}.", names) if isinstance(value, Mapping) else value
+            is_group = isinstance(value, Mapping) and any(old.startswith(f"{key}.") for old in names)
+            result[new] = renamed(value, f"{key}.", names) if is_group else value
     return result
 
 
 def current_names(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Settings by their new names; one line on standard error names the old ones, with their origin."""
-    old = [name for name in keys_of(values) if name in RENAMED]
-    if old:
+    result = renamed(values)
+    if old := [name for name in differences(values, result) if name in RENAMED]:
         new = ", ".join(f"{name} is now {RENAMED[name]}" for name in old)
         print(f"graphrl: {where}: deprecated names of settings: {new}", file=sys.stderr, flush=True)
-    return renamed(values)
+    return result
 
 
 class Text(str):
@@ -178,14 +179,13 @@ def as_dict(config: Any) -> dict[str, Any]:
 
 
 def keys_of(config: Any, prefix: str = "") -> Iterator[str]:
-    """Yields the names of all settings of a dataclass or a nested dict, as in "agent.problem.devices"."""
-    names = config if isinstance(config, Mapping) else [field.name for field in dataclasses.fields(config)]
-    for name in names:
-        value = config[name] if isinstance(config, Mapping) else getattr(config, name)
-        if dataclasses.is_dataclass(value) or isinstance(value, Mapping):
-            yield from keys_of(value, f"{prefix}{name}.")
+    """Yields the names of all settings, as in "agent.problem.devices"."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from keys_of(value, f"{prefix}{field.name}.")
         else:
-            yield f"{prefix}{name}"
+            yield f"{prefix}{field.name}"
 
 
 def read_values(path: str) -> dict[str, Any]:

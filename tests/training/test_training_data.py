@@ -199,8 +199,8 @@ def test_old_names_of_settings_are_read_and_reported(tmp_path: Path, capsys: pyt
     config = updated(default_config(TINY), values)
     assert (config.data.prefetch, config.training.max_in_flight, config.agent.init_checkpoint) == (0, 1, "2")
     assert capsys.readouterr().err == (
-        "graphrl: --set: deprecated names of settings: data.ahead is now data.prefetch, "
-        "training.ahead is now training.max_in_flight, agent.start is now agent.init_checkpoint\n"
+        "graphrl: --set: deprecated names of settings: agent.start is now agent.init_checkpoint, "
+        "data.ahead is now data.prefetch, training.ahead is now training.max_in_flight\n"
     )
     (tmp_path / "a.toml").write_text("[training]\nahead = 3\nmax_in_flight = 4\n")
     assert read_values(str(tmp_path / "a.toml")) == {"training": {"max_in_flight": 4}}
