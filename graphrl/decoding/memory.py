@@ -42,17 +42,17 @@ def buffers(graph: PaddedGraph) -> GraphBuffers:
         return GraphBuffers(own, pinned, empty, empty)
     # [t + 1] the tensor of which each is an alias
     aliases = jnp.where(graph.share_reuses, t, graph.share_tensor)
-    of = jnp.arange(t + 1, dtype=jnp.int32).at[aliases].set(graph.share_of).at[t].set(t)
-    external = (of[:t] == own) & (graph.owned_bytes == 0) & (graph.tensor_bytes > 0)
+    root = jnp.arange(t + 1, dtype=jnp.int32).at[aliases].set(graph.share_of).at[t].set(t)
+    external = (root[:t] == own) & (graph.owned_bytes == 0) & (graph.tensor_bytes > 0)
     for _ in range(shares.bit_length()):
-        of = take(of, of)
-    pinned = jnp.zeros(t, jnp.bool_).at[of[:t]].max(pinned | external)
-    source = jnp.minimum(take(of, graph.share_of), t - 1)
+        root = take(root, root)
+    pinned = jnp.zeros(t, jnp.bool_).at[root[:t]].max(pinned | external)
+    source = jnp.minimum(take(root, graph.share_of), t - 1)
     real = graph.share_reuses & (graph.share_tensor < t)
     op = jnp.where(real, take(graph.producer, jnp.minimum(graph.share_tensor, t - 1)), n)
     same = (op[:, None] == op[None]) & (source[:, None] == source[None])
     second = jnp.tril(same, -1).any(1)
-    return GraphBuffers(of[:t], pinned, source, jnp.where(second, n, op))
+    return GraphBuffers(root[:t], pinned, source, jnp.where(second, n, op))
 
 
 def start(graph: PaddedGraph, buffers: GraphBuffers) -> Memory:

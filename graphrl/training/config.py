@@ -242,7 +242,7 @@ def differences(old: Any, new: Any, prefix: str = "") -> Iterator[str]:
     """Yields the names of the settings in which two dicts of `as_dict` differ."""
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
+        if isinstance(a, dict) and isinstance(b, dict) and a is not b:
             yield from differences(a, b, f"{prefix}{key}.")
         elif a != b:
             yield f"{prefix}{key}"

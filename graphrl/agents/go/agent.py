@@ -259,13 +259,13 @@ class _Search:
         """
         group = self._groups(FIRST_CLUSTERS * FACTOR**number)
         if self._coarse is None or group is None:
-            params, of, climb = self._instance, np.arange(self._n), self._decoder.climb
+            params, cluster, climb = self._instance, np.arange(self._n), self._decoder.climb
             logits = self._logits(params, self._decoder.plan_features(*self._best))
         else:
             decoder = self._coarse.decoder
             view = coarse(self._task.graph, group, decoder.run(*self._best)[1])
             params, features = coarse_instance(view, self._task.problem, self._best[0], self._policy.config)
-            logits, of = {"placement": self._logits(params, features)["placement"]}, view.cluster
+            logits, cluster = {"placement": self._logits(params, features)["placement"]}, view.cluster
             climb = functools.partial(decoder.climb, group=group)
         rng = np.random.default_rng([self._task.seed, number])
         plans = sample_choices(logits, params.start, samples, rng)
@@ -274,10 +274,10 @@ class _Search:
         for placement, priority in zip(plans.placement, plans.priority, strict=True):
             if self._most(1) < 1 or time.perf_counter() >= end:
                 break
-            self._consider(Choices(placement[of], priority[of] if group is None else self._best[1]))
+            self._consider(Choices(placement[cluster], priority[cluster] if group is None else self._best[1]))
         if "placement" in logits:
             changes = ranked_changes(logits["placement"], np.asarray(params.start.placement))
-            changes[:, 0] = np.unique(of, return_index=True)[1][changes[:, 0]]
+            changes[:, 0] = np.unique(cluster, return_index=True)[1][changes[:, 0]]
             self._climb(changes, tries, climb)
         self._begin_at_best()
 

@@ -207,14 +207,16 @@ def load_features(pipeline: PaddedPipeline, placement: jax.Array) -> LoadFeature
     moves_to = moves(p, placement, cost.loads)
     largest, is_cpu = cost.loads.max(), (p.kinds == CPU).astype(jnp.float32)[None]
     second, byte = 1 / jnp.maximum(largest, 1e-30), (1 - is_cpu) / p.limit
-    left, entered, runtime = (of * second for of in (moves_to.left[:, None], moves_to.entered, moves_to.runtime))
+    left, entered, runtime = (
+        values * second for values in (moves_to.left[:, None], moves_to.entered, moves_to.runtime)
+    )
     is_home = placement[:, None] == jnp.arange(d, dtype=jnp.int32)[None]
     load, others = cost.loads[None] * second, _largest_of_others(cost.loads * second)[placement]
     weight = moves_to.weight[:, None]
     resident = cost.resident[None] + jnp.where(is_home, 0.0, weight)
     filled, is_over = jnp.minimum(resident * byte, FULL), (resident > p.limit).astype(jnp.float32) * (1 - is_cpu)
     own_features = [load, jnp.exp(-SHARP * (1 - load)), others, is_cpu, runtime, weight * byte, filled]
-    ops = [jnp.where(is_home, of, 0.0).sum(1) for of in own_features]
+    ops = [jnp.where(is_home, values, 0.0).sum(1) for values in own_features]
     pair_load = jnp.where(is_home, load, jnp.maximum(left, entered))
     powers = load**ORDER
     both_powers = powers + jnp.where(is_home, powers, 0.0).sum(1, keepdims=True)  # of both devices, before
@@ -222,7 +224,7 @@ def load_features(pipeline: PaddedPipeline, placement: jax.Array) -> LoadFeature
     norm_increase = jnp.where(is_home, 0.0, _root(total) - _root(powers.sum()))
     transfer_increase = jnp.where(is_home, 0.0, entered - load - runtime)
     pairs = [load, entered, jnp.maximum(pair_load, others), norm_increase, runtime, transfer_increase, filled, is_over]
-    columns = [jnp.broadcast_to(of, (n, d)) for of in pairs]
+    columns = [jnp.broadcast_to(values, (n, d)) for values in pairs]
     features = PlanFeatures(jnp.stack([*ops, left[:, 0]], -1), jnp.stack(columns, -1))
     return LoadFeatures(largest, cost.excess <= 0, features)
 

@@ -69,7 +69,7 @@ def plan_features(params: CompileParams, chosen: Choices, result: Outcome) -> Pl
     """Features of the run of some choices; 0 for padding, and everywhere before the first choice."""
     mask = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
     is_chosen = jnp.where(mask, chosen.placement, 0).min() >= 0
-    return PlanFeatures(*(_rows(of, mask & is_chosen) for of in result.features))
+    return PlanFeatures(*(_rows(values, mask & is_chosen) for values in result.features))
 
 
 def _rows(values: jax.Array, are: jax.Array) -> jax.Array:

@@ -69,7 +69,7 @@ def outcome(params: CompileParams, chosen: Choices, sends: Sends) -> Outcome:
         return Outcome(*load_features(params.problem, jnp.asarray(chosen.placement)))
     result = run(params, chosen, sends)
     times = schedule_features(result.graph, result.placement, result.place, result.end, params.runs_on.shape[1])
-    by_op = jax.tree.map(lambda of: jnp.zeros_like(of).at[result.op].set(of, mode="drop"), times)
+    by_op = jax.tree.map(lambda values: jnp.zeros_like(values).at[result.op].set(values, mode="drop"), times)
     return Outcome(result.makespan, result.valid, by_op)
 
 
@@ -137,7 +137,9 @@ def _costs_of(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> 
     costs = measured(graph, candidates, problem)
     n, g, p = costs.end.shape
     place = places_of_ops(costs.events.reshape(-1, g * p), n, problem.devices).reshape(n, g, p)
-    return _Costs(costs.makespan, costs.peak_memory.max(0), *(jnp.moveaxis(of, 0, -1) for of in (costs.end, place)))
+    return _Costs(
+        costs.makespan, costs.peak_memory.max(0), *(jnp.moveaxis(values, 0, -1) for values in (costs.end, place))
+    )
 
 
 @_costs_of.def_vmap
