@@ -102,8 +102,8 @@ T = TypeVar("T")
 
 # old -> new names of metrics; version 0.2 still reads the old ones
 RENAMED_METRICS = {"alone": "policy", "by_chance": "random", "matched": "not_worse"}
-for _name in ("greedy", "improvement", "speedup"):
-    RENAMED_METRICS |= {f"{_name}_least": f"{_name}_min", f"{_name}_most": f"{_name}_max"}
+for _metric in ("greedy", "improvement", "speedup"):
+    RENAMED_METRICS |= {f"{_metric}_least": f"{_metric}_min", f"{_metric}_most": f"{_metric}_max"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -210,7 +210,7 @@ def test_train_states_of_flax_and_optax(searches: list[str]) -> None:
 
     def update(state: TrainState, x: jax.Array) -> tuple[TrainState, jax.Array]:
         loss, gradient = jax.value_and_grad(lambda params: jnp.square(state.apply_fn(params, x)).mean())(state.params)
-        return state.gradient_steps(grads=gradient), loss
+        return state.apply_gradients(grads=gradient), loss
 
     net = Net()
     params = net.init(jax.random.key(0), vector())
