@@ -17,7 +17,7 @@ from graphrl.bench.cases import DEVICES, PARAMETERS, Settings, problem, random_g
 from graphrl.bench.report import Table
 from graphrl.bench.timing import Bench, Prepared, Program, Sample, Timed, Timing, mapped_program, repeated_calls
 from graphrl.envs import specs
-from graphrl.envs.proposal import ProposalEnv, ProposalParams, State, chosen, gene_choices, instances
+from graphrl.envs.proposal import ProposalEnv, ProposalParams, State, gene_choices, instances, to_beta_table
 from graphrl.solvers.chromosomes.brkga import run_batch
 
 ENV = "Proposal-v0"
@@ -72,7 +72,7 @@ def _batches(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) ->
     keys, actions = _drawn(env, params, seed)
     sizes, coding = params.graph.sizes, env.distributions
     choice = jax.vmap(lambda action: gene_choices(action, coding, sizes, env.problem.devices))(actions)
-    table = chosen(choice.T, coding)
+    table = to_beta_table(choice.T, coding)
 
     arguments = keys, params.graph, env.problem, env.parameters, env.evaluations, table
     return repeated_calls(functools.partial(run_batch, mesh=mesh), arguments, len(keys))

@@ -31,7 +31,7 @@ from graphrl.decoding.beam import beam
 from graphrl.decoding.rollout import Rollout, greedy, sample
 from graphrl.envs.compile.generator import CompileParams
 from graphrl.envs.compile.generator import instances as compile_instances
-from graphrl.envs.compile.observation import seen
+from graphrl.envs.compile.observation import observe
 from graphrl.envs.ordering import instances as ordering_instances
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph
@@ -52,7 +52,7 @@ SAMPLES = 16  # orders of a graph that sample and beam decode: the paper's
 SPREAD = 5.0  # of the priorities: alpha of eq. 17
 
 DEVICES = 8
-GO = GoSettings(transfers=("rendezvous",), devices=(DEVICES,), slowness=(0.0,), rounds=1)
+GO = GoSettings(transfers=("rendezvous",), devices=(DEVICES,), communication_ratios=(0.0,), rounds=1)
 DECISIONS_LEARNT = 1000  # ops: an update of one graph of 10,000 takes minutes on a core
 
 
@@ -153,10 +153,10 @@ def _deciding(graphs: list[ComputationGraph], mesh: Mesh, seed: int) -> Program:
     rows = compile_instances(graphs, [Problem("makespan", DEVICES)] * len(graphs), levels=GO.levels)
     policy, tasks = networks(GO.network).policy, GO.network.tasks
     one = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), rows)
-    params = policy.init(jax.random.key(seed), seen(one, one.start, tasks, SENDS))
+    params = policy.init(jax.random.key(seed), observe(one, one.start, tasks, sends=SENDS))
 
     def decide(row: CompileParams) -> dict[str, jax.Array]:
-        chosen: dict[str, jax.Array] = likeliest(policy.apply(params, seen(row, row.start, tasks, SENDS)))
+        chosen: dict[str, jax.Array] = likeliest(policy.apply(params, observe(row, row.start, tasks, sends=SENDS)))
         return chosen
 
     return mapped_program(lambda rows: jax.lax.map(decide, rows), (rows,), mesh, len(graphs))

@@ -109,14 +109,14 @@ def run(args: argparse.Namespace) -> int:
     from graphrl.training import devices
     from graphrl.training.run import train
 
-    devices.start(*agent.shared(config), distributed=args.distributed)
+    devices.configure(*agent.work_items(config), distributed=args.distributed)
     enable_compilation_cache()
     if args.resume and not resumes and devices.is_main():
         print(f"graphrl: no run in {folder} yet: starting one", file=sys.stderr)
     try:
         result = train(args.agent, agent, config, folder, resume=args.resume)
     except KeyboardInterrupt:
-        devices.leave()
+        devices.disconnect()
         _print_interrupted(args.agent, folder)
         return 1
     if devices.is_main():

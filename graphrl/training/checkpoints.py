@@ -13,9 +13,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,9 @@ import numpy as np
 from graphrl.errors import GraphrlError
 from graphrl.files import BrokenError, quote_path, read_document, write_document
 from graphrl.process import installed_version
+from graphrl.training.config import renamed
 
-_LATE = "Event loop is closed"
+_LOOP_CLOSED = "Event loop is closed"
 
 
 def save(path: Path, state: Any) -> None:
@@ -49,23 +50,23 @@ def restore(path: Path) -> Any:
     Raises:
       ValueError: the folder, or a file in it, is missing or broken; one line.
     """
-    usual = sys.unraisablehook
+    hook = sys.unraisablehook
 
-    def without_late(unraisable: "sys.UnraisableHookArgs") -> None:
+    def ignore_closed_loop(unraisable: "sys.UnraisableHookArgs") -> None:
         # After the first broken array, tensorstore's threads report for each of the others that orbax's loop is closed.
-        if str(unraisable.exc_value) != _LATE:
-            usual(unraisable)
+        if str(unraisable.exc_value) != _LOOP_CLOSED:
+            hook(unraisable)
 
-    sys.unraisablehook = without_late
+    sys.unraisablehook = ignore_closed_loop
     try:
         with _orbax() as checkpointer:
             state = checkpointer.restore(str(path.absolute()))
     except (OSError, ValueError, KeyError) as error:  # keep the hook: late errors can still arrive
         raise ValueError(" ".join(str(error).split()).partition(" [tensorstore_spec=")[0][:300]) from None
     except BaseException:
-        sys.unraisablehook = usual
+        sys.unraisablehook = hook
         raise
-    sys.unraisablehook = usual
+    sys.unraisablehook = hook
     if not state:
         raise ValueError("it has no arrays")
     return state
@@ -97,6 +98,12 @@ INFO, STATE, BEST = "checkpoint.json", "state", "best"
 _PREFIX = "step-"
 
 Values = dict[str, int | float]  # metrics by name; a "step" among them is an integer
+T = TypeVar("T")
+
+# old -> new names of metrics; version 0.2 still reads the old ones
+RENAMED_METRICS = {"alone": "policy", "by_chance": "random", "matched": "not_worse"}
+for _metric in ("greedy", "improvement", "speedup"):
+    RENAMED_METRICS |= {f"{_metric}_least": f"{_metric}_min", f"{_metric}_most": f"{_metric}_max"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +143,9 @@ class Info:
         try:
             return jax.random.wrap_key_data(jnp.asarray(np.array(self.key, np.uint32)), impl=self.key_impl)
         except (TypeError, ValueError, OverflowError):
-            raise BrokenError(f"the checkpoint of step {self.step} is broken: {str(self.key)[:60]} is no key") from None
+            raise BrokenError(
+                f"the checkpoint of step {self.step} is broken: {str(self.key)[:60]} is not a key"
+            ) from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +189,7 @@ class Checkpoints:
         self.clean()
         return path
 
-    def last_whole(self, like: Any) -> tuple[Checkpoint | None, dict[Path, BrokenError]]:
+    def last_readable(self, like: Any) -> tuple[Checkpoint | None, dict[Path, BrokenError]]:
         """The last checkpoint that can be read (see `read`), or None if there are no checkpoints; and the errors of the
         broken ones after it, the last first.
 
@@ -233,12 +242,19 @@ class Checkpoints:
 
 
 def read_info(path: Path) -> Info:
-    """Reads the metadata of a checkpoint's folder.
+    """Reads the metadata of a checkpoint's folder; settings and metrics have their new names.
 
     Raises:
       GraphrlError: the folder is not a checkpoint, or has another version.
     """
-    return read_document(path / INFO, Info, FORMAT, VERSION)
+    info = read_document(path / INFO, Info, FORMAT, VERSION)
+    validation = [current_metrics(values) for values in info.validation]
+    return dataclasses.replace(info, config=renamed(info.config), validation=validation)
+
+
+def current_metrics(values: Mapping[str, T]) -> dict[str, T]:
+    """Metrics by their new names (`RENAMED_METRICS`)."""
+    return {RENAMED_METRICS.get(name, name): value for name, value in values.items()}
 
 
 def find(path: str | os.PathLike[str]) -> Path:

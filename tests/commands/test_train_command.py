@@ -93,10 +93,10 @@ def test_faults_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("stored", "code", "text"),
     [
-        ("", 1, "holds no settings of a run"),
-        ('{"format": "graphrl-training", "version": 1, "agent": "tiny"}', 1, "holds no settings of a run"),
+        ("", 1, "has no settings of a run"),
+        ('{"format": "graphrl-training", "version": 1, "agent": "tiny"}', 1, "has no settings of a run"),
         ('{"format": "graphrl-training", "version": 2, "agent": "tiny", "config": {}}', 1, "must be graphrl-training"),
-        ('{"format": "graphrl-training", "version": 1, "agent": "regal", "config": {}}', 2, "holds a run of 'regal'"),
+        ('{"format": "graphrl-training", "version": 1, "agent": "regal", "config": {}}', 2, "has a run of 'regal'"),
     ],
 )
 def test_a_run_without_its_settings_is_one_line(
@@ -176,7 +176,7 @@ def test_regal_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_regal_starts_from_the_policy_of_another_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, then = tmp_path / "first", tmp_path / "then"
     assert main(["train", "regal", "--out", str(first), *sets(*REGAL, "training.steps=1")]) == 0
-    start = f"agent.start={first}"
+    start = f"agent.init_checkpoint={first}"
     assert main(["train", "regal", "--out", str(then), "--seed", "1", *sets(*REGAL, start, "training.steps=1")]) == 0
     begun = read(then / "step-00000000").state["params"]["policy"]
     jax.tree.map(np.testing.assert_array_equal, begun, read(first).state["params"]["policy"])

@@ -117,7 +117,7 @@ def test_training_announces_promptly_that_it_will_stop(tmp_path: Path) -> None:
 def test_a_second_signal_ends_training_with_the_last_checkpoint(tmp_path: Path) -> None:
     code, lines = lines_of(train("update", tmp_path), "compiling", signal.SIGTERM, signal.SIGINT, pause=0.6)
     last = tmp_path / "step-00000000"
-    assert lines[-1] == f"graphrl: ended immediately: the last checkpoint is {last}: --resume goes on from it"
+    assert lines[-1] == f"graphrl: ended immediately: the last checkpoint is {last}: --resume continues from it"
     assert (code, "compiled" in lines) == (1, False)
     assert Checkpoints(tmp_path, 1).latest() == last
     assert read_info(last).step == 0

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from graphrl.agents.go.agent import coarse, seen
+from graphrl.agents.go.agent import coarse, coarse_instance
 from graphrl.agents.go.network import Policy, _logits
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.datasets.layered import layered
@@ -101,7 +101,7 @@ def test_the_policy_sees_a_graph_of_clusters() -> None:
     assert view.graph.arrays.runtime.sum() == pytest.approx(600)
     crossing = view.cluster[:-6] != view.cluster[6:]
     assert view.graph.arrays.tensor_bytes.sum() == crossing.sum()  # a byte per edge of a chain, none against the order
-    params, played = seen(view, DEAR, placement, Policy.default(DEAR).config)
+    params, played = coarse_instance(view, DEAR, placement, Policy.default(DEAR).config)
     assert np.array_equal(np.asarray(params.start.placement)[view.cluster], placement)
     assert played.ops.shape[0] == len(params.order)
 

@@ -110,15 +110,15 @@ def _policy(task: Task, checkpoint: str, hint: Hint) -> Policy:
     Raises:
       GraphrlError: the policy cannot be read, is for another number of devices, or has another kind of hint.
     """
-    policy, devices = POLICIES[hint].chosen(task.problem, checkpoint), task.problem.devices
+    policy, devices = POLICIES[hint].load_or_default(task.problem, checkpoint), task.problem.devices
     if policy.config.hint != hint:
         raise ProblemError(
             f"method {task.method!r} has a policy with agent.hint={policy.config.hint}: must be one with "
-            f"agent.hint={hint}; {'regal' if hint == 'list' else 'regal-hint'} plays it"
+            f"agent.hint={hint}; method {'regal' if hint == 'list' else 'regal-hint'} is for this one"
         )
     if policy.config.problem.devices != devices:
         raise ProblemError(
-            f"method {task.method!r} has a policy for {policy.config.problem.devices} devices: must not be {devices}"
+            f"method {task.method!r} has a policy for {policy.config.problem.devices} devices, not for {devices}"
         )
     return policy
 

@@ -78,13 +78,13 @@ def _late(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: in
     is_new = (first != jnp.roll(first, 1)) | (written != jnp.roll(written, 1))
     count = jnp.cumsum((is_new.at[0].set(True) & (first < len(rank))).astype(jnp.int32))
     steps = jnp.maximum(graph.num_ops, 1) + count[-1]
-    sent = jnp.append(jnp.zeros(1, jnp.int32), count)[jnp.searchsorted(first, rank, side="right")]
+    sends_before = jnp.append(jnp.zeros(1, jnp.int32), count)[jnp.searchsorted(first, rank, side="right")]
 
     def keys(place: jax.Array) -> jax.Array:
         return jnp.maximum(steps - 1 - place, 0).astype(jnp.float32) / steps.astype(jnp.float32)
 
     sends = jnp.zeros(transfers).at[index].max(keys(first + count - 1), mode="drop")
-    return keys(rank + sent), sends.reshape(devices, -1)
+    return keys(rank + sends_before), sends.reshape(devices, -1)
 
 
 def ranks(graph: PaddedGraph, op_keys: jax.Array) -> jax.Array:

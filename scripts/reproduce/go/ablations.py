@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from graphrl.agents.go.agent import SEEN
+from graphrl.agents.go.agent import TRAINING_KINDS
 from graphrl.agents.go.config import GDP_NETWORK, GoConfig, GoSettings
 from graphrl.agents.go.learner import Batch, batch, problem_of
 from graphrl.compare.report import markdown
@@ -70,8 +70,8 @@ VARIANTS = {
     "neighbours together": _with(neighbours="together"),
     "two iterations": _with(iterations=2),
     "no votes": _with(votes=False),
-    "no schedule": _with(played=False),
-    "inputs and pooling as published": _with(votes=False, played=False, neighbours="together"),
+    "no schedule": _with(plan_features=False),
+    "inputs and pooling as published": _with(votes=False, plan_features=False, neighbours="together"),
     "placement alone": _with(tasks=("placement",)),
     "GDP": Variant(GDP_NETWORK),
     "the shipped perceptron's network": Variant(SMALL),
@@ -138,8 +138,8 @@ def _cases(settings: Settings) -> dict[str, list[Case]]:
     names = unseen.programs()[:1] if settings.quick else unseen.programs(unseen.LEAST)
     task = unseen.of_programs(DEVICES, "rendezvous")
     return {
-        "seen kinds": _random(SEEN, count),
-        "held-out kind": _random((HELD_OUT,), len(SEEN) * count),
+        "seen kinds": _random(TRAINING_KINDS, count),
+        "held-out kind": _random((HELD_OUT,), len(TRAINING_KINDS) * count),
         "programs": [Case(name, zoo.load(name).graph, task) for name in names],
     }
 
@@ -216,7 +216,7 @@ def _batches(config: GoSettings, steps: int, seed: int) -> Iterator[Batch]:
 @functools.lru_cache(maxsize=1)
 def _training_graphs() -> list[ComputationGraph]:
     """Training graphs."""
-    return load_graphs([f"{kind}:{OPS}x{TRAINED}@10000" for kind in SEEN])
+    return load_graphs([f"{kind}:{OPS}x{TRAINED}@10000" for kind in TRAINING_KINDS])
 
 
 def _line(name: str, gains: Mapping[str, Gains]) -> list[str]:

@@ -17,16 +17,16 @@ from itertools import chain
 import jax
 import numpy as np
 
-from graphrl.agents.go.agent import SEEN
+from graphrl.agents.go.agent import TRAINING_KINDS
 from graphrl.agents.go.config import SENDS, GoSettings
-from graphrl.agents.go.decode import hinted
-from graphrl.agents.go.learner import NATS, problem_of
+from graphrl.agents.go.decode import hint_instance
+from graphrl.agents.go.learner import NATS_PER_PERCENT, problem_of
 from graphrl.agents.go.network import Policy, networks
 from graphrl.compare.report import markdown
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.features import played_on_host
+from graphrl.envs.compile.features import schedule_features_on_host
 from graphrl.envs.compile.generator import CompileParams
-from graphrl.envs.compile.observation import seen
+from graphrl.envs.compile.observation import observe
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.features import node_features, type_features
 from graphrl.graphs.graph import ComputationGraph
@@ -77,10 +77,13 @@ Scores = Callable[[Case], np.ndarray]  # predicted gain of each move of a case, 
 def changes(settings: Settings) -> Iterator[Table]:
     """Table of the best drawn plans, with a row for each source of scores and number of changes."""
     prepare()
-    training = _cases(SEEN, 10_000, 1 if settings.quick else TRAINED)
-    validation = _cases(SEEN, 7_000, 1 if settings.quick else VALIDATED)
+    training = _cases(TRAINING_KINDS, 10_000, 1 if settings.quick else TRAINED)
+    validation = _cases(TRAINING_KINDS, 7_000, 1 if settings.quick else VALIDATED)
     count = 1 if settings.quick else TESTED
-    sets = {"seen": _cases(SEEN, 5_000, count), "held out": _cases((HELD_OUT,), 5_000, len(SEEN) * count)}
+    sets = {
+        "seen": _cases(TRAINING_KINDS, 5_000, count),
+        "held out": _cases((HELD_OUT,), 5_000, len(TRAINING_KINDS) * count),
+    }
     scores: dict[str, Scores] = {"chance": lambda case: np.zeros((case.ops, case.devices))}
     views: dict[str, View] = {"placement": placement_features, "schedule": schedule_features}
     views["both"] = lambda case: np.concatenate([placement_features(case), schedule_features(case)], -1)
@@ -124,13 +127,13 @@ def expected(policy: Policy, to: Sizes) -> Scores:
 
     @jax.jit
     def logits(instance: CompileParams) -> jax.Array:
-        observation = seen(instance, instance.start, config.network.tasks, SENDS)
+        observation = observe(instance, instance.start, config.network.tasks, sends=SENDS)
         return network.apply(policy.params, observation)["placement"]
 
     def scores(case: Case) -> np.ndarray:
-        instance = hinted(case.graph, case.problem, to, config)
+        instance = hint_instance(case.graph, case.problem, to, config)
         rows = np.asarray(logits(instance), np.float64)[: case.ops, : case.devices]
-        return (rows - rows[np.arange(case.ops), case.placement][:, None]) / NATS
+        return (rows - rows[np.arange(case.ops), case.placement][:, None]) / NATS_PER_PERCENT
 
     return scores
 
@@ -205,7 +208,7 @@ def schedule_features(case: Case) -> np.ndarray:
     """Features of the simulated schedule, as `Compile-v0` observes it."""
     place = np.empty(case.ops, np.int64)
     place[case.order] = np.arange(case.ops)
-    features = played_on_host(case.graph, case.placement, place, case.end, case.devices, case.ops)
+    features = schedule_features_on_host(case.graph, case.placement, place, case.end, case.devices, case.ops)
     return _joined(case, np.asarray(features.ops, float), np.asarray(features.devices, float))
 
 

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from graphrl.agents.go.config import GoSettings
-from graphrl.agents.go.decode import Decoder, hinted
-from graphrl.agents.go.learner import Batch, Lesson, lesson
+from graphrl.agents.go.decode import Decoder, hint_instance
+from graphrl.agents.go.learner import Batch, ImitationTarget, imitation_target
 from graphrl.agents.go.network import Policy
 from graphrl.compare.report import markdown
 from graphrl.costs.problem import Problem, Transfer
@@ -124,7 +124,7 @@ def _measured(settings: Settings, architecture: str, transfer: Transfer) -> Row:
 def _changes(workload: str, transfer: Transfer) -> Figures:
     graph, task = _without_limit(workload, transfer)
     config, n = Policy.default(Problem("makespan")).config, len(graph.ops)
-    instance = hinted(graph, task, octave_sizes(graph), config)
+    instance = hint_instance(graph, task, octave_sizes(graph), config)
     gains = Decoder(graph, task, instance).gains(*(np.asarray(choice, np.int64)[:n] for choice in instance.start[:2]))
     movable = int((np.asarray(instance.leader)[:n] == np.arange(n)).sum())
     return {"all": movable * (gains.shape[1] - 1), "gain": int((gains > 0).sum()), "most": float(gains.max())}
@@ -174,10 +174,10 @@ def _trained(config: GoSettings, workloads: Sequence[str], transfer: Transfer, s
 
 
 @functools.lru_cache(maxsize=len(SMALLEST))
-def _lesson(config: GoSettings, name: str, transfer: Transfer) -> Lesson:
+def _lesson(config: GoSettings, name: str, transfer: Transfer) -> ImitationTarget:
     graph, task = _without_limit(name, transfer)
-    instance = hinted(graph, task, octave_sizes(graph), config)
-    return lesson(graph, task, instance, config.stops, config.network.tasks)
+    instance = hint_instance(graph, task, octave_sizes(graph), config)
+    return imitation_target(graph, task, instance, config.stops, config.network.tasks)
 
 
 def _without_limit(name: str, transfer: Transfer) -> tuple[ComputationGraph, Problem]:

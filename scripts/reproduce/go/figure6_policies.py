@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import jax
 
-from graphrl.agents.go.learner import tuned
+from graphrl.agents.go.learner import fine_tune
 from graphrl.compare.report import markdown, percent
 from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.costs.problem import Problem
@@ -96,7 +96,7 @@ def _chosen(problem: FusionProblem, machine: Problem, params: CompileParams, run
     policy = untrained(FusingPolicy, settings_of(*run.tasks))
     config = policy.config
     if run.learns:
-        return tuned(config, policy.params, params, jax.random.key(0), UPDATES)[1]
+        return fine_tune(config, policy.params, params, jax.random.key(0), UPDATES)[1]
 
     def cost(choices: Choices) -> float:
         return planned(problem, machine, params, choices).value

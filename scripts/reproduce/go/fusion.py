@@ -12,17 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.agents.go.config import FusingSettings, GoSettings
-from graphrl.agents.go.network import Policy, drawn
+from graphrl.agents.go.network import Policy, sample_choices
 from graphrl.compare.report import markdown
 from graphrl.costs.exact import decode, evaluate
 from graphrl.costs.fusion.device import FusionSizes
 from graphrl.costs.fusion.exact import Fusion, fuse, fused_graph
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.features import Played
+from graphrl.envs.compile.features import PlanFeatures, no_features
 from graphrl.envs.compile.generator import Choices, CompileParams, Task, instance
-from graphrl.envs.compile.observation import seen
-from graphrl.envs.compile.reward import nothing_played, op_keys
+from graphrl.envs.compile.observation import observe
+from graphrl.envs.compile.reward import op_keys
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.datasets.workloads.go import load
 from graphrl.graphs.graph import ComputationGraph
@@ -65,7 +65,7 @@ def settings_of(*tasks: Task, changes: float | None = None) -> FusingSettings:
     A policy that decides fusion alone does not observe the simulated schedule.
     """
     default = FusingSettings()
-    network = dataclasses.replace(default.network, tasks=tasks, played=tasks != ("fusion",))
+    network = dataclasses.replace(default.network, tasks=tasks, plan_features=tasks != ("fusion",))
     if changes is not None:
         network = dataclasses.replace(network, changes=changes)
     return dataclasses.replace(default, network=network)
@@ -132,8 +132,8 @@ def best_drawn(
     """
     rng, best, tasks = np.random.default_rng(seed), cost(params.start), policy.config.network.tasks
     for _ in range(rounds):
-        logits = policy.logits(params, _played(policy, params))
-        plans = drawn(logits, params.start, samples, rng).of(tasks)
+        logits = policy.logits(params, _plan_features(policy, params))
+        plans = sample_choices(logits, params.start, samples, rng).of(tasks)
         for number in range(samples):
             choices = params.start._replace(**{task: options[number] for task, options in plans.items()})
             if (seconds := cost(choices)) < best:
@@ -189,10 +189,10 @@ def fusion(settings: Settings) -> Iterator[Table]:
     yield settings.measurements.table("Fusion on training steps of the zoo", HOW, table, notes=notes, summary=summary)
 
 
-def _played(policy: FusingPolicy, params: CompileParams) -> Played:
+def _plan_features(policy: FusingPolicy, params: CompileParams) -> PlanFeatures:
     """Simulated schedule of the instance's start, or an empty one if the policy does not observe it."""
     network = policy.config.network
-    return seen(params, params.start, network.tasks, "urgent").played if network.played else nothing_played(params)
+    return observe(params, params.start, network.tasks).plan_features if network.plan_features else no_features(params)
 
 
 def _programs(count: int, *, small: bool) -> list[str]:

@@ -22,15 +22,15 @@ import numpy as np
 import optax
 
 from graphrl.agents.go.config import GoSettings
-from graphrl.agents.go.learner import tuned
+from graphrl.agents.go.learner import fine_tune
 from graphrl.agents.go.network import networks
 from graphrl.compare.report import markdown
 from graphrl.costs.fusion.exact import Fusion
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
+from graphrl.envs.compile.features import no_features
 from graphrl.envs.compile.generator import Choices, CompileParams, fusion_sizes
-from graphrl.envs.compile.observation import shown
-from graphrl.envs.compile.reward import nothing_played
+from graphrl.envs.compile.observation import observe
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.padding import common_sizes
 from graphrl.learning import learner
@@ -167,7 +167,7 @@ def _learned(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
 def _after_updates(problem: FusionProblem, instance: CompileParams, seed: int) -> Fusion:
     """Best plan drawn during updates of an untrained policy on an instance."""
     policy = untrained(FusingPolicy, settings_of("fusion"), seed)
-    return fused(problem, tuned(policy.config, policy.params, instance, jax.random.key(seed), UPDATES)[1])
+    return fused(problem, fine_tune(policy.config, policy.params, instance, jax.random.key(seed), UPDATES)[1])
 
 
 def _start(fusion: Fusion) -> CompileParams:
@@ -242,13 +242,13 @@ def _optimiser(settings: GoSettings, steps: int) -> optax.GradientTransformation
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _step(settings: GoSettings, steps: int, params: Any, moments: Any, target: Target) -> tuple[Any, Any]:
     gradient = jax.grad(functools.partial(imitation_loss, settings))(params, target)
-    return learner.moved(_optimiser(settings, steps), params, moments, gradient)
+    return learner.gradient_step(_optimiser(settings, steps), params, moments, gradient)
 
 
 def imitation_loss(settings: GoSettings, params: Any, target: Target) -> jax.Array:
     """Weighted cross-entropy of the policy against the choices to imitate, in nats: `[]` float32."""
     instance = jax.tree.map(jnp.asarray, target.instance)
-    observation = shown(instance, instance.start, settings.network.tasks, nothing_played(instance))
+    observation = observe(instance, instance.start, settings.network.tasks, no_features(instance))
     logits: Any = networks(settings.network).policy.apply(params, observation)
     likely = jnp.take_along_axis(jax.nn.log_softmax(logits["fusion"]), target.inlined[:, None], -1)[:, 0]
     return -(likely * target.weight).sum()

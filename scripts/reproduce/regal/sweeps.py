@@ -21,7 +21,7 @@ import numpy as np
 
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.learner import learner
-from graphrl.agents.regal.network import Policy, networks, played, smallest
+from graphrl.agents.regal.network import Policy, choose_action, networks, tiny_instance
 from graphrl.compare.pictures import quality_figure
 from graphrl.compare.report import problem_line
 from graphrl.compare.runs import Row
@@ -198,7 +198,7 @@ def _untrained(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps
 def _by_evolution(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps: int) -> Any:
     """Fittest of the last generation."""
     init_all = jax.vmap(networks(config).policy.init, (0, None))
-    population = init_all(jax.random.split(key, config.actions), observe(smallest(config)))
+    population = init_all(jax.random.split(key, config.actions), observe(tiny_instance(config)))
     for step in range(steps):
         fittest, population = _generation(config, jax.random.fold_in(key, step), population, batch)
     return fittest
@@ -251,7 +251,7 @@ def _rewards(config: RegalConfig, population: Any, key: jax.Array, graph: Propos
     state, first = env.reset(reset_key, graph)
 
     def one(params: Any) -> jax.Array:
-        action = played(config, action_key, networks(config).policy.apply(params, first.observation))
+        action = choose_action(config, action_key, networks(config).policy.apply(params, first.observation))
         return env.step(step_key, state, action, graph)[1].reward
 
     return jax.vmap(one)(population)
