@@ -32,7 +32,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "throughput-en
 COUNT, OPS, SAMPLES, SECONDS = 64, 128, 5, 1.0  # instances, ops of each; timings, CPU seconds of each at least
 PROBLEM = Problem("makespan", 2)
 TITLE = "Steps a second of the environments"
-SUMMARY = (
+SETTING = (
     f"{COUNT} instances in one `jax.jit(jax.vmap(env.step))`, random valid actions, one pinned CPU core: medians of "
     f"{SAMPLES} samples of CPU time, without resets and without compiling. Graphs have {OPS} ops, those of memory maps "
     "57 (ResNet-50). A step of `Ordering-v0` is one op, a step of the others a whole decision. One of `Proposal-v0` is "
@@ -124,7 +124,9 @@ def main() -> None:
     head = ("environment", "ops", "steps of an episode", "steps / s", "s / million steps", "compile s")
     origin = here()
     origin = Origin(frozenset([args.seed]), frozenset([f"{machine.cpu_name()}, 1 core"]), origin.versions, origin.dates)
-    text = results_text(TITLE, [Table(TITLE, origin, (markdown(head, rows),))], "python scripts/env_steps.py", SUMMARY)
+    rates = ", ".join(f"{row[3]} of {row[0]}" for row in rows)
+    table = Table(TITLE, origin, (SETTING, markdown(head, rows)), f"Steps a second of one CPU core: {rates}.")
+    text = results_text(TITLE, [table], "python scripts/env_steps.py")
     write_atomically(args.output, lambda file: file.write(text))
 
 
